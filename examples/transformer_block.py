@@ -1,0 +1,28 @@
+"""A transformer's feed-forward block: the products stay with PyTorch, what surrounds them fuses."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """LayerNorm, Linear, GELU, Linear, dropout (rate 0), residual."""
+
+    def __init__(self, width, hidden, dropout):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, hidden)
+        self.activation = nn.GELU()
+        self.contract = nn.Linear(hidden, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        hidden = self.activation(self.expand(self.norm(x)))
+        return x + self.dropout(self.contract(hidden))
+
+
+def get_inputs():
+    return [torch.randn(32, 256, 512)]
+
+
+def get_init_inputs():
+    return [512, 2048, 0.0]

@@ -1,0 +1,32 @@
+"""kernelwright: a compiler from PyTorch models to verified custom kernels.
+
+    result = kernelwright.optimize("model.py")          # or an nn.Module with inputs=(x,)
+    result.module(x)                                    # the fast model
+    print(result.source)                                # one self-contained file
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["KernelwrightError", "Result", "Settings", "explain", "load_problem", "optimize"]
+
+if TYPE_CHECKING:
+    from kernelwright.errors import KernelwrightError
+    from kernelwright.pipeline import explain, optimize
+    from kernelwright.problem import load_problem
+    from kernelwright.records import Result
+    from kernelwright.settings import Settings
+
+_HOMES = {"KernelwrightError": "errors", "Result": "records", "Settings": "settings", "explain": "pipeline",
+          "load_problem": "problem", "optimize": "pipeline"}
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch takes seconds to import: `kernelwright --version` must not wait for it.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"kernelwright.{_HOMES[name]}"), name)

@@ -1,0 +1,51 @@
+"""Small builders that rules share. All reductions here keep their axes (size one)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelwright.ir.node import Node, constant, make
+
+SUMS = ("sum", "mean")
+REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
+
+
+def reduce(op: str, x: Node, axes: tuple[int, ...], **attributes) -> Node:
+    """``op`` over ``axes`` with the axes kept; x itself where no axis is left."""
+    return make(op, x, axes=tuple(sorted(axes)), keepdim=True, **attributes) if axes else x
+
+
+def reduce_broadcast(op: str, x: Node, axes: tuple[int, ...], sizes: dict[int, int]) -> Node:
+    """``op`` (sum or mean) over ``axes`` of x as broadcast to ``sizes`` along them.
+
+    Where x has size one along an axis the sum is a multiple and the mean is x.
+    """
+    real = tuple(a for a in axes if x.shape[a] == sizes[a])
+    result = reduce(op, x, real)
+    repeats = prod(sizes[a] for a in axes if x.shape[a] != sizes[a])
+    return make("mul", result, constant(float(repeats))) if op == "sum" and repeats != 1 else result
+
+
+def reshape(x: Node, shape: tuple[int, ...]) -> Node:
+    """A reshape, merged with one below it; x itself where nothing changes."""
+    if x.op == "reshape":
+        x = x.inputs[0]
+    return x if x.shape == shape else make("reshape", x, shape=shape)
+
+
+def keep(node: Node) -> tuple[int, ...]:
+    """The shape of a reduction's result with its axes kept."""
+    x, axes = node.inputs[0], node["axes"]
+    return tuple(1 if a in axes else s for a, s in enumerate(x.shape))
+
+
+def align(x: Node, rank: int) -> Node:
+    """x with leading axes of size one up to ``rank`` (as broadcasting does); scalars stay."""
+    if x.op == "constant" or x.rank == rank:
+        return x
+    return reshape(x, (1,) * (rank - x.rank) + x.shape)
+
+
+def per_channel(x: Node, rank: int) -> Node:
+    """A vector over channels as (1, C, 1, ...)."""
+    return reshape(x, (1, x.size, *(1,) * (rank - 2)))

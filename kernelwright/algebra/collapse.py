@@ -1,0 +1,241 @@
+"""Collapse: a sum or mean over output positions of a linear map is a small contraction of sums of its input.
+
+Convolution, per spatial axis, with output position p, tap k and input position q:
+    convolution              q = p s + k d - pad        (0 <= p < P, 0 <= q < L)
+    transposed convolution   p = q s + k d - pad
+Summed over p, tap k sees the input positions of one arithmetic progression. Taps with the same
+progression share a class; there are few classes (the interior, minus borders; or residues), so
+
+    sum_p y[n,o,p] = sum_{c, classes u} X[n,c,u] W[o,c,u] + P b[o]
+    X = sums of x over the classes' positions,  W = sums of w over the classes' taps.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelwright.algebra.build import SUMS, reduce, reshape
+from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.ir.node import Node, constant, make
+from kernelwright.plan.kernels import Progression
+
+Classes = tuple[tuple[Progression, ...], ...]
+
+
+def tap_positions(tap: int, length: int, outputs: int, *, stride: int, padding: int, dilation: int,
+                  transposed: bool) -> Progression:
+    """The input positions that tap number ``tap`` reads when every output position is summed."""
+    shift = tap * dilation - padding
+    if transposed:
+        first, last = max(0, -(shift // stride)), min(length - 1, (outputs - 1 - shift) // stride)
+        start, stop, step = first, last + 1, 1
+    else:
+        first, last = max(0, -(shift // stride)), min(outputs - 1, (length - 1 - shift) // stride)
+        start, stop, step = first * stride + shift, last * stride + shift + 1, stride
+    if last < first:
+        return (0, 0, 1)
+    return (start, stop, 1 if last == first else step)
+
+
+def axis_classes(kernel: int, length: int, outputs: int, **geometry) -> tuple[Classes, Classes]:
+    """The classes of one axis: of input positions, and of the taps that read them (same order)."""
+    taps: dict[Progression, list[int]] = {}
+    for tap in range(kernel):
+        positions = tap_positions(tap, length, outputs, **geometry)
+        if positions[1] > positions[0]:
+            taps.setdefault(positions, []).append(tap)
+    if not taps:
+        return ((),), ((),)
+    return tuple((p,) for p in taps), tuple(_runs(ks) for ks in taps.values())
+
+
+def _runs(numbers: list[int]) -> tuple[Progression, ...]:
+    """Ascending numbers as maximal runs of neighbours."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1][1] += 1
+        else:
+            runs.append([number, number + 1])
+    return tuple((start, stop, 1) for start, stop in runs)
+
+
+def _everything(size: int) -> Classes:
+    return (((0, size, 1),),)
+
+
+def _region_sum(x: Node, classes: tuple[Classes | None, ...]) -> Node:
+    """The sums over classes; without any reduced axis of size above one, x itself."""
+    if all(c is None or c == _everything(1) for c in classes):
+        return x
+    return make("region_sum", x, classes=classes, scale=1.0)
+
+
+def _split_weight(node: Node) -> tuple[Node, int, int]:
+    """The weight as (groups, a, b, *kernel), with the axes of the out and in channels per group."""
+    weight, groups = node.inputs[1], node["groups"]
+    shape = (groups, weight.shape[0] // groups, *weight.shape[1:])
+    return reshape(weight, shape), *((2, 1) if node["transposed"] else (1, 2))
+
+
+def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
+    """sum of a convolution over ``axes`` (any of batch, channel, space), axes kept."""
+    x, rank = node.inputs[0], node.rank - 2
+    spatial = [a - 2 for a in axes if a >= 2]
+    kept = [i for i in range(rank) if i not in spatial]
+    groups = node["groups"]
+    # Where every spatial axis is summed, the sums per sample are small and often wanted elsewhere.
+    batch_now = 0 in axes and bool(kept)
+    x_classes: list[Classes | None] = [_everything(x.shape[0]) if batch_now else None, None]
+    w_classes: list[Classes | None] = []
+    for i in range(rank):
+        if i in kept:
+            x_classes.append(None)
+            w_classes.append(None)
+            continue
+        positions, taps = axis_classes(node.inputs[1].shape[2 + i], x.shape[2 + i], node.shape[2 + i],
+                                       stride=node["stride"][i], padding=node["padding"][i],
+                                       dilation=node["dilation"][i], transposed=node["transposed"])
+        x_classes.append(positions)
+        w_classes.append(taps)
+    weight, out_axis, in_axis = _split_weight(node)
+    lead: list[Classes | None] = [None, None, None]
+    if 1 in axes:
+        lead[out_axis] = _everything(weight.shape[out_axis])
+    sums = _region_sum(x, tuple(x_classes))
+    if 0 in axes and not batch_now:
+        sums = reduce("sum", sums, (0,))
+    taps = _region_sum(weight, (*lead, *w_classes))
+    if kept:
+        terms = _convolve(node, sums, taps, out_axis, in_axis, spatial, kept)
+    else:
+        terms = _contract(node, sums, taps, out_axis, in_axis)
+    if 1 in axes and groups > 1:
+        terms = reduce("sum", terms, (1,))
+    if len(node.inputs) < 3:
+        return terms
+    count = prod(node.shape[a] for a in axes if a != 1)
+    bias = reduce("sum", node.inputs[2], (0,)) if 1 in axes else node.inputs[2]
+    bias = reshape(bias, (1, bias.size, *(1,) * rank))
+    return make("add", terms, make("mul", bias, constant(float(count))) if count != 1 else bias)
+
+
+def _contract(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int) -> Node:
+    """Every spatial axis is summed: a contraction over in channels and classes."""
+    groups, classes = node["groups"], sums.shape[2:]
+    letters = "uvw"[:len(classes)]
+    left = reshape(sums, (sums.shape[0], groups, sums.shape[1] // groups, *classes))
+    out_channels = taps.shape[out_axis]
+    weight_letters = {0: "g", out_axis: "o", in_axis: "c"}
+    right = "".join(weight_letters[a] for a in range(3)) + letters
+    product = make("contract", left, taps, equation=f"ngc{letters},{right}->ngo")
+    return reshape(product, (sums.shape[0], groups * out_channels, *(1,) * len(classes)))
+
+
+def _convolve(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int, spatial: list[int], kept: list[int]
+              ) -> Node:
+    """Some spatial axes remain: a convolution over them with in channels times classes."""
+    groups, rank = node["groups"], node.rank - 2
+    order = (0, 1, *(2 + i for i in spatial), *(2 + i for i in kept))
+    x = make("permute", sums, axes=order) if order != tuple(range(rank + 2)) else sums
+    classes = prod(sums.shape[2 + i] for i in spatial)
+    x = reshape(x, (x.shape[0], x.shape[1] * classes, *(sums.shape[2 + i] for i in kept)))
+    kernel = tuple(taps.shape[3 + i] for i in kept)
+    per_group = (0, in_axis, *(3 + i for i in spatial), out_axis) if node["transposed"] else \
+        (0, out_axis, in_axis, *(3 + i for i in spatial))
+    weight = make("permute", taps, axes=(*per_group, *(3 + i for i in kept)))
+    if node["transposed"]:
+        weight = reshape(weight, (x.shape[1], taps.shape[out_axis], *kernel))
+    else:
+        weight = reshape(weight, (groups * taps.shape[out_axis], taps.shape[in_axis] * classes, *kernel))
+    pick = {name: tuple(node[name][i] for i in kept) for name in ("stride", "padding", "dilation", "output_padding")}
+    y = make("convolution", x, weight, groups=groups, transposed=node["transposed"], origin=node.origin, **pick)
+    return reshape(y, (*y.shape[:2], *(1 if i in spatial else node.shape[2 + i] for i in range(rank))))
+
+
+@rule("sum of a convolution", *SUMS,
+      law="sum_p conv(x, w)[p] = contraction of (sums of x over the positions each tap sees) with (sums of taps)",
+      condition="convolution or transposed convolution; any axes of its output but only the channels alone",
+      exactness=Exactness.FINITE)
+def of_convolution(node: Node, context: Context) -> Node | None:
+    y = node.inputs[0]
+    if y.op != "convolution" or not node["keepdim"] or 0 in y.shape:
+        return None
+    if not context.may_collapse(y):
+        return None
+    axes = node["axes"]
+    if axes == (1,):
+        weight, out_axis, _ = _split_weight(y)
+        lead = [None] * weight.rank
+        lead[out_axis] = _everything(weight.shape[out_axis])
+        summed = reshape(_region_sum(weight, tuple(lead)), _summed_weight_shape(y))
+        attributes = {k: v for k, v in y.attributes}
+        result = make("convolution", y.inputs[0], summed, origin=y.origin, **attributes)
+        if y["groups"] > 1:
+            result = reduce("sum", result, (1,))
+        if len(y.inputs) > 2:
+            result = make("add", result, reshape(reduce("sum", y.inputs[2], (0,)), (1,) * y.rank))
+    else:
+        result = sum_of_convolution(y, axes)
+    if node.op == "mean":
+        result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in axes)))
+    return result if result.shape == node.shape else None
+
+
+def _summed_weight_shape(y: Node) -> tuple[int, ...]:
+    weight = y.inputs[1]
+    return (weight.shape[0], 1, *weight.shape[2:]) if y["transposed"] else (y["groups"], *weight.shape[1:])
+
+
+@rule("sum of a linear layer", *SUMS,
+      law="sum_o (x W^T + b)_o = x . sum_o W_o + sum b;  sum_n (x_n W^T + b) = (sum_n x_n) W^T + N b",
+      condition="any axes of the output", exactness=Exactness.FINITE)
+def of_linear(node: Node, context: Context) -> Node | None:
+    y = node.inputs[0]
+    if y.op != "linear" or not node["keepdim"] or not context.may_collapse(y):
+        return None
+    x, weight = y.inputs[:2]
+    if weight.rank != 2:
+        return None
+    bias = y.inputs[2] if len(y.inputs) > 2 else None
+    axes, last = node["axes"], y.rank - 1
+    lead = tuple(a for a in axes if a != last)
+    rows = prod(y.shape[a] for a in lead)
+    x = reduce("sum", x, lead)
+    if last in axes:
+        weight = reduce("sum", weight, (0,))
+        bias = reduce("sum", bias, (0,)) if bias is not None else None
+    rows_left = x.size // x.shape[-1]
+    flat = make("contract", reshape(x, (rows_left, x.shape[-1])), weight, equation="rk,ok->ro")
+    result = reshape(flat, (*x.shape[:-1], weight.shape[0]))
+    if bias is not None:
+        result = make("add", result, make("mul", bias, constant(float(rows))) if rows != 1 else bias)
+    if node.op == "mean":
+        result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in axes)))
+    return result
+
+
+@rule("sum of a matrix product", *SUMS, law="sum_i (A B)_ij = (sum_i A_i) B;  sum_j (A B)_ij = A (sum_j B_j)",
+      condition="rows or columns of the product, not its batch axes", exactness=Exactness.FINITE)
+def of_matmul(node: Node, context: Context) -> Node | None:
+    y = node.inputs[0]
+    if y.op != "matmul" or not node["keepdim"] or y.rank < 2:
+        return None
+    left, right = y.inputs
+    if left.rank < 2 or right.rank < 2 or not set(node["axes"]) <= {y.rank - 2, y.rank - 1}:
+        return None
+    if not context.may_collapse(y):
+        return None
+    if y.rank - 2 in node["axes"]:
+        left = reduce("sum", left, (left.rank - 2,))
+    if y.rank - 1 in node["axes"]:
+        right = reduce("sum", right, (right.rank - 1,))
+    result = make("matmul", left, right, origin=y.origin)
+    if node.op == "mean":
+        result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in node["axes"])))
+    return result
+
+
+COLLAPSE: tuple[Rule, ...] = (of_convolution, of_linear, of_matmul)
+
+__all__ = ["COLLAPSE", "axis_classes", "sum_of_convolution", "tap_positions"]

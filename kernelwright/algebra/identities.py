@@ -1,0 +1,203 @@
+"""Identities of reductions: unit axes, nesting, views, constants and broadcast operands."""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelwright.algebra.build import REDUCTIONS, SUMS, align, keep, reduce, reduce_broadcast, reshape
+from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.ir.node import Node, constant, make
+
+
+def _attributes(node: Node) -> dict:
+    return {k: v for k, v in node.attributes if k not in ("axes", "keepdim")}
+
+
+@rule("keep reduced axes", *REDUCTIONS, law="reduce(x) = reshape(reduce(x, keepdim))", condition="always",
+      exactness=Exactness.BITWISE)
+def keep_axes(node: Node, context: Context) -> Node | None:
+    if node["keepdim"]:
+        return None
+    return reshape(reduce(node.op, node.inputs[0], node["axes"], **_attributes(node)), node.shape)
+
+
+@rule("pool to one is a mean", "adaptive_average_pool", law="adaptive_avg_pool(x, 1) = mean(x)",
+      condition="every output size is one", exactness=Exactness.REASSOCIATES)
+def pool_to_mean(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if any(s != 1 for s in node["size"]):
+        return None
+    return reduce("mean", x, tuple(range(x.rank - len(node["size"]), x.rank)))
+
+
+@rule("reduction over a unit axis", "sum", "mean", "amax", "amin", "logsumexp",
+      law="reduce over an axis of size one is the identity (log(exp(x)) = x)", condition="the axis has size one",
+      exactness=Exactness.ROUNDING)
+def unit_axis(node: Node, context: Context) -> Node | None:
+    x, axes = node.inputs[0], node["axes"]
+    left = tuple(a for a in axes if x.shape[a] != 1)
+    if left == axes or not node["keepdim"]:
+        return None
+    return reduce(node.op, x, left)
+
+
+@rule("nested reductions", *SUMS, "amax", "amin", "logsumexp",
+      law="sum_a sum_b x = sum_ab x; likewise mean, max, min, log-sum-exp",
+      condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES)
+def nested(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op not in REDUCTIONS or x.op == "var" or not (node["keepdim"] and x["keepdim"]):
+        return None
+    axes = tuple(sorted({*node["axes"], *x["axes"]}))
+    if x.op == node.op:
+        return reduce(node.op, x.inputs[0], axes)
+    if {x.op, node.op} == set(SUMS) and not set(node["axes"]) & set(x["axes"]):
+        count = prod(x.inputs[0].shape[a] for a in (node if node.op == "mean" else x)["axes"])
+        return make("mul", reduce("sum", x.inputs[0], axes), constant(1.0 / count))
+    return None
+
+
+def axis_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]] | None:
+    """Pair runs of axes with equal products, as a reshape maps them; None for empty tensors."""
+    if 0 in before or 0 in after:
+        return None
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        left, right = ([i], [j]) if i < len(before) and j < len(after) else ([], [])
+        if not left:
+            # Only unit axes can be left over.
+            groups.append((list(range(i, len(before))), list(range(j, len(after)))))
+            break
+        a, b = before[i], after[j]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                left.append(i)
+                a *= before[i]
+                i += 1
+            else:
+                right.append(j)
+                b *= after[j]
+                j += 1
+        groups.append((left, right))
+    return groups
+
+
+@rule("reduction through a reshape", *SUMS, "amax", "amin", "logsumexp", "var",
+      law="reduce(reshape(x)) = reshape(reduce(x))", condition="the reduced axes are whole groups of the reshaped ones",
+      exactness=Exactness.REASSOCIATES)
+def through_reshape(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op != "reshape" or not node["keepdim"]:
+        return None
+    groups = axis_groups(x.inputs[0].shape, x.shape)
+    if groups is None:
+        return None
+    axes: list[int] = []
+    for left, right in groups:
+        reduced = [a for a in right if a in node["axes"]]
+        unreduced = [a for a in right if a not in node["axes"] and x.shape[a] != 1]
+        if not [a for a in reduced if x.shape[a] != 1]:
+            continue
+        if unreduced:
+            return None
+        axes += left
+    axes = [a for a in axes if x.inputs[0].shape[a] != 1]
+    return reshape(reduce(node.op, x.inputs[0], tuple(axes), **_attributes(node)), node.shape)
+
+
+@rule("reduction through a permutation", *SUMS, "amax", "amin", "logsumexp", "var",
+      law="reduce(permute(x)) = permute(reduce(x))", condition="always", exactness=Exactness.REASSOCIATES)
+def through_permute(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op != "permute" or not node["keepdim"]:
+        return None
+    axes = tuple(x["axes"][a] for a in node["axes"])
+    return make("permute", reduce(node.op, x.inputs[0], axes, **_attributes(node)), axes=x["axes"])
+
+
+@rule("sum of a repeated value", *SUMS, law="sum of n copies of x = n x; their mean = x",
+      condition="x is expanded along the reduced axes", exactness=Exactness.ROUNDING)
+def through_expand(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op != "expand" or not node["keepdim"]:
+        return None
+    source = align(x.inputs[0], x.rank)
+    if not any(source.shape[a] != x.shape[a] for a in node["axes"]):
+        return None
+    result = reduce_broadcast(node.op, source, node["axes"], dict(enumerate(x.shape)))
+    return result if result.shape == node.shape else make("expand", result, shape=node.shape)
+
+
+@rule("constant factor out of a sum", *SUMS, law="sum(c x) = c sum(x)",
+      condition="c does not vary along the reduced axes", exactness=Exactness.REASSOCIATES)
+def through_factor(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op not in ("mul", "div", "neg") or not node["keepdim"]:
+        return None
+    if x.op == "neg":
+        return make("neg", reduce(node.op, x.inputs[0], node["axes"]))
+    left, right = (align(i, x.rank) for i in x.inputs)
+    for value, factor in ((left, right), (right, left)) if x.op == "mul" else ((left, right),):
+        if value.op == "constant" or any(value.shape[a] != x.shape[a] for a in node["axes"]):
+            continue
+        if factor.op == "constant" or all(factor.shape[a] == 1 for a in node["axes"]):
+            return make(x.op, reduce(node.op, value, node["axes"]), factor)
+    return None
+
+
+def reaches_anchor(node: Node, context: Context) -> bool:
+    """Whether a linear operator that may be collapsed lies below, through linear pointwise operators and views."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current.kind == "linear":
+            if context.may_collapse(current):
+                return True
+        elif current.op in ("add", "sub", "mul", "div", "neg", "reshape", "permute", "batch_norm_inference",
+                            "batch_norm_training"):
+            stack += [i for i in current.inputs if i.kind != "leaf"]
+    return False
+
+
+@rule("sum of a sum of terms", *SUMS, law="sum(a + b) = sum(a) + sum(b)",
+      condition="one term does not vary along the reduced axes, or collapses", exactness=Exactness.REASSOCIATES)
+def through_terms(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op not in ("add", "sub") or not node["keepdim"]:
+        return None
+    axes, sizes = node["axes"], dict(enumerate(x.shape))
+    terms = [align(i, x.rank) for i in x.inputs]
+    flat = [t.op == "constant" or all(t.shape[a] == 1 for a in axes) for t in terms]
+    if not any(flat) and not any(reaches_anchor(t, context) for t in terms):
+        return None
+    parts = []
+    for term, is_flat in zip(terms, flat):
+        if term.op == "constant":
+            count = prod(sizes[a] for a in axes) if node.op == "sum" else 1
+            parts.append(constant(float(term["value"] * count)))
+        elif is_flat and node.op == "mean":
+            parts.append(term)
+        else:
+            parts.append(reduce_broadcast(node.op, term, axes, sizes))
+    return make(x.op, *parts)
+
+
+@rule("reshape of a reshape", "reshape", law="reshape(reshape(x)) = reshape(x)", condition="always",
+      exactness=Exactness.BITWISE)
+def reshape_twice(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if x.op == "reshape" or x.shape == node.shape:
+        return reshape(x, node.shape)
+    return None
+
+
+IDENTITIES: tuple[Rule, ...] = (keep_axes, pool_to_mean, unit_axis, nested, through_reshape, through_permute,
+                                through_expand, through_factor, through_terms, reshape_twice)
+
+__all__ = ["IDENTITIES", "axis_groups", "keep", "reaches_anchor"]

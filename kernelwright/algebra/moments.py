@@ -1,0 +1,83 @@
+"""Moments: a variance of an affine map, and of a linear map, without the map's output.
+
+var(y) = E[y^2] - E[y]^2. The mean collapses (see collapse.py). The energy of an unclipped linear
+convolution is a quadratic form of its weights in the autocorrelation of its input, which is cheap
+through the frequency domain (Parseval, Wiener-Khinchin); codegen/*/spectral.py computes it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelwright.algebra.build import align, per_channel, reduce
+from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.ir.node import Node, constant, make
+
+
+@rule("biased variance", "var", law="var with correction c = var with correction 0 times n / (n - c)",
+      condition="n > c > 0", exactness=Exactness.ROUNDING)
+def biased(node: Node, context: Context) -> Node | None:
+    count = prod(node.inputs[0].shape[a] for a in node["axes"])
+    if node["correction"] == 0 or count <= node["correction"] or not node["keepdim"]:
+        return None
+    result = reduce("var", node.inputs[0], node["axes"], correction=0)
+    return make("mul", result, constant(count / (count - node["correction"])))
+
+
+def _flat(term: Node, axes: tuple[int, ...]) -> bool:
+    return term.op == "constant" or all(term.shape[a] == 1 for a in axes)
+
+
+@rule("variance of an affine map", "var", law="var(a x + b) = a^2 var(x)",
+      condition="a and b do not vary along the reduced axes", exactness=Exactness.ROUNDING)
+def of_affine(node: Node, context: Context) -> Node | None:
+    x, axes = node.inputs[0], node["axes"]
+    if not node["keepdim"] or x.op not in ("add", "sub", "mul", "div", "neg"):
+        return None
+    if x.op == "neg":
+        return reduce("var", x.inputs[0], axes, correction=node["correction"])
+    left, right = (align(i, x.rank) for i in x.inputs)
+    for value, other, swapped in ((left, right, False), (right, left, True)):
+        if value.op == "constant" or any(value.shape[a] != x.shape[a] for a in axes) or not _flat(other, axes):
+            continue
+        if x.op == "div" and swapped:
+            continue
+        result = reduce("var", value, axes, correction=node["correction"])
+        if x.op in ("add", "sub"):
+            return result if result.shape == node.shape else make("expand", result, shape=node.shape)
+        square = constant(other["value"] ** 2) if other.op == "constant" else make("square", other)
+        return make(x.op, result, square)
+    return None
+
+
+def is_unclipped(node: Node) -> bool:
+    """Whether the convolution's output domain holds every product of a tap and an element of x."""
+    kernel = node.inputs[1].shape[2:]
+    if node["transposed"]:
+        return not any(node["padding"])
+    full = tuple(d * (k - 1) for d, k in zip(node["dilation"], kernel, strict=True))
+    return node["stride"] == (1,) * len(kernel) and node["padding"] == full
+
+
+@rule("variance of a convolution", "var",
+      law="sum_p (w * x)[p]^2 = sum over lags of (autocorrelation of w) (autocorrelation of x)",
+      condition="float32, over batch and space, the whole linear convolution (no product is clipped)",
+      exactness=Exactness.FINITE)
+def of_convolution(node: Node, context: Context) -> Node | None:
+    y, axes = node.inputs[0], node["axes"]
+    if y.op != "convolution" or axes != (0, *range(2, y.rank)) or node["correction"] != 0 or not node["keepdim"]:
+        return None
+    if y.dtype != "float32" or not is_unclipped(y) or 0 in y.shape or not context.may_collapse(y):
+        return None
+    attributes = dict(y.attributes)
+    plain = make("convolution", *y.inputs[:2], origin=y.origin, **attributes)
+    energy = make("channel_energy", *y.inputs[:2], origin=y.origin,
+                  **{k: attributes[k] for k in ("stride", "dilation", "groups", "transposed")})
+    count = prod(y.shape[a] for a in axes)
+    mean = reduce("mean", plain, axes)
+    # In float64, because the two terms may be close; rounding must not make the result negative.
+    difference = make("sub", make("mul", per_channel(energy, y.rank), constant(1.0 / count)), make("square", mean))
+    return make("cast", make("clamp_min", difference, constant(0.0)), to="float32", shape=node.shape, dtype="float32")
+
+
+MOMENTS: tuple[Rule, ...] = (biased, of_affine, of_convolution)

@@ -1,0 +1,59 @@
+"""Ranges: bounds of values that hold for every input, and what follows from them."""
+
+from __future__ import annotations
+
+from math import inf
+
+from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.ir.node import Node
+from kernelwright.ir.scalar import FUNCTIONS
+
+Range = tuple[float, float]
+_PASS = ("reshape", "permute", "expand", "slice", "amax", "amin", "mean", "max_pool", "adaptive_average_pool")
+
+
+def value_range(node: Node, depth: int = 12) -> Range:
+    """Closed bounds of a node's finite values (NaN is outside every statement about ranges)."""
+    if node.op == "constant":
+        return (float(node["value"]), float(node["value"]))
+    if depth == 0 or node.kind in ("leaf", "opaque"):
+        return (-inf, inf)
+    if node.op in _PASS:
+        return value_range(node.inputs[0], depth - 1)
+    if node.op == "softmax":
+        return (0.0, 1.0)
+    if node.kind != "pointwise":
+        return (-inf, inf)
+    low, high = value_range(node.inputs[0], depth - 1)
+    if node.op in ("clamp_min", "maximum"):
+        other = value_range(node.inputs[1], depth - 1)
+        return max(low, other[0]), max(high, other[1])
+    if node.op in ("clamp_max", "minimum"):
+        other = value_range(node.inputs[1], depth - 1)
+        return min(low, other[0]), min(high, other[1])
+    if node.op == "relu":
+        return max(low, 0.0), max(high, 0.0)
+    if node.op == "neg":
+        return -high, -low
+    if node.op == "add":
+        other = value_range(node.inputs[1], depth - 1)
+        return low + other[0], high + other[1]
+    return FUNCTIONS[node.op].range
+
+
+@rule("clamp that never acts", "relu", "clamp_min", "clamp_max", "abs",
+      law="clamp(x, a, b) = x where a <= x <= b for every input", condition="the range of x is proved",
+      exactness=Exactness.BITWISE)
+def redundant_clamp(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    low, high = value_range(x)
+    if node.op in ("relu", "abs"):
+        return x if (low >= 0.0 and node.op == "relu") or low > 0.0 else None
+    if node.inputs[1].op != "constant":
+        return None
+    bound = node.inputs[1]["value"]
+    acts = low < bound if node.op == "clamp_min" else high > bound
+    return None if acts else x
+
+
+RANGES: tuple[Rule, ...] = (redundant_clamp,)

@@ -1,0 +1,76 @@
+"""A rule: one object that says when a node may become another, why, and how exactly.
+
+Legality stands here, apart from profit: the engine asks the roofline whether a legal rewrite pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kernelwright.ir.node import Node, Origin
+
+
+class Exactness(StrEnum):
+    """What a rewrite may change in the result."""
+
+    BITWISE = "bitwise"
+    REASSOCIATES = "reassociates sums"
+    ROUNDING = "changes rounding"
+    FINITE = "reassociates sums and products: where inputs are infinite, Inf and NaN may trade places"
+
+
+@dataclass(slots=True)
+class Context:
+    """What a rule may ask while the engine walks.
+
+    allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
+    used: anchors on which a rule was applied.
+    """
+
+    allowed: frozenset[int] = frozenset()
+    used: set[int] = field(default_factory=set)
+
+    def may_collapse(self, anchor: Node) -> bool:
+        """Whether this anchor may be collapsed in this attempt; remembers that it was asked for."""
+        self.used.add(id(anchor.origin))
+        return id(anchor.origin) in self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rewrite.
+
+    roots: operators at which it may apply.
+    rewrite: the replacement of a node, or None where the rule's condition does not hold.
+    law: one line of mathematics.
+    condition: the condition in words.
+    """
+
+    name: str
+    roots: tuple[str, ...]
+    law: str
+    condition: str
+    exactness: Exactness
+    rewrite: Callable[[Node, Context], Node | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A rule applied once, for the report."""
+
+    rule: Rule
+    before: str
+    after: str
+    origin: Origin | None
+
+
+def rule(name: str, *roots: str, law: str, condition: str, exactness: Exactness
+         ) -> Callable[[Callable[[Node, Context], Node | None]], Rule]:
+    """Make a Rule of a function."""
+
+    def wrap(function: Callable[[Node, Context], Node | None]) -> Rule:
+        return Rule(name, roots, law, condition, exactness, function)
+
+    return wrap

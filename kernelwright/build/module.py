@@ -1,0 +1,76 @@
+"""Stage 7, BUILD: import an emitted text as a module, which compiles its kernels; find the compilers."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+from kernelwright.errors import NoCppCompiler
+
+_numbers = itertools.count()
+
+
+class BuildFailed(RuntimeError):
+    """The emitted kernels did not compile: a bug of ours."""
+
+
+def find_cpp_compiler() -> str:
+    """The path of the C++ compiler that load_inline will use. Raises NoCppCompiler (KW301)."""
+    wanted = os.environ.get("CXX", "c++" if sys.platform == "darwin" else "g++")
+    found = shutil.which(wanted)
+    if found is None:
+        raise NoCppCompiler(looked_for=wanted, cxx=os.environ.get("CXX", "not set"))
+    return found
+
+
+def find_cuda_compiler() -> str | None:
+    """The path of nvcc, or None."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    return os.environ.get("NVCC") or shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+
+
+def load_text(text: str, name: str) -> ModuleType:
+    """Import an emitted file's text under a module name of its own; its kernels are compiled on the way.
+
+    The text stays findable for tracebacks and ``inspect``. Raises BuildFailed where the kernels don't compile.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="kernelwright_"))
+    path = folder / f"{name}_new.py"
+    path.write_text(text)
+    module_name = f"_kernelwright_emitted_{next(_numbers)}_{name}"
+    specification = importlib.util.spec_from_file_location(module_name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module_name] = module
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        specification.loader.exec_module(module)
+    trouble = getattr(module, "_kernelwright_trouble", "")
+    if "could not be built" in trouble:
+        raise BuildFailed(module._kernelwright_details)
+    return module
+
+
+def compile_cuda(source: str, architecture: str = "90a") -> str:
+    """Compile CUDA text with nvcc without running it; the compiler's messages, "" where all is well.
+
+    Returns None's text where there is no nvcc: callers ask :func:`find_cuda_compiler` first.
+    """
+    compiler = find_cuda_compiler()
+    if compiler is None:
+        return "no nvcc"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cu"
+        path.write_text(source)
+        code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        run = subprocess.run([compiler, "-std=c++17", code, "-cubin", "-o", str(path.with_suffix(".cubin")), str(path)],
+                             capture_output=True, text=True, check=False)
+    return "" if run.returncode == 0 else (run.stderr or run.stdout)

@@ -1,0 +1,226 @@
+"""Loop kernels in a normal form: axes ordered by stride, merged where contiguous, without size 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import inf, nan, prod
+
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, walk
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+
+
+def normalise(kernel: LoopKernel) -> LoopKernel:
+    """The same kernel with its outer axes and its row axes reordered and merged.
+
+    Axes are sorted by the strides of what moves the most data, largest first; neighbours merge
+    where every index passes from one to the next contiguously.
+    """
+    split = len(kernel.outer)
+    sizes = kernel.outer + kernel.row
+    ranked = _by_traffic(kernel)
+
+    def order(axes: range) -> list[int]:
+        return sorted(
+            (a for a in axes if sizes[a] != 1),
+            key=lambda a: (tuple(-abs(index.strides[a]) for index in ranked), a),
+        )
+
+    outer, row = order(range(split)), order(range(split, len(sizes)))
+    everything = list(dict.fromkeys(indices(kernel)))
+    groups = [_merged(axes, sizes, everything) for axes in (outer, row)]
+
+    def change(index: Index) -> Index:
+        return Index(tuple(index.strides[group[-1]] for part in groups for group in part), index.offset)
+
+    new_sizes = [tuple(prod(sizes[axis] for axis in group) for group in part) for part in groups]
+    return rewrite(kernel, new_sizes[0], new_sizes[1], change)
+
+
+def _merged(axes: list[int], sizes: tuple[int, ...], everything: list[Index]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for axis in axes:
+        previous = groups[-1][-1] if groups else None
+        if previous is not None and all(
+            i.strides[previous] == i.strides[axis] * sizes[axis] for i in everything
+        ):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def expressions(kernel: LoopKernel) -> Iterator[Expression]:
+    """The root expressions of a kernel."""
+    yield from (reduction.expression for reduction in kernel.reductions)
+    yield from (store.expression for store in kernel.row_stores + kernel.outer_stores)
+
+
+def indices(kernel: LoopKernel) -> Iterator[Index]:
+    """Every index of a kernel, those of guards included."""
+    for root in expressions(kernel):
+        for node in walk(root):
+            if isinstance(node, Load):
+                yield node.index
+                yield from (guard.index for guard in node.guards)
+    yield from (store.index for store in kernel.row_stores + kernel.outer_stores)
+
+
+def _by_traffic(kernel: LoopKernel) -> list[Index]:
+    """Indices of loads and stores, those that touch the most axes first (stores before loads)."""
+    stores = [store.index for store in kernel.row_stores + kernel.outer_stores]
+    loads = [node.index for root in expressions(kernel) for node in walk(root) if isinstance(node, Load)]
+    return sorted(dict.fromkeys(stores + loads), key=lambda index: -sum(s != 0 for s in index.strides))
+
+
+def substitute(
+    expression: Expression,
+    replace: Callable[[Expression], Expression | None],
+    memo: dict[Expression, Expression],
+) -> Expression:
+    """``expression`` with every node for which ``replace`` answers replaced, outermost first."""
+    if expression not in memo:
+        new = replace(expression)
+        if new is None:
+            new = expression
+            if isinstance(expression, Apply):
+                new = Apply(
+                    expression.function, tuple(substitute(a, replace, memo) for a in expression.arguments)
+                )
+        memo[expression] = new
+    return memo[expression]
+
+
+def binding(guards: tuple[Guard, ...], sizes: tuple[int, ...]) -> tuple[Guard, ...]:
+    """The guards that fail somewhere on the domain ``sizes``."""
+    result = []
+    for guard in guards:
+        reach = [stride * (size - 1) for stride, size in zip(guard.index.strides, sizes, strict=True)]
+        low = guard.index.offset + sum(min(0, r) for r in reach)
+        high = guard.index.offset + sum(max(0, r) for r in reach)
+        if low < 0 or high >= guard.size:
+            result.append(guard)
+    return tuple(result)
+
+
+def shifted(expression: Expression, axis: int, places: int) -> Expression:
+    """``expression`` at the point ``places`` further along ``axis``."""
+
+    def replace(node: Expression) -> Expression | None:
+        if not isinstance(node, Load):
+            return None
+        index = Index(node.index.strides, node.index.offset + places * node.index.strides[axis])
+        return Load(node.buffer, index, node.guards, node.otherwise)
+
+    return substitute(expression, replace, {})
+
+
+def rewrite(
+    kernel: LoopKernel, outer: tuple[int, ...], row: tuple[int, ...], change: Callable[[Index], Index]
+) -> LoopKernel:
+    """The kernel over other axes, every index changed."""
+    memo: dict[Expression, Expression] = {}
+
+    def replace(node: Expression) -> Expression | None:
+        if not isinstance(node, Load):
+            return None
+        guards = tuple(Guard(change(guard.index), guard.size) for guard in node.guards)
+        return Load(node.buffer, change(node.index), binding(guards, outer + row), node.otherwise)
+
+    def stores(old: tuple[Store, ...]) -> tuple[Store, ...]:
+        return tuple(Store(s.buffer, change(s.index), substitute(s.expression, replace, memo)) for s in old)
+
+    return LoopKernel(
+        outer,
+        row,
+        tuple(Reduction(r.kind, substitute(r.expression, replace, memo)) for r in kernel.reductions),
+        stores(kernel.row_stores),
+        stores(kernel.outer_stores),
+        kernel.input_dtypes,
+        kernel.output_dtypes,
+        kernel.compute,
+    )
+
+
+def without_rows(kernel: LoopKernel) -> LoopKernel:
+    """The equal kernel with an empty row: every point of the row is written out.
+
+    For windows and other short rows, and for rows of size 0.
+    """
+    split = len(kernel.outer)
+    points = list(product(*(range(size) for size in kernel.row)))
+    values: dict[Reduced, Expression] = {}
+
+    def at(point: tuple[int, ...]) -> Callable[[Expression], Expression]:
+        memo: dict[Expression, Expression] = {}
+
+        def replace(node: Expression) -> Expression | None:
+            if isinstance(node, Reduced):
+                return values[node]
+            if isinstance(node, Load):
+                guards = tuple(Guard(fixed(guard.index, point), guard.size) for guard in node.guards)
+                return Load(
+                    node.buffer, fixed(node.index, point), binding(guards, kernel.outer), node.otherwise
+                )
+            return None
+
+        return lambda expression: substitute(expression, replace, memo)
+
+    def fixed(index: Index, point: tuple[int, ...]) -> Index:
+        moved = sum(stride * place for stride, place in zip(index.strides[split:], point, strict=False))
+        return Index(index.strides[:split], index.offset + moved)
+
+    for number, reduction in enumerate(kernel.reductions):
+        elements = [at(point)(reduction.expression) for point in points]
+        for component, value in enumerate(_combined(reduction.kind, elements)):
+            values[Reduced(number, component)] = value
+    stores = [
+        Store(s.buffer, fixed(s.index, point), at(point)(s.expression))
+        for s in kernel.row_stores
+        for point in points
+    ]
+    stores += [Store(s.buffer, fixed(s.index, ()), at(())(s.expression)) for s in kernel.outer_stores]
+    return LoopKernel(
+        kernel.outer, (), (), (), tuple(stores), kernel.input_dtypes, kernel.output_dtypes, kernel.compute
+    )
+
+
+def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
+    """The components of a reduction of written-out elements."""
+    if not elements:
+        empty = {"sum": (0.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,), "moments": (nan, nan)}
+        return tuple(Constant(value) for value in empty[kind])
+    match kind:
+        case "sum":
+            return (_tree("add", elements),)
+        case "max" | "min":
+            return (_tree("maximum" if kind == "max" else "minimum", elements),)
+        case "logsumexp":
+            origin = Apply("origin", (_tree("maximum", elements),))
+            total = _tree("add", [Apply("exp", (Apply("sub", (e, origin)),)) for e in elements])
+            return (Apply("add", (origin, Apply("log", (total,)))),)
+        case "moments":
+            share = Constant(1.0 / len(elements))
+            mean = Apply("mul", (_tree("add", elements), share))
+            gaps = [Apply("square", (Apply("sub", (e, mean)),)) for e in elements]
+            return (mean, Apply("mul", (_tree("add", gaps), share)))
+    raise ValueError(f"unknown reduction {kind!r}")
+
+
+def _tree(function: str, elements: list[Expression]) -> Expression:
+    while len(elements) > 1:
+        pairs = [Apply(function, (a, b)) for a, b in zip(elements[::2], elements[1::2], strict=False)]
+        elements = pairs + elements[2 * len(pairs) :]
+    return elements[0]
+
+
+def passes(reductions: tuple[Reduction, ...]) -> list[list[int]]:
+    """Reduction numbers by walk of the row: each uses only results of earlier walks."""
+    level: list[int] = []
+    for reduction in reductions:
+        used = [level[node.reduction] for node in walk(reduction.expression) if isinstance(node, Reduced)]
+        level.append(1 + max(used, default=-1))
+    return [
+        [n for n, at in enumerate(level) if at == walk_number]
+        for walk_number in range(max(level, default=-1) + 1)
+    ]

@@ -1,0 +1,333 @@
+"""Scalar functions as branch-free C++ that g++ vectorises.
+
+Sources of the float approximations: the Cephes library of S. L. Moshier (expf, logf, log2f,
+tanhf); N. Juffa's error function with faithful rounding (published coefficients); the argument
+reduction of W. Cody and W. Waite in double precision for sine and cosine, with the minimax
+polynomials of FreeBSD's k_sinf.c and k_cosf.c. Conditional expressions are written so that both
+sides are computed, which is what lets the compiler turn them into selections.
+"""
+
+from __future__ import annotations
+
+FUNCTION_SNIPPETS: dict[str, str] = {}
+
+
+def _simple(name: str, body: str, arguments: str = "x") -> None:
+    """A function whose text is the same for both types."""
+    names = arguments.split()
+    for_type = [
+        f"static inline {real} {name}({', '.join(f'{real} {n}' for n in names)}) "
+        f"{{ using real = {real}; {body} }}"
+        for real in ("float", "double")
+    ]
+    FUNCTION_SNIPPETS[name] = "\n".join(for_type) + "\n"
+
+
+def _pair(name: str, single: str, double: str) -> None:
+    """A function with its own text for each type."""
+    FUNCTION_SNIPPETS[name] = (
+        f"static inline float {name}(float x) {{\n{single.strip(chr(10))}\n}}\n"
+        f"static inline double {name}(double x) {{ return {double}; }}\n"
+    )
+
+
+FUNCTION_SNIPPETS["kw_bits"] = """\
+// The bits of a float as an integer, and back.
+static inline int32_t kw_bits(float x) { int32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+static inline int64_t kw_bits(double x) { int64_t bits; std::memcpy(&bits, &x, 8); return bits; }
+"""
+FUNCTION_SNIPPETS["kw_float"] = """\
+static inline float kw_float(int32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline double kw_float(int64_t bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+"""
+
+FUNCTION_SNIPPETS["kw_select"] = """\
+// condition ? a : b by bit masks: no branch that g++ could thread into later ones, which would keep
+// the loop from being vectorised.
+static inline float kw_select(bool condition, float a, float b) {
+  const int32_t mask = -int32_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
+static inline double kw_select(bool condition, double a, double b) {
+  const int64_t mask = -int64_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
+"""
+
+_simple("kw_abs", "return std::abs(x);")
+_simple("kw_sqrt", "return std::sqrt(x);")
+_simple("kw_sign", "return real(x > 0) - real(x < 0);")
+_simple("kw_floor", "return std::floor(x);")
+_simple("kw_ceil", "return std::ceil(x);")
+_simple("kw_trunc", "return std::trunc(x);")
+_simple("kw_round", "return std::nearbyint(x);")
+# NaN in either argument gives NaN.
+_simple("kw_maximum", "return kw_select((x > y) | (x != x), x, y);", "x y")
+_simple("kw_minimum", "return kw_select((x < y) | (x != x), x, y);", "x y")
+
+_pair(
+    "kw_exp",
+    """
+  // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
+  // factors, which reaches the subnormal numbers and overflows to infinity.
+  x = kw_select(x < -104.0f, -104.0f, x);
+  x = kw_select(x > 89.0f, 89.0f, x);
+  const float shifted = x * 1.44269504088896341f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const int32_t whole = kw_bits(shifted) - 0x4b400000;
+  const int32_t half = whole >> 1;
+  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+""",
+    "std::exp(x)",
+)
+_pair(
+    "kw_expm1",
+    """
+  // 2^n (exp(r) - 1) + (2^n - 1), with the reduction and polynomial of kw_exp. The factor 2 kept
+  // apart makes the overflow exact.
+  float c = kw_select(x < -80.0f, -80.0f, x);
+  c = kw_select(c > 89.0f, 89.0f, c);
+  const float shifted = c * 1.44269504088896341f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r;
+  const float scale = kw_float((kw_bits(shifted) - 0x4b400000 + 126) << 23);
+  const float result = 2.0f * (scale * p + (scale - 0.5f));
+  return kw_select(std::abs(x) < 1e-8f, x, result);
+""",
+    "std::expm1(x)",
+)
+
+_LOG_REDUCTION = """
+  // x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of Cephes logf. Subnormal numbers
+  // are scaled by 2^23 first.
+  const bool tiny = x < 1.17549435e-38f;
+  const float scaled = kw_select(tiny, x * 8388608.0f, x);
+  const int32_t offset = kw_bits(scaled) - 0x3f3504f3;
+  const int32_t exponent = offset >> 23;
+  const float e = float(exponent) - kw_select(tiny, 23.0f, 0.0f);
+  const float f = kw_float(kw_bits(scaled) - (exponent << 23)) - 1.0f;
+  const float square = f * f;
+  float p = 7.0376836292e-2f;
+  p = p * f - 1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f - 1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f - 1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f - 2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  p = p * f * square;
+"""
+_LOG_SPECIAL = """
+  result = kw_select(x == 0.0f, -INFINITY, result);
+  result = kw_select(x < 0.0f, NAN, result);
+  return kw_select((x == INFINITY) | (x != x), x, result);
+"""
+_pair(
+    "kw_log",
+    _LOG_REDUCTION
+    + """
+  float result = (f + ((p + e * -2.12194440e-4f) - 0.5f * square)) + e * 0.693359375f;
+""".strip("\n")
+    + _LOG_SPECIAL,
+    "std::log(x)",
+)
+_pair(
+    "kw_log2",
+    _LOG_REDUCTION
+    + """
+  // 1 / log(2) - 1 keeps the leading term exact, as in Cephes log2f.
+  const float low = p - 0.5f * square;
+  float result = (((low * 0.44269504088896340736f + f * 0.44269504088896340736f) + low) + f) + e;
+""".strip("\n")
+    + _LOG_SPECIAL,
+    "std::log2(x)",
+)
+_pair(
+    "kw_log1p",
+    """
+  // W. Kahan's correction: log(u) x / (u - 1) with u the rounded 1 + x.
+  const float u = 1.0f + x;
+  const float result = kw_log(u) * (x / (u - 1.0f));
+  return kw_select(u == 1.0f, x, kw_select(u == INFINITY, u, result));
+""",
+    "std::log1p(x)",
+)
+
+FUNCTION_SNIPPETS["kw_quadrant"] = """\
+// sin(x) for turn = 0, cos(x) for turn = 1: x less a multiple of pi/2 in three parts and double
+// precision (to |x| = 1e15; beyond, where neighbouring floats are 1e7 periods apart, the remainder is
+// taken as 0), then the polynomials of FreeBSD k_sinf.c and k_cosf.c.
+static inline float kw_quadrant(float x, int64_t turn) {
+  const double shifted = double(x) * 0.63661977236758134308 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  double r = std::fma(-n, 1.5707963267948966, double(x));
+  r = std::fma(-n, 6.123233995736766e-17, r);
+  r = std::fma(-n, -1.4973849048591833e-33, r);
+  r = std::abs(x) > 1e15f ? 0.0 : r;
+  const int64_t quadrant = kw_bits(shifted) + turn;
+  const double z = r * r;
+  const double sine = r + r * z * (-0.166666666416265235595 + z * (0.0083333293858894631756
+      + z * (-0.000198393348360966317347 + z * 0.0000027183114939898219064)));
+  const double cosine = 1.0 + z * (-0.499999997251031003120 + z * (0.0416666233237390631894
+      + z * (-0.00138867637746099294692 + z * 0.0000243904487962774090654)));
+  const double value = (quadrant & 1) ? cosine : sine;
+  return float((quadrant & 2) ? -value : value);
+}
+"""
+_pair(
+    "kw_sin",
+    "  const float result = kw_quadrant(x, 0);\n  return x - x == 0.0f ? (x == 0.0f ? x : result) : NAN;",
+    "std::sin(x)",
+)
+_pair(
+    "kw_cos",
+    "  const float result = kw_quadrant(x, 1);\n  return x - x == 0.0f ? result : NAN;",
+    "std::cos(x)",
+)
+
+FUNCTION_SNIPPETS["kw_erf_parts"] = """\
+// N. Juffa's error function: erf(t) for t <= 475/512 and 1 - erf(t) for t above, t >= 0.
+static inline void kw_erf_parts(float t, float& inner, float& complement) {
+  const float s = t * t;
+  float r = -1.72853470e-5f * t + 3.83197126e-4f;
+  const float u = -3.88396438e-3f * t + 2.42546219e-2f;
+  r = r * s + u;
+  r = r * t - 1.06777877e-1f;
+  r = r * t - 6.34846687e-1f;
+  r = r * t - 1.28717512e-1f;
+  r = r * t - t;
+  complement = kw_exp(r);
+  float q = -5.96761703e-4f;
+  q = q * s + 4.99119423e-3f;
+  q = q * s - 2.67681349e-2f;
+  q = q * s + 1.12819925e-1f;
+  q = q * s - 3.76125336e-1f;
+  q = q * s + 1.28379166e-1f;
+  inner = q * t + t;
+}
+"""
+_pair(
+    "kw_erf",
+    """
+  const float t = std::abs(x);
+  float inner, complement;
+  kw_erf_parts(t, inner, complement);
+  return std::copysign(kw_select(t > 0.927734375f, 1.0f - complement, inner), x);
+""",
+    "std::erf(x)",
+)
+_pair(
+    "kw_tanh",
+    """
+  // Cephes tanhf: a polynomial below 0.625, 1 - 2 / (exp(2 |x|) + 1) above.
+  const float t = std::abs(x);
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float inner = p * z * t + t;
+  const float result = 1.0f - 2.0f / (kw_exp(2.0f * t) + 1.0f);
+  return std::copysign(kw_select(t < 0.625f, inner, result), x);
+""",
+    "std::tanh(x)",
+)
+_simple(
+    "kw_sigmoid", "const real e = kw_exp(-kw_abs(x)); return kw_select(x < 0, e, real(1)) / (real(1) + e);"
+)
+_pair(
+    "kw_gelu_erf",
+    """
+  // x times the normal distribution function; its lower tail comes from the complement, so small
+  // values are not the difference of large ones.
+  const float t = std::abs(x) * 0.70710678118654752f;
+  float inner, complement;
+  kw_erf_parts(t, inner, complement);
+  const float tail = 0.5f * kw_select(t > 0.927734375f, complement, 1.0f - inner);
+  return x * kw_select(x > 0.0f, 1.0f - tail, tail);
+""",
+    "x * 0.5 * std::erfc(-x * 0.70710678118654752440)",
+)
+# 1 + tanh(u) = 2 / (1 + exp(-2 u)).
+_simple(
+    "kw_gelu_tanh", "return x * kw_sigmoid(real(1.5957691216057307117) * (x + real(0.044715) * (x * x * x)));"
+)
+# tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2).
+_simple(
+    "kw_mish",
+    "const real e = kw_exp(kw_select(x > real(20), real(20), x)), n = e * (e + 2); return x * (n / (n + 2));",
+)
+_simple(
+    "kw_hardsigmoid",
+    "const real y = x + 3, z = kw_select(y < 0, real(0), y); return kw_select(z > 6, real(6), z) / 6;",
+)
+_simple(
+    "kw_hardswish",
+    "const real y = x + 3, z = kw_select(y < 0, real(0), y); return x * (kw_select(z > 6, real(6), z) / 6);",
+)
+_simple("kw_logsigmoid", "return kw_select(x > 0, real(0), x) - kw_log1p(kw_exp(-kw_abs(x)));")
+# Both sides are computed first: a conditional call would keep the loop scalar.
+_simple(
+    "kw_softplus",
+    "const real z = x * beta, soft = kw_log1p(kw_exp(z)) / beta; return kw_select(z > threshold, x, soft);",
+    "x beta threshold",
+)
+_simple("kw_elu", "const real low = alpha * kw_expm1(x); return kw_select(x > 0, x, low);", "x alpha")
+_simple(
+    "kw_celu", "const real low = alpha * kw_expm1(x / alpha); return kw_select(x > 0, x, low);", "x alpha"
+)
+_simple(
+    "kw_selu",
+    "const real low = real(1.7580993408473766) * kw_expm1(x); "
+    "return kw_select(x > 0, real(1.0507009873554805) * x, low);",
+)
+
+FUNCTION_SNIPPETS["kw_pow"] = """\
+// |x|^y = 2^(y log2|x|) in double precision; then zeros, infinities, signs and NaN as in C.
+static inline float kw_pow(float x, float y) {
+  const double a = std::abs(double(x));
+  const int64_t biased = int64_t(uint64_t(kw_bits(a) - 0x3fe6a09e667f3bcd + 0x3ff0000000000000) >> 52);
+  const double e = kw_float(biased | 0x4330000000000000) - (4503599627370496.0 + 1023.0);
+  const double m = kw_float(kw_bits(a) - ((biased - 1023) << 52));
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  const double series = 1.0 + z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7 + z * (1.0 / 9 + z * (1.0 / 11
+      + z * (1.0 / 13 + z * (1.0 / 15)))))));
+  double p = double(y) * (e + 2.8853900817779268147 * s * series);
+  p = p < -200.0 ? -200.0 : p;
+  p = p > 200.0 ? 200.0 : p;
+  const double shifted = p + 6755399441055744.0;
+  const double g = (p - (shifted - 6755399441055744.0)) * 0.69314718055994530942;
+  const double q = 1.0 + g * (1.0 + g * (1.0 / 2 + g * (1.0 / 6 + g * (1.0 / 24 + g * (1.0 / 120
+      + g * (1.0 / 720 + g * (1.0 / 5040 + g * (1.0 / 40320 + g * (1.0 / 362880)))))))));
+  float result = float(q * kw_float((kw_bits(shifted) - 0x4338000000000000 + 1023) << 52));
+  const bool outermost = (a == 0.0) | (a == double(INFINITY));
+  result = outermost ? (((a == 0.0) != (y > 0.0f)) ? INFINITY : 0.0f) : result;
+  const float half = 0.5f * y;
+  const bool odd = (half - std::floor(half)) == 0.5f;
+  const bool whole = std::floor(y) == y;
+  const bool negative = std::copysign(1.0f, x) < 0.0f;
+  result = (negative & odd) ? -result : result;
+  result = (negative & !whole & !outermost) ? NAN : result;
+  result = ((x != x) | (y != y)) ? x + y : result;
+  result = ((a == 1.0) & (std::abs(y) == INFINITY)) ? 1.0f : result;
+  return ((x == 1.0f) | (y == 0.0f)) ? 1.0f : result;
+}
+static inline double kw_pow(double x, double y) { return std::pow(x, y); }
+"""

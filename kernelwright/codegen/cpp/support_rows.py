@@ -1,0 +1,148 @@
+"""Accumulators of row reductions, and the clipping of a loop to where guards hold.
+
+Every accumulator takes contiguous blocks of at most 1024 values (``block``), absorbs another
+(``merge``, in an order that the caller fixes) and answers (``value``). Float values are added in
+32 lanes of at most 32 additions each, then in double precision.
+"""
+
+from __future__ import annotations
+
+ROW_SNIPPETS: dict[str, str] = {}
+
+ROW_SNIPPETS["kw_clip"] = """\
+// Narrow [first, last) to the points i with 0 <= base + stride * i < size.
+static inline void kw_clip(int64_t& first, int64_t& last, int64_t base, int64_t stride, int64_t size) {
+  const auto below = [](int64_t a, int64_t b) { return a / b - (a % b < 0); };  // floor(a / b), b > 0
+  int64_t low = first, high = last;
+  if (stride > 0) {
+    low = -below(base, stride), high = below(size - 1 - base, stride) + 1;
+  } else if (stride < 0) {
+    low = -below(size - 1 - base, -stride), high = below(base, -stride) + 1;
+  } else if (base < 0 || base >= size) {
+    high = low;
+  }
+  if (low > first) first = low < last ? low : last;
+  if (high < last) last = high > first ? high : first;
+}
+"""
+ROW_SNIPPETS["kw_vector"] = """\
+// 32 bytes of values; g++ lowers its operations to the registers that the processor has.
+template <typename real> struct kw_vector {
+  typedef real type __attribute__((vector_size(32)));
+  static constexpr int64_t lanes = 32 / sizeof(real);
+  static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
+};
+"""
+ROW_SNIPPETS["kw_fold_sum"] = """\
+// The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
+template <typename real, typename F>
+static inline double kw_fold_sum(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  constexpr int64_t L = V::lanes;
+  typename V::type a{}, b{}, c{}, d{};
+  int64_t i = 0;
+  for (; i + 4 * L <= count; i += 4 * L) {
+    a += function(V::load(values + i));
+    b += function(V::load(values + i + L));
+    c += function(V::load(values + i + 2 * L));
+    d += function(V::load(values + i + 3 * L));
+  }
+  for (; i + L <= count; i += L) a += function(V::load(values + i));
+  a = (a + b) + (c + d);
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(values[i]);
+  return total;
+}
+"""
+_EXTREMUM = """\
+// {word} of a row; NaN if any value is NaN.
+template <typename real> struct kw_{name}_of {{
+  real best = {sign}std::numeric_limits<real>::infinity();
+  void block(const real* values, int64_t count) {{
+    using V = kw_vector<real>;
+    constexpr int64_t L = V::lanes;
+    typename V::type a, b;
+    for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
+    int64_t i = 0;
+    for (; i + 2 * L <= count; i += 2 * L) {{
+      const typename V::type x = V::load(values + i), y = V::load(values + i + L);
+      a = ((x {op} a) | (x != x)) ? x : a;
+      b = ((y {op} b) | (y != y)) ? y : b;
+    }}
+    for (int64_t lane = 0; lane < L; ++lane) best = kw_{full}(best, kw_{full}(a[lane], b[lane]));
+    for (; i < count; ++i) best = kw_{full}(best, values[i]);
+  }}
+  void merge(const kw_{name}_of& other) {{ best = kw_{full}(best, other.best); }}
+  real value() const {{ return best; }}
+}};
+"""
+ROW_SNIPPETS["kw_sum_of"] = """\
+template <typename real> struct kw_sum_of {
+  double total = 0;
+  void block(const real* values, int64_t count) {
+    total += kw_fold_sum(values, count, [](auto x) { return x; });
+  }
+  void merge(const kw_sum_of& other) { total += other.total; }
+  real value() const { return real(total); }
+};
+"""
+ROW_SNIPPETS["kw_max_of"] = _EXTREMUM.format(word="Maximum", name="max", full="maximum", op=">", sign="-")
+ROW_SNIPPETS["kw_min_of"] = _EXTREMUM.format(word="Minimum", name="min", full="minimum", op="<", sign="")
+ROW_SNIPPETS["kw_moments_of"] = """\
+// Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula.
+template <typename real> struct kw_moments_of {
+  double count = 0, total = 0, squares = 0;
+  void join(double n, double sum, double deviations) {
+    if (n == 0) return;
+    const double gap = count > 0 ? sum / n - total / count : 0.0;
+    squares += deviations + gap * gap * (count * n / (count + n));
+    total += sum;
+    count += n;
+  }
+  void block(const real* values, int64_t n) {
+    const double sum = kw_fold_sum(values, n, [](auto x) { return x; });
+    const real mean = real(sum / n);
+    const double rest = sum / n - double(mean);
+    const double around = kw_fold_sum(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
+    join(double(n), sum, around - n * rest * rest);
+  }
+  void merge(const kw_moments_of& other) { join(other.count, other.total, other.squares); }
+  real mean() const { return real(total / count); }
+  real variance() const { return real(squares / count); }
+};
+"""
+ROW_SNIPPETS["kw_rescale"] = """\
+// exp(old - now), the factor of a sum of exponentials whose maximum moves from old to now. Sums are
+// relative to the maximum where it is finite, else to 0.
+template <typename real> static inline real kw_rescale(real old, real now) {
+  const real factor = kw_exp(old - now);
+  return old == now ? real(1) : factor;
+}
+template <typename real> static inline real kw_origin(real best) {
+  return kw_abs(best) <= std::numeric_limits<real>::max() ? best : real(0);
+}
+"""
+ROW_SNIPPETS["kw_logsumexp_of"] = """\
+// log(sum(exp(x))): every block adds its exponentials relative to the maximum so far.
+template <typename real> struct kw_logsumexp_of {
+  kw_max_of<real> highest;
+  double sum = 0;
+  void block(const real* values, int64_t count) {
+    const real old = highest.best;
+    highest.block(values, count);
+    sum *= kw_rescale(old, highest.best);
+    const real origin = kw_origin(highest.best);
+    real part = 0;
+    #pragma omp simd reduction(+ : part)
+    for (int64_t i = 0; i < count; ++i) part += kw_exp(values[i] - origin);
+    sum += part;
+  }
+  void merge(const kw_logsumexp_of& other) {
+    const real old = highest.best;
+    highest.merge(other.highest);
+    sum = sum * kw_rescale(old, highest.best) + other.sum * kw_rescale(other.highest.best, highest.best);
+  }
+  real value() const { return kw_origin(highest.best) + kw_log(real(sum)); }
+};
+"""

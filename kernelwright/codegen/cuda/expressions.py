@@ -1,0 +1,110 @@
+"""Scalar expressions and affine positions as CUDA text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isinf, isnan
+
+import numpy as np
+
+from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.plan.expressions import Apply, Index, Load, walk
+from kernelwright.plan.kernels import LoopKernel
+
+C_TYPES = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
+"""C type of an element, by dtype."""
+
+ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "bool": 1}
+"""Bytes of an element, by dtype."""
+
+_CALLS = re.compile(r"\bkw_\w+")
+
+
+def literal(value: float, real: str) -> str:
+    """A floating literal of type ``real`` ("float" or "double")."""
+    if real == "float":
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    if isnan(value):
+        return f"{real}(NAN)"
+    if isinf(value):
+        return f"{real}(INFINITY)" if value > 0 else f"{real}(-INFINITY)"
+    if real == "float":
+        text = str(np.float32(value)) + "f"
+    else:
+        text = repr(value)
+    return f"({text})" if text.startswith("-") else text
+
+
+def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
+    """The call of a scalar function on argument texts, which are names or literals."""
+    text = FUNCTIONS[node.function].text.format(*arguments)
+    text = re.sub(r"\breal\b", real, text)
+    if text.startswith("(") and text.endswith(")") and _closes_at_end(text):
+        text = text[1:-1]
+    return text
+
+
+def _closes_at_end(text: str) -> bool:
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return position == len(text) - 1
+    return False
+
+
+def functions_used(text: str) -> set[str]:
+    """Names of the ``kw_*`` functions that a text calls."""
+    return set(_CALLS.findall(text))
+
+
+def affine_text(strides: Sequence[int], names: Sequence[str], offset: int, long: bool) -> str:
+    """``offset + sum(stride * name)`` as an expression; ``long`` makes the products 64 bits wide."""
+    suffix = "LL" if long else ""
+    terms = []
+    for stride, name in zip(strides, names, strict=True):
+        if stride == 0:
+            continue
+        sign = " - " if stride < 0 else " + "
+        if abs(stride) == 1:
+            terms.append((sign, f"{name}" if not long else f"(long long){name}"))
+        else:
+            terms.append((sign, f"{name} * {abs(stride)}{suffix}"))
+    if offset:
+        terms.append((" - " if offset < 0 else " + ", f"{abs(offset)}{suffix}"))
+    if not terms:
+        return "0"
+    terms.sort(key=lambda term: term[0] == " - ")
+    first = ("-" if terms[0][0] == " - " else "") + terms[0][1]
+    return first + "".join(sign + text for sign, text in terms[1:])
+
+
+def reach(index: Index, sizes: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest value of an index over a domain without empty axes."""
+    spans = [stride * (size - 1) for stride, size in zip(index.strides, sizes, strict=False)]
+    return index.offset + sum(min(0, s) for s in spans), index.offset + sum(max(0, s) for s in spans)
+
+
+def is_long(kernel: LoopKernel) -> bool:
+    """Whether any offset of the kernel, or a number of points with some slack, needs more than 31 bits."""
+    sizes = kernel.outer + kernel.row
+    bound = 2**31 - 2**22
+    points = 1
+    for size in sizes:
+        points *= max(size, 1)
+    if points >= bound:
+        return True
+    indices = [store.index for store in kernel.row_stores + kernel.outer_stores]
+    roots = [r.expression for r in kernel.reductions]
+    roots += [s.expression for s in kernel.row_stores + kernel.outer_stores]
+    for root in roots:
+        for node in walk(root):
+            if isinstance(node, Load):
+                indices += [node.index, *(guard.index for guard in node.guards)]
+    # Partial sums of an index may pass its ends: bound the sum of magnitudes.
+    return any(
+        abs(index.offset) + sum(abs(s) * size for s, size in zip(index.strides, sizes, strict=False)) >= bound
+        for index in indices
+    )

@@ -1,0 +1,159 @@
+"""Scalar functions and reduction helpers of the generated CUDA loops, as text.
+
+``SCALAR_SNIPPETS`` maps the name of a device function to its definition, for float and double.
+The functions are those of :mod:`kernelwright.ir.scalar`; they rest on CUDA's accurate mathematical
+functions (never the ``__expf`` family) and NaN propagates as in PyTorch. A snippet uses no other
+snippet, so any subset in any order is a valid source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_HEAD = "static __device__ __forceinline__"
+
+
+def _both(name: str, parameters: str, text: str) -> str:
+    """``name`` for float and for double: in ``text``, R is the type, 1.5_ a literal, f@ a function of <math.h>."""
+    lines = []
+    for real, suffix in (("float", "f"), ("double", "")):
+        body = re.sub(r"(?<=[0-9.])_", suffix, text).replace("@(", suffix + "(")
+        signature = ", ".join(f"{real} {parameter}" for parameter in parameters.split())
+        body = re.sub(r"\bR\b", real, body)
+        lines.append(f"{_HEAD} {real} {name}({signature}) {{ {body} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _noted(comment: str, name: str, parameters: str, text: str) -> str:
+    return f"// {comment}\n" + _both(name, parameters, text)
+
+
+_LOGSUMEXP = r"""
+// Running log-sum-exp: the sum of the exponentials is exp(base) * scaled, base = top where top is finite, else 0.
+template <typename T>
+static __device__ __forceinline__ T kw_exponent_base(T top) { return top - top == T(0) || top != top ? top : T(0); }
+static __device__ __forceinline__ float kw_exponential(float x) { return expf(x); }
+static __device__ __forceinline__ double kw_exponential(double x) { return exp(x); }
+
+// Adds `count` values to the pair (top, scaled).
+template <int count, typename T, typename Wide>
+static __device__ __forceinline__ void kw_logsumexp_add(T& top, Wide& scaled, const T* value) {
+  T highest = top;
+#pragma unroll
+  for (int i = 0; i < count; ++i) highest = (highest > value[i] || highest != highest) ? highest : value[i];
+  const T base = kw_exponent_base(highest);
+  T part = T(0);
+#pragma unroll
+  for (int i = 0; i < count; ++i) part += kw_exponential(value[i] - base);
+  scaled = scaled * Wide(kw_exponential(top - base)) + Wide(part);
+  top = highest;
+}
+
+// Adds the pair (other_top, other_scaled) to the pair (top, scaled).
+template <typename T, typename Wide>
+static __device__ __forceinline__ void kw_logsumexp_merge(T& top, Wide& scaled, T other_top, Wide other_scaled) {
+  const T highest = (top > other_top || top != top) ? top : other_top;
+  const T base = kw_exponent_base(highest);
+  // A side without elements has scaled = 0 and top = -inf: its factor is exp(-inf) = 0.
+  const T place = kw_exponent_base(top) == top ? top - base : top;
+  const Wide mine = scaled * Wide(kw_exponential(place));
+  const T other_place = kw_exponent_base(other_top) == other_top ? other_top - base : other_top;
+  const Wide other = other_scaled * Wide(kw_exponential(other_place));
+  scaled = mine + other;
+  top = highest;
+}
+
+template <typename T, typename Wide>
+static __device__ __forceinline__ T kw_logsumexp_result(T top, Wide scaled) {
+  return kw_exponent_base(top) + log(T(scaled));
+}
+"""
+
+_VECTOR = r"""
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
+template <typename T>
+static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
+  const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = four.at[i];
+}
+template <typename T>
+static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
+  kw_four<T> four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.at[i] = from[i];
+  *reinterpret_cast<kw_four<T>*>(to) = four;
+}
+"""
+
+SCALAR_SNIPPETS: dict[str, str] = {
+    "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
+    "kw_sqrt": _both("kw_sqrt", "x", "return sqrt@(x);"),
+    "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
+    "kw_sign": _both("kw_sign", "x", "return R((x > 0) - (x < 0));"),
+    "kw_floor": _both("kw_floor", "x", "return floor@(x);"),
+    "kw_ceil": _both("kw_ceil", "x", "return ceil@(x);"),
+    "kw_round": _noted("To the nearest, halves to even.", "kw_round", "x", "return rint@(x);"),
+    "kw_trunc": _both("kw_trunc", "x", "return trunc@(x);"),
+    "kw_maximum": _noted("NaN if either is NaN.", "kw_maximum", "a b", "return (a > b || a != a) ? a : b;"),
+    "kw_minimum": _noted("NaN if either is NaN.", "kw_minimum", "a b", "return (a < b || a != a) ? a : b;"),
+    "kw_exp": _both("kw_exp", "x", "return exp@(x);"),
+    "kw_expm1": _both("kw_expm1", "x", "return expm1@(x);"),
+    "kw_log": _both("kw_log", "x", "return log@(x);"),
+    "kw_log1p": _both("kw_log1p", "x", "return log1p@(x);"),
+    "kw_log2": _both("kw_log2", "x", "return log2@(x);"),
+    "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
+    "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
+    "kw_erf": _both("kw_erf", "x", "return erf@(x);"),
+    "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
+    "kw_sigmoid": _both("kw_sigmoid", "x", "return 1.0_ / (1.0_ + exp@(-x));"),
+    "kw_gelu_erf": _both("kw_gelu_erf", "x", "return 0.5_ * x * (1.0_ + erf@(x * 0.70710678118654752_));"),
+    "kw_gelu_tanh": _noted(
+        "x * (1 + tanh(u)) / 2 is x * sigmoid(2 u), which does not cancel.",
+        "kw_gelu_tanh",
+        "x",
+        "return x / (1.0_ + exp@(-1.5957691216057308_ * (x + 0.044715_ * x * x * x)));",
+    ),
+    "kw_mish": _noted(
+        "x * tanh(log1p(e)), e = exp(x): the hyperbolic tangent is n / (n + 2) with n = e * (e + 2).",
+        "kw_mish",
+        "x",
+        "if (x > 20.0_) return x; const R e = exp@(x); const R n = e * (e + 2.0_); return x * (n / (n + 2.0_));",
+    ),
+    "kw_hardswish": _both(
+        "kw_hardswish",
+        "x",
+        "const R y = x + 3.0_; return x * (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) / 6.0_;",
+    ),
+    "kw_hardsigmoid": _both(
+        "kw_hardsigmoid",
+        "x",
+        "const R y = x + 3.0_; return (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) / 6.0_;",
+    ),
+    "kw_logsigmoid": _both("kw_logsigmoid", "x", "return (x > 0.0_ ? 0.0_ : x) - log1p@(exp@(-fabs@(x)));"),
+    "kw_selu": _both(
+        "kw_selu", "x", "return x > 0.0_ ? 1.0507009873554805_ * x : 1.7580993408473766_ * expm1@(x);"
+    ),
+    "kw_logsumexp": _LOGSUMEXP.lstrip("\n"),
+    "kw_vector": _VECTOR.lstrip("\n"),
+}
+"""Definitions by name: the ``kw_*`` functions of :mod:`kernelwright.ir.scalar`, and two helpers of the loop kernels.
+
+``kw_logsumexp`` defines ``kw_logsumexp_add<n>``, ``kw_logsumexp_merge`` and ``kw_logsumexp_result``;
+``kw_vector`` defines ``kw_read4`` and ``kw_write4``.
+"""
+
+
+def scalar_snippets(names: Iterable[str]) -> str:
+    """The text of the named snippets, each once, in a fixed order.
+
+    Raises ValueError for a name that ``SCALAR_SNIPPETS`` lacks.
+    """
+    wanted = set(names)
+    unknown = wanted - SCALAR_SNIPPETS.keys()
+    if unknown:
+        raise ValueError(f"unknown scalar snippets: {', '.join(sorted(unknown))}")
+    return "\n".join(text for name, text in SCALAR_SNIPPETS.items() if name in wanted)

@@ -1,0 +1,66 @@
+"""Stage 6, GENERATE: the text of every kernel of a plan, for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from kernelwright.codegen.cpp import loops as cpp_loops
+from kernelwright.codegen.cpp import region_sum as cpp_region_sum
+from kernelwright.codegen.cpp import spectral as cpp_spectral
+from kernelwright.codegen.cpp import support as cpp_support
+from kernelwright.codegen.cuda import loops as cuda_loops
+from kernelwright.codegen.cuda import math as cuda_math
+from kernelwright.codegen.cuda import region_sum as cuda_region_sum
+from kernelwright.codegen.cuda import spectral as cuda_spectral
+from kernelwright.codegen.cuda import support as cuda_support
+from kernelwright.codegen.source import KernelSource
+from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum, SpectralEnergy
+from kernelwright.plan.records import KernelStep, Plan
+
+TARGETS = ("cpp", "cuda")
+
+
+class Generator(Protocol):
+    """A skeleton's entry: the text of a kernel under a name."""
+
+    def __call__(self, kernel: Kernel, name: str) -> KernelSource: ...
+
+
+_SKELETONS: dict[tuple[str, type], Generator] = {
+    ("cpp", LoopKernel): cpp_loops.generate, ("cuda", LoopKernel): cuda_loops.generate,
+    ("cpp", RegionSum): cpp_region_sum.generate, ("cuda", RegionSum): cuda_region_sum.generate,
+    ("cpp", SpectralEnergy): cpp_spectral.generate, ("cuda", SpectralEnergy): cuda_spectral.generate,
+}
+
+
+def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[KernelStep, KernelSource]]:
+    """The text of every kernel step; equal kernels of several plans share one text and name.
+
+    Returns the plans with the steps' final names, and the texts by step.
+    """
+    names: dict[tuple, str] = {}
+    sources: dict[KernelStep, KernelSource] = {}
+    renamed = []
+    for plan in plans:
+        steps = []
+        for step in plan.steps:
+            if isinstance(step, KernelStep):
+                stem = step.name.split("_", 1)[1]
+                name = names.setdefault((step.kernel, stem), f"k{len(names)}_{stem}")
+                step = replace(step, name=name)
+                if step not in sources:
+                    sources[step] = _SKELETONS[target, type(step.kernel)](step.kernel, name)
+            steps.append(step)
+        renamed.append(replace(plan, steps=tuple(steps)))
+    return renamed, sources
+
+
+def support_text(sources: Iterable[KernelSource], target: str) -> str:
+    """The shared snippets that the texts use, each once."""
+    wanted = {name for source in sources for name in source.support}
+    if target == "cpp":
+        return cpp_support.snippets(wanted)
+    scalar = wanted & cuda_math.SCALAR_SNIPPETS.keys()
+    return "\n".join([cuda_support.snippets(wanted - scalar), cuda_math.scalar_snippets(scalar)])

@@ -1,0 +1,28 @@
+"""The text of one kernel, as every target generates it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A kernel's text and what its caller must provide.
+
+    ``definition`` defines the host function::
+
+        static const char* NAME(const T0* in0, ..., U0* out0, ..., void* workspace, STREAM)
+
+    with inputs and outputs in the kernel record's order. It returns nullptr, or a message that
+    names the kernel and the failed call. The C++ target has no STREAM argument; the CUDA target
+    has ``cudaStream_t stream``. ``workspace`` is at least ``workspace_bytes`` long, aligned to
+    256 bytes, and uninitialised; it may be null where ``workspace_bytes`` is 0.
+
+    ``support`` names the snippets of the target's ``support.py`` that the definition uses, in
+    any order; the emitted file contains each snippet once, before all definitions.
+    """
+
+    name: str
+    definition: str
+    workspace_bytes: int = 0
+    support: tuple[str, ...] = ()

@@ -1,0 +1,108 @@
+"""The emitted file: the original class, the kernels around it, and a header that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from kernelwright.codegen.source import KernelSource
+from kernelwright.emit.facts import literal, module_facts, plan_facts
+from kernelwright.emit.model_source import ModelSource
+from kernelwright.emit.program import make_program
+from kernelwright.emit.runtime import BUILD, IMPORTS, RUNTIME
+from kernelwright.plan.records import KernelStep, Plan
+
+CPP_FLAGS = ("-O3", "-march=native", "-fopenmp", "-std=c++17", "-fno-math-errno", "-fno-trapping-math")
+CUDA_FLAGS = ("-O3", "-std=c++17", "-lineinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One mode to emit: its plan, a model in that mode, and example inputs."""
+
+    mode: str
+    plan: Plan
+    model: nn.Module
+    inputs: list[Any]
+
+
+def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *, cuda: bool
+                  ) -> tuple[str, list[str], dict[str, str]]:
+    """The whole C++ or CUDA text, its launchers' names, and the run function's text of each mode."""
+    definitions: dict[str, str] = {}
+    launchers, programs = [], {}
+    for variant in variants:
+        for step in variant.plan.kernels:
+            definitions.setdefault(sources[step].name, sources[step].definition)
+        program = make_program(variant.mode, variant.plan, sources, cuda=cuda)
+        launchers += program.launchers
+        programs[variant.mode] = program.text
+    parts = [support.strip("\n"), *(d.strip("\n") for d in definitions.values()), *(x.text for x in launchers)]
+    return "\n\n".join(p for p in parts if p) + "\n", [x.name for x in launchers], programs
+
+
+def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
+              sources: Mapping[KernelStep, KernelSource], support: str, *, cuda: bool, name: str) -> str:
+    """The emitted file's text. ``modes_left`` are modes whose forward stays the original."""
+    indent = source.body_indent
+    docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
+    future, imports = _future(source.imports)
+    if not variants:
+        body = source.model_class + f"\n\n{indent}# Nothing pays here: the original computation is the result.\n" \
+            f"{indent}forward = _original_forward"
+        parts = [docstring + future, "import torch\n" + imports, source.support, body, source.trailing]
+        return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+    text, launchers, programs = kernel_source(variants, sources, support, cuda=cuda)
+    if ")kernels\"" in text or '"""' in text:
+        raise AssertionError("the kernels' text ends its own literal")
+    flags = CUDA_FLAGS if cuda else CPP_FLAGS
+    constants = "\n".join([
+        f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{"cuda" if cuda else "cpu"}"',
+        f"_KERNELWRIGHT_FLAGS = {literal(list(flags))}", f"_KERNELWRIGHT_LAUNCHERS = {literal(launchers)}",
+    ])
+    kernels = '_KERNELWRIGHT_SOURCE = r"""\n' + text + '"""'
+    forward = _forward(indent, modes_left)
+    runs = "\n\n\n".join(dict.fromkeys(programs.values()))
+    classes, attributes = module_facts(variants[0].model)
+    shared = _table("_KERNELWRIGHT_MODULES", [("modules", literal(classes)), ("attributes", _nested(attributes))])
+    tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
+                     spread="_KERNELWRIGHT_MODULES") for v in variants]
+    plans = f"_KERNELWRIGHT_PLANS = ({', '.join(f'_KERNELWRIGHT_{v.mode.upper()}' for v in variants)},)"
+    parts = [docstring + future, IMPORTS + imports, source.support,
+             source.model_class + "\n" + forward, source.trailing,
+             "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
+             "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
+             "\n\n".join([shared, *tables, plans]), "# Build, check, launch, gradients " + "-" * 80, BUILD, RUNTIME]
+    return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+
+
+def _future(imports: str) -> tuple[str, str]:
+    lines = imports.splitlines()
+    first = [line for line in lines if line.startswith("from __future__")]
+    rest = [line for line in lines if not line.startswith("from __future__")]
+    return ("\n\n" + "\n".join(first) if first else ""), "\n".join(rest)
+
+
+def _forward(indent: str, modes_left: Sequence[str]) -> str:
+    lines = ["", "def forward(self, *inputs, **named):",
+             '    """The kernels where they fit this call, the original computation elsewhere."""']
+    if modes_left:
+        test = "self.training" if modes_left == ["training"] else "not self.training"
+        lines += [f"    if {test}:  # nothing pays in this mode",
+                  "        return self._original_forward(*inputs, **named)"]
+    lines.append("    return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)")
+    return "\n".join(indent + line if line else line for line in lines)
+
+
+def _table(name: str, entries: list[tuple[str, str]], spread: str | None = None) -> str:
+    lines = [f"{name} = {{"] + ([f"    **{spread},"] if spread else [])
+    lines += [f'    "{key}": {text},' for key, text in entries]
+    return "\n".join([*lines, "}"])
+
+
+def _nested(table: dict[str, dict[str, Any]]) -> str:
+    rows = [f"        {literal(path)}: {literal(entries)}," for path, entries in table.items()]
+    return "\n".join(["{", *rows, "    }"]) if rows else "{}"

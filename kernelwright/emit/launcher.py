@@ -1,0 +1,89 @@
+"""The C++ side of a run of kernels: one extern "C" function that calls them in order.
+
+Results that only kernels of the same run read live in one workspace, so that Python allocates and
+passes little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kernelwright.codegen.source import KernelSource
+from kernelwright.ir.node import Node
+from kernelwright.plan.records import KernelStep
+
+_ALIGNMENT = 256
+C_TYPES = {"float32": "float", "float64": "double", "bool": "bool", "int64": "long long", "int32": "int"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher's text and what Python passes to it.
+
+    arguments: the tensors in order: nodes whose memory Python owns, or names of model buffers that are
+        updated in place; the workspace comes last where ``workspace_bytes`` is not 0.
+    allocated: nodes for which Python makes memory.
+    """
+
+    name: str
+    text: str
+    arguments: tuple[Node | str, ...]
+    allocated: tuple[Node, ...]
+    workspace_bytes: int
+
+
+def _round(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelStep, KernelSource],
+                  outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, cuda: bool) -> Launcher:
+    """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run."""
+    produced: dict[Node, KernelStep] = {n: s for s in steps for n in s.outputs}
+    arguments: list[Node | str] = []
+    allocated: list[Node] = []
+    inner: dict[Node, int] = {}
+    size = 0
+    for step in steps:
+        for node in step.inputs:
+            if node not in produced and node not in arguments:
+                arguments.append(node)
+        buffers = dict(step.buffers)
+        for number, node in enumerate(step.outputs):
+            if number in buffers:
+                arguments.append(buffers[number])
+            elif outside(node):
+                arguments.append(node)
+                allocated.append(node)
+            else:
+                inner[node] = size
+                size += _round(node.bytes)
+    scratch = size
+    size += max((_round(sources[s].workspace_bytes) for s in steps), default=0)
+    names: dict[Node | str, str] = {}
+    lines = [f'extern "C" const char* {name}(void* const* tensors, void* {"stream" if cuda else ""}) {{']
+    writable = set(allocated)
+    for place, argument in enumerate(arguments):
+        if isinstance(argument, str):
+            names[argument] = argument.replace(".", "_") + "_out"
+            lines.append(f"    auto* {names[argument]} = static_cast<float*>(tensors[{place}]);")
+            continue
+        names[argument] = identifier(argument)
+        constant = "" if argument in writable else "const "
+        lines.append(f"    auto* {names[argument]} = static_cast<{constant}{C_TYPES[argument.dtype]}*>"
+                     f"(tensors[{place}]);")
+    if size:
+        lines.append(f"    auto* workspace = static_cast<char*>(tensors[{len(arguments)}]);")
+    for node, offset in inner.items():
+        names[node] = identifier(node)
+        lines.append(f"    auto* {names[node]} = reinterpret_cast<{C_TYPES[node.dtype]}*>(workspace + {offset});")
+    for step in steps:
+        buffers = dict(step.buffers)
+        results = [names[buffers[i]] if i in buffers else names[n] for i, n in enumerate(step.outputs)]
+        space = f"workspace + {scratch}" if sources[step].workspace_bytes else "nullptr"
+        passed = [names[n] for n in step.inputs] + results + [space]
+        passed += ["static_cast<cudaStream_t>(stream)"] if cuda else []
+        lines.append(f"    if (const char* failure = {sources[step].name}({', '.join(passed)})) return failure;")
+    lines += ["    return nullptr;", "}"]
+    return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), size)

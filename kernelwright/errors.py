@@ -1,0 +1,533 @@
+"""The catalogue of coded errors.
+
+A user's error derives from :class:`KernelwrightError` (exit status 2) and says four things: what
+happened, where (the user's own line), why, and what to do. A bug of ours is an
+:class:`InternalError` (exit status 70) and carries a report instead. Each error is one class with one
+templated sentence; its docstring is its section of ``docs/errors.md`` (:func:`catalogue_markdown`).
+"""
+
+from __future__ import annotations
+
+import linecache
+import platform
+import re
+import shlex
+import sys
+import traceback
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+
+class KernelwrightError(Exception):
+    """Root of the errors that a user can mend.
+
+    A subclass fills ``code``, ``sentence`` (what), ``reason`` (why) and ``remedy`` (fix), each a
+    ``str.format`` template over the keyword arguments given when it is raised. ``where`` is made by
+    :func:`where_of` or :func:`place`: ``file:line`` with the source line below it, or "".
+    """
+
+    code: ClassVar[str] = "KW000"
+    sentence: ClassVar[str] = ""
+    reason: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
+    exit_status: ClassVar[int] = 2
+
+    def __init__(self, *, where: str = "", **fields: Any) -> None:
+        self.where = where
+        self.what = self.sentence.format(**fields)
+        self.why = self.reason.format(**fields)
+        self.fix = self.remedy.format(**fields)
+        super().__init__(self.what)
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.what}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only constructors defeat the default; errors cross process borders in the suite.
+        return _restore_error, (type(self), dict(vars(self)))
+
+    def render(self) -> str:
+        """The four parts as plain text, several lines, without a final newline."""
+        parts = (("where", self.where), ("why", self.why), ("fix", self.fix))
+        lines = [f"error {self.code}: {self.what}"]
+        for label, text in parts:
+            if text:
+                lines.append(f"  {label + ':':<6} " + text.replace("\n", "\n         "))
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The error as a JSON-ready dictionary of strings and one integer."""
+        return {"code": self.code, "error": type(self).__name__, "what": self.what, "where": self.where,
+                "why": self.why, "fix": self.fix, "exit_status": self.exit_status}
+
+
+def _restore_error(kind: type[KernelwrightError], state: dict[str, Any]) -> KernelwrightError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, state["what"])
+    vars(error).update(state)
+    return error
+
+
+# ---- KW1xx: LOAD, the problem file and what it defines -----------------------------------------
+
+
+class FileMissing(KernelwrightError):
+    """The path given does not exist."""
+
+    code = "KW101"
+    sentence = "There is no file {path}."
+    reason = "Nothing stands at that path, seen from {folder}."
+    remedy = "Check the spelling and the folder, or give an absolute path."
+
+
+class NotAPythonFile(KernelwrightError):
+    """A problem is one Python file (name ending in ``.py``), encoded as its first lines declare."""
+
+    code = "KW102"
+    sentence = "{path} is not a Python file: it is {found}."
+    reason = "A problem is one file ending in .py that defines Model and get_inputs."
+    remedy = "Give the path of that file; for a folder of problems use `kernelwright suite`."
+
+
+class FileSyntaxError(KernelwrightError):
+    """The problem file does not parse under the running Python."""
+
+    code = "KW103"
+    sentence = "{path} has a syntax error: {message}."
+    reason = "Python {python} cannot parse the file, so nothing of it ran."
+    remedy = "Mend the line shown; `python -m py_compile {path}` gives the same message."
+
+
+class ImportRaised(KernelwrightError):
+    """The file's top-level code raised while it was imported."""
+
+    code = "KW104"
+    sentence = "Importing {path} raised {exception}."
+    reason = "Code at the file's top level runs once, when it is loaded, and this line of it failed."
+    remedy = "Make `python {path}` run without an error first; scripts belong under `if __name__ == ...`."
+
+
+class MissingPackage(KernelwrightError):
+    """The file imports a package that is not installed beside kernelwright."""
+
+    code = "KW105"
+    sentence = "{path} imports the package {package}, which is not installed."
+    reason = "The module search of {executable} does not find it: {exception}."
+    remedy = "Install what provides it into that environment, or remove the import if nothing needs it."
+
+
+class NoModelClass(KernelwrightError):
+    """The file defines no name ``Model``."""
+
+    code = "KW106"
+    sentence = "{path} defines no class Model."
+    reason = "The class to optimize is found by the name Model; {classes}."
+    remedy = "Name the class Model, or add `Model = YourClass` to the file."
+
+
+class ModelNotModule(KernelwrightError):
+    """``Model`` (or the object given from Python) is not an ``nn.Module``."""
+
+    code = "KW107"
+    sentence = "{subject} is {found}, not {expected}."
+    reason = "Only torch.nn.Module classes and their instances can be captured and replaced."
+    remedy = "Derive the class from torch.nn.Module; wrap a function in a module that calls it."
+
+
+class NoGetInputs(KernelwrightError):
+    """The file defines no function ``get_inputs``, and no inputs were given from Python."""
+
+    code = "KW108"
+    sentence = "{path} defines no function get_inputs."
+    reason = "Shapes and dtypes are taken from the list of arguments that get_inputs() returns."
+    remedy = "Add `def get_inputs(): return [torch.rand(...)]`, or pass `inputs=` to load_problem."
+
+
+class GetInitInputsFailed(KernelwrightError):
+    """``get_init_inputs`` raised or did not return a list. Leaving it out is fine: it means ``[]``."""
+
+    code = "KW109"
+    sentence = "get_init_inputs() of {path} {problem}."
+    reason = "Its result is the list of positional arguments of Model's constructor."
+    remedy = "Return a list, such as `return [64, 128]`, or leave the function out for none."
+
+
+class ConstructorRaised(KernelwrightError):
+    """The model's constructor raised."""
+
+    code = "KW110"
+    sentence = "The constructor {model}({arguments}) raised {exception}."
+    reason = "The model is built for real, with these arguments, and this line of the file failed."
+    remedy = "Mend that line or the arguments; the same call fails in plain PyTorch."
+
+
+class InitInputsMismatch(KernelwrightError):
+    """The constructor does not take the arguments given."""
+
+    code = "KW111"
+    sentence = "{model} cannot be constructed from {count} initial input(s): {exception}."
+    reason = "The constructor's signature is {model}{signature}; get_init_inputs gave ({arguments})."
+    remedy = "Make get_init_inputs (or `init_inputs=`) return one value per parameter, in order."
+
+
+class GetInputsRaised(KernelwrightError):
+    """``get_inputs`` raised."""
+
+    code = "KW112"
+    sentence = "get_inputs() of {path} raised {exception}."
+    reason = "It is called to make every fresh set of inputs, and this line of it failed."
+    remedy = "Mend that line; get_inputs takes no arguments and must work when called repeatedly."
+
+
+class InputsInvalid(KernelwrightError):
+    """Inputs are not a list of tensors, numbers, booleans, None, or nested lists of these."""
+
+    code = "KW113"
+    sentence = "The inputs from {source} cannot be used: {found}."
+    reason = ("forward is called with a list of positional arguments, each a tensor, int, float, bool, None, "
+              "or a nested list of these.")
+    remedy = "Return a list: `return [x]` instead of `return x`, and move other values into the model."
+
+
+class ForwardRaised(KernelwrightError):
+    """The model's ``forward`` raised on its own inputs."""
+
+    code = "KW114"
+    sentence = "The forward of {model} raised {exception}."
+    reason = "The model itself, run by PyTorch on {device} with its own inputs, failed on this line."
+    remedy = "Make `Model(*get_init_inputs())(*get_inputs())` run in plain PyTorch first."
+
+
+class NotEnoughMemory(KernelwrightError):
+    """Inputs, parameters or intermediate results would not fit into the device's memory.
+
+    Sizes are compared with what is free before large tensors are made, because a machine that
+    overcommits memory ends the process instead of raising.
+    """
+
+    code = "KW115"
+    sentence = "There is not enough memory on {device} for {subject}."
+    reason = "{amounts}"
+    remedy = "Lower the batch size or the shapes in the problem file, or use a machine with more memory."
+
+
+class InstanceNeedsInputs(KernelwrightError):
+    """A module object or class was given without example inputs."""
+
+    code = "KW116"
+    sentence = "load_problem was given {model} without inputs."
+    reason = "A module does not say the shapes and dtypes that it is called with; a file does, in get_inputs."
+    remedy = "Pass them: `load_problem(model, inputs=(x,))`."
+
+
+class ModelNotCopyable(KernelwrightError):
+    """A module instance cannot be deep-copied, so it cannot be run without changing it."""
+
+    code = "KW117"
+    sentence = "The {model} instance cannot be copied: {exception}."
+    reason = "Every run uses a deep copy, so that your instance's buffers stay as they are."
+    remedy = "Remove what cannot be copied (open files, locks, non-leaf tensors), or give a problem file."
+
+
+class SourceUnavailable(KernelwrightError):
+    """The class's source text, which the emitted file must contain, cannot be taken out."""
+
+    code = "KW118"
+    sentence = "The source of class {model} cannot be used: {found}."
+    reason = "The emitted file keeps the original class, so that parameters and fallback stay the same."
+    remedy = "Define the class at the top level of a .py file (not in a console, a function or an if)."
+
+
+# ---- KW2xx: CAPTURE, what a model does when it runs ----------------------------------------------
+
+
+class DataDependentControlFlow(KernelwrightError):
+    """A branch, loop or shape depends on the values in a tensor.
+
+    Such a program is not one graph. Shapes and Python numbers may decide; tensor values may not.
+    """
+
+    code = "KW201"
+    sentence = "The forward of {model} decides by the values of a tensor."
+    reason = "{exception}"
+    remedy = "Write the decision with torch.where or a mask, or move it into the caller of the model."
+
+
+class HiddenState(KernelwrightError):
+    """``forward`` leaves values behind in plain attributes of the module.
+
+    A captured graph has no place for them, and the next call would silently differ. Buffers are
+    fine: their updates are kept. A cache that does not depend on the inputs is fine, too.
+    """
+
+    code = "KW202"
+    sentence = "The forward of {model} changes the attribute(s) {attributes}."
+    reason = "State in plain attributes is not part of a graph, a state_dict or a copy of the parameters."
+    remedy = "Register it (`self.register_buffer(name, tensor)`, updated in place), or pass and return it."
+
+
+class OutputsUnsupported(KernelwrightError):
+    """``forward`` returns something else than tensors or nested tuples, lists and dicts of tensors."""
+
+    code = "KW203"
+    sentence = "The forward of {model} returns {found}."
+    reason = "Outputs are compared as tensors; other values have no error bound."
+    remedy = "Return tensors, or (nested) tuples, lists or dicts of tensors only."
+
+
+# ---- KW3xx: the machine --------------------------------------------------------------------------
+
+
+class NoCppCompiler(KernelwrightError):
+    """No C++ compiler was found; kernels of either target need one."""
+
+    code = "KW301"
+    sentence = "No C++ compiler was found."
+    reason = "Looked for {looked_for}; CXX is {cxx}."
+    remedy = "Install g++ or clang++ with C++17, or set CXX to the path of one."
+
+
+class NoCudaDevice(KernelwrightError):
+    """A CUDA device was asked for, and PyTorch sees none."""
+
+    code = "KW302"
+    sentence = "The device {device} was asked for, and is not there."
+    reason = "{found}"
+    remedy = "Use `--target cpp`, whose kernels run on the CPU, or a machine and a PyTorch build with CUDA."
+
+
+class CompilerFlagsFailed(KernelwrightError):
+    """The compiler failed on flags that the user set; the same source compiles without them."""
+
+    code = "KW303"
+    sentence = "The compiler {compiler} failed with the flags {flags} from {source}."
+    reason = "{message}"
+    remedy = "Unset or mend {source}; the same kernels compile without those flags."
+
+
+class UnsupportedVersion(KernelwrightError):
+    """The running Python or PyTorch is older than what the emitted code needs."""
+
+    code = "KW304"
+    sentence = "{package} {found} is too old; kernelwright needs {needed} or newer."
+    reason = "Capture and inline compilation rely on interfaces that older versions lack."
+    remedy = "Run kernelwright in an environment with {package} {needed} or newer."
+
+
+# ---- KW4xx: options and output -------------------------------------------------------------------
+
+
+class OutputFolderUnusable(KernelwrightError):
+    """The folder for the emitted file is missing, is no folder, or may not be written to."""
+
+    code = "KW401"
+    sentence = "The output folder {folder} {problem}."
+    reason = "The emitted file {file} would stand there, and folders are never made by guess."
+    remedy = "Create the folder or give it write permission, or choose another with `--output`."
+
+
+class OutputExists(KernelwrightError):
+    """The output file is there already."""
+
+    code = "KW402"
+    sentence = "{file} exists already."
+    reason = "Files are never overwritten unasked."
+    remedy = "Add `--force` to replace it, or choose another name with `--output`."
+
+
+class InvalidOption(KernelwrightError):
+    """An option or environment variable has a value that it does not take."""
+
+    code = "KW403"
+    sentence = "{option} cannot be {value}."
+    reason = "It takes {choices}."
+    remedy = "Give one of these, or leave it out for the default, {default}."
+
+
+# ---- KW5xx: VERIFY -------------------------------------------------------------------------------
+
+
+class VerificationFailed(KernelwrightError):
+    """The result was wrong, so nothing was written.
+
+    No emitted file ever stands beside a failed certificate.
+    """
+
+    code = "KW501"
+    sentence = "The optimized {model} is not as accurate as the original; nothing was written."
+    reason = "{finding}"
+    remedy = "Try `--precision strict`; if that fails as well, please report the problem file."
+
+
+# ---- notes: worth saying, no error -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth saying that stops nothing. ``code`` begins with KWN."""
+
+    code: str
+    what: str
+    fix: str
+
+    def render(self) -> str:
+        """The note as one line of plain text."""
+        return f"note {self.code}: {self.what} {self.fix}".rstrip()
+
+
+NO_CUDA_COMPILER = Note(
+    "KWN01", "No CUDA compiler (nvcc) was found; CUDA kernels were generated but not compiled here.",
+    "Set NVCC or CUDA_HOME to compile them on this machine.")
+NOTES = (NO_CUDA_COMPILER,)
+
+
+# ---- bugs of ours ----------------------------------------------------------------------------------
+
+
+class InternalError(RuntimeError):
+    """A bug of kernelwright, exit status 70. ``report`` is the text to send; ``traceback_path`` a file."""
+
+    code = "KW900"
+    exit_status = 70
+
+    def __init__(self, message: str, report: str = "", traceback_path: Path | None = None) -> None:
+        super().__init__(message, report, traceback_path)
+        self.report = report
+        self.traceback_path = traceback_path
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.args[0]}"
+
+    @classmethod
+    def wrap(cls, exception: BaseException, command: list[str], folder: Path) -> InternalError:
+        """An InternalError around ``exception`` whose traceback is written under ``folder``.
+
+        ``command`` is the argument list that reproduces it. Where the folder cannot be written, the
+        traceback stands in the report itself.
+        """
+        text = "".join(traceback.format_exception(exception))
+        path: Path | None = folder / f"traceback-{zlib.crc32(text.encode()):08x}.txt"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            path = None
+        message = f"kernelwright failed unexpectedly: {describe(exception)}"
+        lines = [message, f"reproduce:  {shlex.join(command)}", f"versions:   {versions()}",
+                 f"traceback:  {path}" if path else "traceback:\n" + text.rstrip()]
+        error = cls(message, "\n".join(lines), path)
+        error.__cause__ = exception
+        return error
+
+    def render(self) -> str:
+        """The report as plain text, with the line that says whose fault it is."""
+        body = self.report or str(self.args[0])
+        return f"internal error {self.code}: this is a bug of kernelwright, please report it.\n{body}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The error as a JSON-ready dictionary."""
+        return {"code": self.code, "error": "InternalError", "what": self.args[0], "report": self.report,
+                "traceback": str(self.traceback_path) if self.traceback_path else "",
+                "exit_status": self.exit_status}
+
+
+def versions() -> str:
+    """Versions of Python, PyTorch and CUDA, and the platform, in one line; imports nothing."""
+    torch = sys.modules.get("torch")
+    parts = [f"python {platform.python_version()}"]
+    if torch is not None:
+        parts += [f"torch {torch.__version__}", f"cuda {torch.version.cuda or 'none'}"]
+    return ", ".join([*parts, platform.platform()])
+
+
+# ---- the user's line -------------------------------------------------------------------------------
+
+
+def describe(exception: BaseException) -> str:
+    """``Type: first line of the message``, without a final full stop, at most 300 characters."""
+    lines = str(exception).strip().splitlines()
+    text = f"{type(exception).__name__}: {lines[0].strip()}" if lines else type(exception).__name__
+    return (text[:297] + "..." if len(text) > 300 else text).rstrip(".")
+
+
+def place(file: str | Path | None, line: int = 0, text: str = "") -> str:
+    """The ``where`` text: ``file:line`` and, below it, the source line (read from the file if not given)."""
+    if not file:
+        return ""
+    if line and not text:
+        text = linecache.getline(str(file), line)
+    head = f"{file}:{line}" if line else str(file)
+    return f"{head}\n{text.strip()}" if text.strip() else head
+
+
+def _chain(exception: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = exception
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def user_frame(exception: BaseException, file: str | Path | None) -> tuple[int, str]:
+    """Line number (from 1) and text of the innermost place inside ``file`` that led to ``exception``.
+
+    Looks at the traceback, then at its causes, then at ``File "...", line N`` in the messages, where
+    tracing compilers put the user's stack. Gives ``(0, "")`` if the file has no part in it.
+    """
+    if file is None:
+        return 0, ""
+    wanted = str(file)
+    resolved = str(Path(wanted).resolve())
+    for error in _chain(exception):
+        if isinstance(error, SyntaxError) and error.filename in (wanted, resolved) and error.lineno:
+            return error.lineno, (error.text or "").strip()
+        lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
+                 if frame.f_code.co_filename in (wanted, resolved)]
+        if lines:
+            return lines[-1], linecache.getline(wanted, lines[-1]).strip()
+    pattern = re.compile(rf'File "(?:{re.escape(wanted)}|{re.escape(resolved)})", line (\d+)')
+    for error in _chain(exception):
+        found = pattern.findall(str(error))
+        if found:
+            return int(found[-1]), linecache.getline(wanted, int(found[-1])).strip()
+    return 0, ""
+
+
+def where_of(exception: BaseException, file: str | Path | None) -> str:
+    """The ``where`` text of an exception that passed through the user's ``file``, or the file alone."""
+    line, text = user_frame(exception, file)
+    return place(file, line, text)
+
+
+# ---- docs/errors.md --------------------------------------------------------------------------------
+
+
+def catalogue() -> list[type[KernelwrightError]]:
+    """Every error class, by code."""
+    return sorted(KernelwrightError.__subclasses__(), key=lambda kind: kind.code)
+
+
+def catalogue_markdown() -> str:
+    """The text of ``docs/errors.md``; a test keeps the file equal to it."""
+    blocks = [(
+        "# Errors\n\n"
+        "Generated by `python -m kernelwright.errors > docs/errors.md`; edit the catalogue in "
+        "`kernelwright/errors.py`.\n\n"
+        "An error that you can mend has exit status 2 and says what happened, where (your line), why, and "
+        "what to do. Words in braces are filled in. An error with exit status 70 (KW900) is a bug of "
+        "kernelwright: it prints the command that reproduces it, the versions, and where its traceback is.")]
+    for kind in catalogue():
+        doc = "\n".join(line.strip() for line in (kind.__doc__ or "").strip().splitlines())
+        blocks.append(f"## {kind.code} {kind.__name__}\n\n{doc}\n\n"
+                      f"- **what**: {kind.sentence}\n- **why**: {kind.reason}\n- **fix**: {kind.remedy}")
+    blocks.append("# Notes\n\nNotes stop nothing.")
+    blocks += [f"## {note.code}\n\n{note.what} {note.fix}" for note in NOTES]
+    return "\n\n".join(blocks) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(catalogue_markdown())

@@ -1,0 +1,72 @@
+"""The graph of one model in one mode: outputs, effects, and where everything comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
+from kernelwright.ir.node import Node, walk
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUpdate:
+    """After the forward, buffer ``name`` holds ``value``.
+
+    ``owner`` is the node whose torch call performs the update by itself (training batch norm), or
+    None where the update must be written out.
+    """
+
+    name: str
+    value: Node
+    owner: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A captured model.
+
+    inputs: the forward's arguments in order; None where an argument is not a tensor.
+    outputs: the distinct result nodes; ``structure`` is the returned value with indices into them.
+    training: the mode in which the model was captured.
+    """
+
+    inputs: tuple[Node | None, ...]
+    outputs: tuple[Node, ...]
+    structure: Any
+    effects: tuple[BufferUpdate, ...]
+    training: bool
+
+    def roots(self) -> tuple[Node, ...]:
+        """Everything that must be computed: outputs, then buffer values that no torch call updates by itself."""
+        return (*self.outputs, *(e.value for e in self.effects if e.owner is None))
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, inputs before users."""
+        return walk(self.roots())
+
+    def operators(self) -> list[Node]:
+        """The nodes that compute something, in order, those of the outputs only."""
+        return [n for n in walk(self.outputs) if n.kind not in ("leaf",)]
+
+
+def render(graph: Graph) -> str:
+    """The graph as text, one node a line."""
+    names: dict[Node, str] = {}
+    lines = []
+    for node in graph.nodes():
+        if node.op == "constant":
+            names[node] = repr(node["value"])
+            continue
+        names[node] = node["name"] if node.op in ("input", "parameter", "buffer", "attribute") else f"%{len(names)}"
+        if node.kind == "leaf":
+            continue
+        hidden = ("target", "template", "keywords", "shape", "dtype", "types", "serial")
+        attributes = [f"{n}={v}" for n, v in node.attributes if node.op != "opaque" or n not in hidden]
+        title = node["target"] if node.op == "opaque" else node.op
+        arguments = ", ".join([names[i] for i in node.inputs] + attributes)
+        lines.append(f"{names[node]}: {node.dtype}{list(node.shape)} = {title}({arguments})")
+    lines += [f"buffer {e.name} <- {names[e.value]}" for e in graph.effects if e.value in names]
+    lines.append("return " + ", ".join(names[o] for o in graph.outputs))
+    return "\n".join(lines)

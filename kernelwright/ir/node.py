@@ -1,0 +1,145 @@
+"""The node: one immutable class, and identical nodes are the same object.
+
+A node is an operator applied to nodes, with attributes and an inferred type. Building a node that
+exists already (same operator, same inputs, same attributes) returns the existing object, so
+common subexpressions are one node and equality is identity. The origin (where in the user's model
+a node came from) is carried along and takes no part in identity.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from kernelwright.ir import registry
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node came from: the path of the module in the model and the user's source line."""
+
+    module: str = ""
+    file: str = ""
+    line: int = 0
+    text: str = ""
+
+
+class Node:
+    """An operator applied to inputs.
+
+    op: name of a row of :data:`kernelwright.ir.registry.OPERATORS`.
+    inputs: nodes, in the operator's order.
+    attributes: sorted (name, value) pairs; values are hashable.
+    shape, dtype: of the (single) output; dtype is torch's name without the prefix. An operator
+        with several outputs (only opaque ones) has shape ``()`` and dtype "tuple"; ``item`` nodes
+        pick from it.
+    """
+
+    __slots__ = ("op", "inputs", "attributes", "shape", "dtype", "origin", "_attributes", "__weakref__")
+
+    op: str
+    inputs: tuple[Node, ...]
+    attributes: tuple[tuple[str, Any], ...]
+    shape: tuple[int, ...]
+    dtype: str
+    origin: Origin | None
+
+    def __getitem__(self, attribute: str) -> Any:
+        """The value of an attribute."""
+        return self._attributes[attribute]
+
+    def get(self, attribute: str, default: Any = None) -> Any:
+        """The value of an attribute, or ``default``."""
+        return self._attributes.get(attribute, default)
+
+    @property
+    def operator(self) -> registry.Operator:
+        """The declaration of this node's operator."""
+        return registry.OPERATORS[self.op]
+
+    @property
+    def kind(self) -> str:
+        """The kind of this node's operator (see :class:`registry.Operator`)."""
+        return self.operator.kind
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the output in memory (0 for Python scalars)."""
+        return self.size * registry.ITEM_BYTES.get(self.dtype, 4) if self.op != "constant" else 0
+
+    def __repr__(self) -> str:
+        attributes = "".join(f", {name}={value!r}" for name, value in self.attributes)
+        inputs = ", ".join(f"{i.op}{list(i.shape)}" for i in self.inputs)
+        return f"{self.op}({inputs}{attributes}) -> {self.dtype}{list(self.shape)}"
+
+
+_interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+
+
+def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any) -> Node:
+    """The node of an operator applied to inputs; its type is inferred.
+
+    Raises ValueError where the operator refuses the inputs.
+    """
+    pairs = tuple(sorted(attributes.items()))
+    # 1, 1.0 and True are equal keys in Python; as operands they promote types differently.
+    key = (op, tuple(map(id, inputs)), tuple((n, type(v).__name__, v) for n, v in pairs))
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = Node.__new__(Node)
+    node.op, node.inputs, node.attributes = op, inputs, pairs
+    node._attributes = attributes
+    node.origin = origin if origin is not None else next((i.origin for i in inputs if i.origin), None)
+    node.shape, node.dtype = registry.infer(node)
+    _interned[key] = node
+    return node
+
+
+def constant(value: float | int | bool) -> Node:
+    """A Python scalar."""
+    return make("constant", value=value)
+
+
+def walk(roots: Iterable[Node]) -> Iterator[Node]:
+    """Every node below the roots, inputs before users, each once, in a fixed order."""
+    seen: set[int] = set()
+    for root in roots:
+        stack: list[tuple[Node, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif id(node) not in seen:
+                seen.add(id(node))
+                stack.append((node, True))
+                stack.extend((i, False) for i in reversed(node.inputs) if id(i) not in seen)
+
+
+def users(roots: Iterable[Node]) -> dict[Node, list[Node]]:
+    """For every node below the roots, the nodes that read it, in order, without repetition."""
+    result: dict[Node, list[Node]] = {}
+    for node in walk(roots):
+        result.setdefault(node, [])
+        for source in dict.fromkeys(node.inputs):
+            result[source].append(node)
+    return result
+
+
+def rebuild(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The same operator and attributes on other inputs; the node itself where nothing changed."""
+    if all(a is b for a, b in zip(node.inputs, inputs, strict=True)):
+        return node
+    return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))

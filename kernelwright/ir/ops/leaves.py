@@ -1,0 +1,98 @@
+"""Where values come from: inputs, parameters, buffers, literals; and operators that we do not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernelwright.ir.registry import declare
+
+
+def _no_reference(*_: Any, **__: Any) -> Any:
+    raise TypeError("a leaf has no reference: the evaluator binds its value")
+
+
+# input: attribute name; parameter and buffer: name in the state_dict; attribute: path of a tensor
+# kept as a plain attribute of a module. All carry shape and dtype.
+for _leaf in ("input", "parameter", "buffer", "attribute"):
+    declare(_leaf, "leaf", _no_reference, "{name}")
+# A Python scalar, and a small tensor written out (nested tuples of numbers).
+declare("constant", "leaf", _no_reference, lambda _, node: _literal(node["value"]))
+declare("literal", "leaf", _no_reference,
+        lambda _, node: f"torch.tensor({_plain(node['value'])}, dtype=torch.{node['dtype']}, device=_device)")
+
+
+def _literal(value: Any) -> str:
+    return f'float("{value}")' if isinstance(value, float) and (value != value or abs(value) == float("inf")) \
+        else repr(value)
+
+
+def _plain(value: Any) -> str:
+    return "[" + ", ".join(map(_plain, value)) + "]" if isinstance(value, tuple) else _literal(value)
+
+
+def call_opaque(*inputs: Any, target: str, template: Any, keywords: Any, **_: Any) -> Any:
+    """Run an operator that we do not know: ``template`` is its argument list with input numbers."""
+    return resolve(target)(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
+
+
+def resolve(target: str) -> Any:
+    """The callable of a target such as "aten.cumsum.default" or "getitem"."""
+    value: Any = torch.ops
+    for part in target.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def fill(template: Any, inputs: tuple) -> Any:
+    """Replace ("input", i) by inputs[i] throughout nested tuples; ("list", ...) makes a list,
+    ("dtype", n), ("device", n), ("layout", n), ("memory_format", n) make torch objects."""
+    if not isinstance(template, tuple):
+        return template
+    tag = template[0] if template and isinstance(template[0], str) else None
+    if tag == "input":
+        return inputs[template[1]]
+    if tag == "list":
+        return [fill(part, inputs) for part in template[1:]]
+    if tag in ("dtype", "layout", "memory_format"):
+        return getattr(torch, template[1])
+    if tag == "device":
+        tensor = next((i for i in inputs if isinstance(i, torch.Tensor)), None)
+        return tensor.device if tensor is not None else torch.device(template[1])
+    if tag == "str":
+        return template[1]
+    return tuple(fill(part, inputs) for part in template)
+
+
+def _template_code(template: Any, inputs: list[str]) -> str:
+    if not isinstance(template, tuple):
+        return _literal(template)
+    tag = template[0] if template and isinstance(template[0], str) else None
+    if tag == "input":
+        return inputs[template[1]]
+    if tag == "list":
+        return "[" + ", ".join(_template_code(part, inputs) for part in template[1:]) + "]"
+    if tag in ("dtype", "layout", "memory_format"):
+        return f"torch.{template[1]}"
+    if tag == "device":
+        return "_device"
+    if tag == "str":
+        return repr(template[1])
+    return "(" + "".join(_template_code(part, inputs) + ", " for part in template) + ")"
+
+
+def _opaque_code(inputs: list[str], node: Any) -> str:
+    arguments = [_template_code(part, inputs) for part in node["template"]]
+    arguments += [f"{name}={_template_code(part, inputs)}" for name, part in node["keywords"]]
+    return f"torch.ops.{node['target']}({', '.join(arguments)})"
+
+
+# opaque: attributes target, template, keywords, shape, dtype ("tuple" for several results), types
+# (shape and dtype of each result), serial (its place in the program where it draws random numbers
+# or has another effect, so that it is neither merged nor reordered; -1 otherwise).
+declare("opaque", "opaque", call_opaque, _opaque_code)
+# item: one of the results of an opaque node; attributes index, shape, dtype.
+declare("item", "opaque", lambda value, *, index, **_: value[index],
+        lambda inputs, node: f"{inputs[0]}[{node['index']}]",
+        operations=lambda node: 0)

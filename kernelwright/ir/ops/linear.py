@@ -1,0 +1,51 @@
+"""Contractions: linear, matmul, convolution and transposed convolution, 1-D to 3-D."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+import torch.nn.functional as F
+
+from kernelwright.ir.registry import declare
+
+
+def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, transposed, output_padding):
+    """torch.convolution: weight is (out, in/groups, *kernel), or (in, out/groups, *kernel) where transposed."""
+    return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+
+
+def _convolution_code(inputs: list[str], node) -> str:
+    rank = len(node["stride"])
+    bias = inputs[2] if len(inputs) > 2 else "None"
+    shared = f"{inputs[0]}, {inputs[1]}, {bias}, {node['stride']}, {node['padding']}"
+    if node["transposed"]:
+        return f"F.conv_transpose{rank}d({shared}, {node['output_padding']}, {node['groups']}, {node['dilation']})"
+    return f"F.conv{rank}d({shared}, {node['dilation']}, {node['groups']})"
+
+
+def _convolution_operations(node) -> int:
+    x, weight = node.inputs[:2]
+    positions = prod(x.shape[2:]) if node["transposed"] else prod(node.shape[2:])
+    return 2 * node.shape[0] * positions * weight.size
+
+
+def _linear_code(inputs: list[str], node) -> str:
+    return f"F.linear({', '.join(inputs)})"
+
+
+declare("convolution", "linear", convolution, _convolution_code, operations=_convolution_operations, linear_in=(0, 1))
+declare("linear", "linear", F.linear, _linear_code,
+        operations=lambda node: 2 * node.size * node.inputs[0].shape[-1], linear_in=(0, 1))
+declare("matmul", "linear", torch.matmul, "torch.matmul({0}, {1})",
+        operations=lambda node: 2 * node.size * node.inputs[0].shape[-1], linear_in=(0, 1))
+declare("contract", "linear", lambda a, b, *, equation: torch.einsum(equation, a, b),
+        'torch.einsum("{equation}", {0}, {1})', operations=lambda node: 2 * _contract_points(node), linear_in=(0, 1))
+
+
+def _contract_points(node) -> int:
+    """Number of multiply-adds of a contraction: the product of the sizes of all its letters."""
+    terms = node["equation"].split("->")[0].split(",")
+    sizes = {letter: size for term, operand in zip(terms, node.inputs, strict=True)
+             for letter, size in zip(term, operand.shape, strict=True)}
+    return prod(sizes.values())

@@ -1,0 +1,28 @@
+"""Reductions over ``axes`` (sorted, non-negative), and the operators that normalise over a row."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelwright.ir.registry import declare
+
+_CALLS = {
+    "sum": "{0}.sum({axes}, keepdim={keepdim})",
+    "mean": "{0}.mean({axes}, keepdim={keepdim})",
+    "amax": "torch.amax({0}, {axes}, keepdim={keepdim})",
+    "amin": "torch.amin({0}, {axes}, keepdim={keepdim})",
+    "logsumexp": "torch.logsumexp({0}, {axes}, keepdim={keepdim})",
+}
+for _name, _function, _linear in (("sum", torch.sum, (0,)), ("mean", torch.mean, (0,)), ("amax", torch.amax, ()),
+                                  ("amin", torch.amin, ()), ("logsumexp", torch.logsumexp, ())):
+    declare(_name, "reduction", lambda x, *, axes, keepdim, function=_function: function(x, axes, keepdim=keepdim),
+            _CALLS[_name], operations=lambda node, cost=10 if _name == "logsumexp" else 1: cost * node.inputs[0].size,
+            linear_in=_linear)
+declare("var", "reduction",
+        lambda x, *, axes, keepdim, correction: torch.var(x, axes, correction=correction, keepdim=keepdim),
+        "torch.var({0}, {axes}, correction={correction}, keepdim={keepdim})",
+        operations=lambda node: 4 * node.inputs[0].size)
+declare("softmax", "row", lambda x, *, axis: torch.softmax(x, axis), "torch.softmax({0}, {axis})",
+        operations=lambda node: 14 * node.size)
+declare("log_softmax", "row", lambda x, *, axis: torch.log_softmax(x, axis), "torch.log_softmax({0}, {axis})",
+        operations=lambda node: 14 * node.size)

@@ -1,0 +1,74 @@
+"""Pooling over windows, 1-D to 3-D; every attribute has one entry per spatial axis."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch.nn.functional as F
+
+from kernelwright.ir.registry import declare
+
+
+def _rank(node) -> int:
+    return len(node["kernel"])
+
+
+def max_pool(x, *, kernel, stride, padding, dilation, ceil):
+    """Maximum over windows; padding never wins."""
+    function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
+    return function(x, kernel, stride, padding, dilation, ceil)
+
+
+def average_pool(x, *, kernel, stride, padding, ceil, include_padding, divisor):
+    """Mean over windows (``divisor`` None: the window's size, as ``include_padding`` says)."""
+    if len(kernel) == 1:
+        return F.avg_pool1d(x, kernel, stride, padding, ceil, include_padding)
+    return (F.avg_pool2d, F.avg_pool3d)[len(kernel) - 2](x, kernel, stride, padding, ceil, include_padding, divisor)
+
+
+def adaptive_average_pool(x, *, size):
+    """Mean over windows that divide the axis into ``size`` parts."""
+    return (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1](x, size)
+
+
+def _average_code(inputs: list[str], node) -> str:
+    divisor = "" if _rank(node) == 1 else f", {node['divisor']}"
+    return (f"F.avg_pool{_rank(node)}d({inputs[0]}, {node['kernel']}, {node['stride']}, {node['padding']}, "
+            f"{node['ceil']}, {node['include_padding']}{divisor})")
+
+
+def _window_operations(node) -> int:
+    return node.size * prod(node["kernel"])
+
+
+declare("max_pool", "window", max_pool,
+        lambda inputs, node: f"F.max_pool{_rank(node)}d({inputs[0]}, {node['kernel']}, {node['stride']}, "
+                             f"{node['padding']}, {node['dilation']}, {node['ceil']})",
+        operations=_window_operations)
+declare("average_pool", "window", average_pool, _average_code, operations=_window_operations, linear_in=(0,))
+declare("adaptive_average_pool", "window", adaptive_average_pool,
+        lambda inputs, node: f"F.adaptive_avg_pool{len(node['size'])}d({inputs[0]}, {node['size']})",
+        operations=lambda node: node.inputs[0].size, linear_in=(0,))
+
+
+
+def windows(x, *, kernel, stride, padding, dilation, fill, size):
+    """A view of all windows: (..., *size, *kernel); positions in the padding hold ``fill``."""
+    rank = len(kernel)
+    amounts = [amount for p, d, k in zip(reversed(padding), reversed(dilation), reversed(kernel), strict=True)
+               for amount in (p, p + d * (k - 1))]
+    x = F.pad(x, amounts, value=fill)
+    first = x.ndim - rank
+    for i in range(rank):
+        x = x.unfold(first + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])
+        x = x.narrow(first + i, 0, size[i])[..., ::dilation[i]]
+    return x
+
+
+def _no_call(inputs: list[str], node) -> str:
+    raise ValueError("a view of windows exists in kernels only")
+
+
+declare("windows", "view", windows, _no_call)
+
+__all__ = ["adaptive_average_pool", "average_pool", "max_pool", "windows"]

@@ -1,0 +1,118 @@
+"""The scalar functions that kernels compute: one row each.
+
+A row holds the text for C-like targets, the torch reference on tensors (any floating dtype) and
+the algebraic facts that rules use. ``{0}``, ``{1}``, ... are the arguments; every value is of type
+``real`` (float or double), truth values are 0 and 1. The functions ``kw_exp`` and so on are
+supplied by the target, in ``float`` and ``double``. NaN propagates as in PyTorch: a comparison
+that decides between a bound and x is written so that NaN falls through to x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarFunction:
+    """One scalar function.
+
+    monotone: +1 increasing, -1 decreasing, 0 neither or unknown, in its first argument.
+    range: closed bounds of its value over finite arguments.
+    cost: operations, in units of one multiply-add.
+    """
+
+    name: str
+    arity: int
+    text: str
+    reference: Callable[..., torch.Tensor]
+    monotone: int = 0
+    range: tuple[float, float] = (-inf, inf)
+    cost: int = 1
+
+
+FUNCTIONS: dict[str, ScalarFunction] = {}
+
+
+def _row(name, arity, text, reference, *, monotone=0, range=(-inf, inf), cost=1) -> None:
+    FUNCTIONS[name] = ScalarFunction(name, arity, text, reference, monotone, range, cost)
+
+
+
+
+# Arithmetic.
+_row("add", 2, "({0} + {1})", torch.add, monotone=1)
+_row("sub", 2, "({0} - {1})", torch.sub, monotone=1)
+_row("mul", 2, "({0} * {1})", torch.mul)
+_row("div", 2, "({0} / {1})", torch.div, cost=4)
+_row("neg", 1, "(-{0})", torch.neg, monotone=-1)
+_row("abs", 1, "kw_abs({0})", torch.abs, range=(0.0, inf))
+_row("reciprocal", 1, "(real(1) / {0})", torch.reciprocal, cost=4)
+_row("square", 1, "({0} * {0})", torch.square, range=(0.0, inf))
+_row("sqrt", 1, "kw_sqrt({0})", torch.sqrt, monotone=1, range=(0.0, inf), cost=4)
+_row("rsqrt", 1, "(real(1) / kw_sqrt({0}))", torch.rsqrt, monotone=-1, range=(0.0, inf), cost=8)
+_row("pow", 2, "kw_pow({0}, {1})", torch.pow, cost=40)
+_row("sign", 1, "kw_sign({0})", torch.sign, monotone=1, range=(-1.0, 1.0))
+_row("floor", 1, "kw_floor({0})", torch.floor, monotone=1)
+_row("ceil", 1, "kw_ceil({0})", torch.ceil, monotone=1)
+_row("round", 1, "kw_round({0})", torch.round, monotone=1)
+_row("trunc", 1, "kw_trunc({0})", torch.trunc, monotone=1)
+_row("maximum", 2, "kw_maximum({0}, {1})", torch.maximum, monotone=1)
+_row("minimum", 2, "kw_minimum({0}, {1})", torch.minimum, monotone=1)
+
+# Exponentials and logarithms.
+_row("exp", 1, "kw_exp({0})", torch.exp, monotone=1, range=(0.0, inf), cost=10)
+_row("expm1", 1, "kw_expm1({0})", torch.expm1, monotone=1, range=(-1.0, inf), cost=16)
+_row("log", 1, "kw_log({0})", torch.log, monotone=1, cost=12)
+_row("log1p", 1, "kw_log1p({0})", torch.log1p, monotone=1, cost=16)
+_row("log2", 1, "kw_log2({0})", torch.log2, monotone=1, cost=12)
+_row("sin", 1, "kw_sin({0})", torch.sin, range=(-1.0, 1.0), cost=20)
+_row("cos", 1, "kw_cos({0})", torch.cos, range=(-1.0, 1.0), cost=20)
+_row("erf", 1, "kw_erf({0})", torch.erf, monotone=1, range=(-1.0, 1.0), cost=20)
+_row("tanh", 1, "kw_tanh({0})", torch.tanh, monotone=1, range=(-1.0, 1.0), cost=14)
+
+# Activations. Those with parameters take them as further arguments.
+_row("relu", 1, "({0} < real(0) ? real(0) : {0})", torch.relu, monotone=1, range=(0.0, inf))
+_row("sigmoid", 1, "kw_sigmoid({0})", torch.sigmoid, monotone=1, range=(0.0, 1.0), cost=14)
+_row("gelu_erf", 1, "kw_gelu_erf({0})", F.gelu, range=(-0.17, inf), cost=24)
+_row("gelu_tanh", 1, "kw_gelu_tanh({0})", lambda x: F.gelu(x, approximate="tanh"), range=(-0.171, inf), cost=22)
+_row("silu", 1, "({0} * kw_sigmoid({0}))", F.silu, range=(-0.2785, inf), cost=16)
+_row("mish", 1, "kw_mish({0})", F.mish, range=(-0.309, inf), cost=36)
+_row("hardswish", 1, "kw_hardswish({0})", F.hardswish, range=(-0.376, inf), cost=4)
+_row("hardsigmoid", 1, "kw_hardsigmoid({0})", F.hardsigmoid, monotone=1, range=(0.0, 1.0), cost=3)
+_row("softsign", 1, "({0} / (real(1) + kw_abs({0})))", F.softsign, monotone=1, range=(-1.0, 1.0), cost=6)
+_row("logsigmoid", 1, "kw_logsigmoid({0})", F.logsigmoid, monotone=1, range=(-inf, 0.0), cost=30)
+_row("selu", 1, "kw_selu({0})", F.selu, monotone=1, range=(-1.7581, inf), cost=18)
+_row("leaky_relu", 2, "({0} > real(0) ? {0} : {0} * {1})",
+     lambda x, slope: torch.where(x > 0, x, x * slope), monotone=0)
+_row("elu", 2, "({0} > real(0) ? {0} : {1} * kw_expm1({0}))",
+     lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x)), cost=18)
+_row("celu", 2, "({0} > real(0) ? {0} : {1} * kw_expm1({0} / {1}))",
+     lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x / alpha)), cost=22)
+_row("softplus", 3, "({0} * {1} > {2} ? {0} : kw_log1p(kw_exp({0} * {1})) / {1})",
+     lambda x, beta, threshold: torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta),
+     cost=30)
+_row("threshold", 3, "({0} <= {1} ? {2} : {0})", lambda x, bound, value: torch.where(x <= bound, value, x))
+_row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : {0} * real(0)))",
+     lambda x, b: torch.where(x > b, x - b, torch.where(x < -b, x + b, x * 0)), monotone=1, cost=3)
+_row("hardshrink", 2, "(({0} >= -{1} && {0} <= {1}) ? real(0) : {0})",
+     lambda x, b: torch.where((x >= -b) & (x <= b), torch.zeros_like(x), x), monotone=1, cost=2)
+# PyTorch clamps by max(x, low) then min(., high): NaN stays, and high wins where low > high.
+_row("clamp_min", 2, "({0} < {1} ? {1} : {0})", lambda x, low: torch.where(x < low, low, x), monotone=1)
+_row("clamp_max", 2, "({0} > {1} ? {1} : {0})", lambda x, high: torch.where(x > high, high, x), monotone=1)
+
+# Comparisons and logic.
+_row("eq", 2, "real({0} == {1})", torch.eq, range=(0.0, 1.0))
+_row("ne", 2, "real({0} != {1})", torch.ne, range=(0.0, 1.0))
+_row("lt", 2, "real({0} < {1})", torch.lt, range=(0.0, 1.0))
+_row("le", 2, "real({0} <= {1})", torch.le, range=(0.0, 1.0))
+_row("gt", 2, "real({0} > {1})", torch.gt, range=(0.0, 1.0))
+_row("ge", 2, "real({0} >= {1})", torch.ge, range=(0.0, 1.0))
+_row("logical_and", 2, "real({0} != real(0) && {1} != real(0))", torch.logical_and, range=(0.0, 1.0))
+_row("logical_or", 2, "real({0} != real(0) || {1} != real(0))", torch.logical_or, range=(0.0, 1.0))
+_row("logical_not", 1, "real({0} == real(0))", torch.logical_not, range=(0.0, 1.0))
+_row("where", 3, "({0} != real(0) ? {1} : {2})", lambda c, a, b: torch.where(c.bool(), a, b))

@@ -1,0 +1,317 @@
+"""The product on one page: the stages, called in order, each handing a frozen record to the next."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import kernelwright
+from kernelwright.algebra.engine import Rewriting, rewrite
+from kernelwright.algebra.rule import Exactness
+from kernelwright.build.emulation import fewer_entries, load_emulated
+from kernelwright.build.module import BuildFailed, compile_cuda, find_cpp_compiler, find_cuda_compiler, load_text
+from kernelwright.capture.batch import batch_independent
+from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.codegen.generate import generate, support_text
+from kernelwright.emit.file import Variant, emit_file, kernel_source
+from kernelwright.emit.header import make_header
+from kernelwright.emit.model_source import extract_model_source
+from kernelwright.emit.write import default_path, write_file
+from kernelwright.errors import NO_CUDA_COMPILER, VerificationFailed
+from kernelwright.ir.graph import Graph, render
+from kernelwright.ir.node import Node
+from kernelwright.plan.describe import describe
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import Plan
+from kernelwright.problem import Problem, load_problem
+from kernelwright.progress import Progress
+from kernelwright.records import Mode, Result
+from kernelwright.roofline.devices import Device, current_device
+from kernelwright.settings import Settings, check_output, check_versions
+from kernelwright.timing.baselines import EAGER, time_model
+from kernelwright.tune.budget import Budget, budget_of
+from kernelwright.tune.regions import SLOWER, losing_regions
+from kernelwright.verify.certificate import Certificate, certify, default_trials
+from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.compare import Tolerance
+
+
+@dataclass(slots=True)
+class _Stages:
+    """Progress, and the seconds that each stage took."""
+
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        with self.progress.stage(name):
+            yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class _Mode:
+    """One mode on its way: the model in it, what was captured, and what became of that."""
+
+    name: str
+    model: nn.Module
+    captured: Graph
+    rewriting: Rewriting
+    plan: Plan
+
+
+def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settings: Settings | None = None,
+             progress: Progress | None = None, **options: Any) -> Result:
+    """Compile a model to a file with ModelNew, verified and timed.
+
+    model_or_path: a problem file, or a module with example ``inputs``. ``options`` are fields of
+    :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
+    module given from Python only where ``output`` says so.
+    Raises KernelwrightError for what the user can mend; then nothing is written.
+    """
+    settings = replace(settings or Settings(), **options) if options else settings or Settings()
+    stages = _Stages(progress or Progress())
+    check_versions(torch.__version__)
+    target = _target(settings)
+    path = settings.output or default_path(model_or_path)
+    if path is not None:
+        check_output(path, settings.force)
+    if target == "cpp" or torch.cuda.is_available():
+        find_cpp_compiler()
+    with _threads(settings.threads):
+        with stages.stage("load"):
+            problem, example = _load(model_or_path, inputs, target, settings)
+        device = current_device("cuda" if target == "cuda" else "cpu")
+        modes, notes = _understand(problem, example, device, settings, stages)
+        with stages.stage("generate"):
+            text, parts = _generate(problem, modes, example, target, device)
+        budget = budget_of(settings.effort, target)
+        if target == "cuda" and not torch.cuda.is_available():
+            module, certificates, timings = None, {}, {}
+            notes += _without_device(problem, example, parts, device, settings, stages)
+        else:
+            module, modes, text, certificates, timings = _judge(problem, modes, text, example, target, device, budget,
+                                                                settings, stages)
+        result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
+        if path is not None:
+            write_file(path, text, force=settings.force)
+            result = replace(result, path=path)
+    return result
+
+
+def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settings: Settings | None = None,
+            progress: Progress | None = None, **options: Any) -> Result:
+    """The decisions and the mathematics of :func:`optimize`, without building, checking or timing.
+
+    Raises KernelwrightError for what the user can mend.
+    """
+    settings = replace(settings or Settings(), **options) if options else settings or Settings()
+    stages = _Stages(progress or Progress())
+    check_versions(torch.__version__)
+    target = _target(settings)
+    with _threads(settings.threads):
+        with stages.stage("load"):
+            problem, example = _load(model_or_path, inputs, target, settings)
+        device = current_device("cuda" if target == "cuda" else "cpu")
+        modes, notes = _understand(problem, example, device, settings, stages)
+        with stages.stage("generate"):
+            text, _ = _generate(problem, modes, example, target, device)
+    return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
+
+
+def _target(settings: Settings) -> str:
+    if settings.target == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpp"
+    return settings.target
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _load(model_or_path: Any, inputs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
+    place = "cuda" if target == "cuda" and torch.cuda.is_available() else "cpu"
+    problem = load_problem(model_or_path, inputs, device=place)
+    return problem, problem.make_inputs(settings.seed)
+
+
+def _understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: _Stages
+                ) -> tuple[list[_Mode], list[str]]:
+    """Capture both modes, rewrite and plan them. Modes with the same program appear once."""
+    notes: list[str] = []
+    model = problem.make_model(settings.seed)
+    other = copy.deepcopy(model).train(not model.training)
+    modes: list[_Mode] = []
+    for candidate in (model, other):
+        name = "training" if candidate.training else "inference"
+        try:
+            with stages.stage("capture"):
+                graph = capture(candidate, example, name=problem.class_name,
+                                file=str(problem.path) if problem.path else None)
+        except NotCapturable as reason:
+            notes.append(f"{name.capitalize()} mode stays as it is: {reason}.")
+            continue
+        with stages.stage("rewrite"):
+            rewriting = rewrite(graph, device)
+        with stages.stage("plan"):
+            modes.append(_Mode(name, candidate, graph, rewriting, make_plan(rewriting.graph, graph)))
+    return modes, notes
+
+
+def _generate(problem: Problem, modes: Sequence[_Mode], example: list[Any], target: str, device: Device
+              ) -> tuple[str, tuple]:
+    """The emitted file's text, and its parts (variants, sources, support) for those who check them."""
+    useful = [m for m in modes if m.plan.kernels]
+    plans, sources = generate([m.plan for m in useful], target)
+    support = support_text(sources.values(), target) if sources else ""
+    variants = [Variant(m.name, p, m.model, example) for m, p in zip(useful, plans, strict=True)]
+    left = [n for n in ("training", "inference") if n not in {m.name for m in useful}]
+    described = [_described(m, device) for m in _distinct(modes)]
+    header = make_header(problem.name, described, kernelwright.__version__, device.name)
+    text = emit_file(header, extract_model_source(problem), variants, left, sources, support, cuda=target == "cuda",
+                     name=problem.name if problem.name.isidentifier() else "model")
+    return text, (variants, sources, support)
+
+
+def _distinct(modes: Sequence[_Mode]) -> list[_Mode]:
+    """The modes without repetition of the same program."""
+    seen: set[str] = set()
+    return [m for m in modes if not ((text := render(m.captured)) in seen or seen.add(text))]
+
+
+def _described(mode: _Mode, device: Device) -> Mode:
+    return describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
+                    texts=(render(mode.captured), render(mode.rewriting.graph)))
+
+
+def _without_device(problem: Problem, example: list[Any], parts: tuple, device: Device, settings: Settings,
+                    stages: _Stages) -> list[str]:
+    """CUDA kernels on a machine without a GPU: compiled where nvcc is, checked by emulation, not timed."""
+    variants, _, _ = parts
+    if not variants:
+        return []
+    notes = ["There is no CUDA device here: the file was not run on a GPU and not timed."]
+    with stages.stage("build"):
+        if find_cuda_compiler() is None:
+            notes.append(NO_CUDA_COMPILER.what)
+        else:
+            messages = compile_cuda(kernel_source(*parts, cuda=True)[0])
+            if messages:
+                raise BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
+            notes.append("The kernels compile with nvcc for sm_90a.")
+    with stages.stage("verify"):
+        # The emulation is slow: the same program for fewer batch entries.
+        few = fewer_entries(example, 2)
+        modes, _ = _understand(problem, few, device, settings, stages)
+        text, small = _generate(problem, modes, few, "cuda", device)
+        emitted = load_emulated(text, kernel_source(*small, cuda=True)[0], problem.name)
+        for variant in small[0]:
+            training = variant.model.training
+            certificate = certify(
+                lambda training=training: problem.make_model(settings.seed).train(training),
+                lambda training=training: new_model(emitted, problem, settings.seed).train(training),
+                lambda seed: fewer_entries(problem.make_inputs(seed), 2),
+                plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0))
+            if not certificate.passed:
+                raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+            notes.append(f"Checked by emulation on the CPU with 2 batch entries, {variant.mode} mode: "
+                         f"{certificate.sentence()}")
+    return notes
+
+
+def _judge(problem: Problem, modes: list[_Mode], text: str, example: list[Any], target: str, device: Device,
+           budget: Budget, settings: Settings, stages: _Stages
+           ) -> tuple[nn.Module, list[_Mode], str, dict[str, Certificate], dict[str, Any]]:
+    """Build, drop the regions that lose, verify and time; a mode that is not faster keeps the original."""
+    with stages.stage("tune"):
+        lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
+        modes = [_keeping(m, losers) for m, losers in zip(modes, lost, strict=True)]
+    certificates: dict[str, Certificate] = {}
+    timings: dict[str, Any] = {}
+    with stages.stage("build"):
+        text, _ = _generate(problem, modes, example, target, device)
+        emitted = load_text(text, problem.name)
+    for mode in _distinct(modes):
+        if mode.plan.kernels:
+            certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
+    slower = set()
+    for mode in _distinct(modes):
+        with stages.stage("time"):
+            candidate = new_model(emitted, problem, settings.seed).train(mode.model.training)
+            timing = timings[mode.name] = time_model(
+                mode.model, candidate if mode.plan.kernels else None, example, device=problem.device,
+                floor_seconds=_described(mode, device).floor_seconds, budget_seconds=budget.time_seconds,
+                compile_limit_seconds=budget.compile_seconds)
+        if mode.plan.kernels and timing.ratios[EAGER].value < 1.0:
+            slower.add(render(mode.captured))
+    if slower:
+        modes = [_keeping(m, {n: SLOWER for n in m.rewriting.graph.nodes()}, whole=True)
+                 if render(m.captured) in slower else m for m in modes]
+        with stages.stage("build"):
+            text, _ = _generate(problem, modes, example, target, device)
+            emitted = load_text(text, problem.name)
+    return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _keeping(mode: _Mode, kept: dict[Node, str], *, whole: bool = False) -> _Mode:
+    """The mode planned again with more operators left to PyTorch (``whole``: all, as captured)."""
+    if not kept:
+        return mode
+    if whole:
+        rewriting = replace(mode.rewriting, graph=mode.captured, applications=())
+        kept = {n: SLOWER for n in mode.captured.nodes() if n.kind not in ("leaf", "view")}
+        return replace(mode, rewriting=rewriting, plan=make_plan(mode.captured, mode.captured, kept))
+    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept}))
+
+
+def _certified(problem: Problem, mode: _Mode, emitted: Any, budget: Budget, settings: Settings, stages: _Stages
+               ) -> Certificate:
+    """The certificate of one mode. Raises VerificationFailed."""
+    with stages.stage("verify"):
+        # Where sums and products were exchanged, Inf - Inf may be Inf: shown in the report, but no verdict.
+        finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
+        trials = Trials(trials=default_trials(settings.seed), budget_seconds=budget.verify_seconds,
+                        tolerance=Tolerance(nonfinite="position" if finite else "exact"),
+                        informative=frozenset({"with Inf"} if finite else ()),
+                        sample_axis0=batch_independent(mode.captured))
+        certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
+                              lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
+                              problem.make_inputs, plan=trials)
+    if not certificate.passed:
+        raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+    return certificate
+
+
+def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:
+    """A ModelNew with the problem's parameters: constructed alike, or a copy of the instance in its class."""
+    if problem.is_instance:
+        model = problem.make_model(seed)
+        model.__class__ = emitted.ModelNew
+        return model
+    torch.manual_seed(seed)
+    model = emitted.ModelNew(*copy.deepcopy(problem.init_inputs)).to(problem.device)
+    model.load_state_dict(problem.make_model(seed).state_dict())
+    return model
+
+
+def _result(problem: Problem, modes: Sequence[_Mode], device: Device, target: str, text: str, notes: Sequence[str],
+            stages: _Stages, certificates: dict[str, Certificate], timings: dict[str, Any], module: Any) -> Result:
+    described = tuple(replace(_described(m, device), certificate=certificates.get(m.name), timing=timings.get(m.name))
+                      for m in _distinct(modes))
+    return Result(problem.name, text, None, target, device.name, described, tuple(notes), dict(stages.seconds), module)

@@ -1,0 +1,148 @@
+"""From a group to a LoopKernel: positions, loads, reductions and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.ir.node import Node
+from kernelwright.plan.access import Affine, Position, Puller, SplitAxis, linear, strides_of
+from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Reduced
+from kernelwright.plan.groups import REDUCTIONS, Group
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+
+_KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments"}
+
+
+class Apart(Exception):
+    """``node`` reads a reduction of its own group elsewhere than at its own outer point."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(repr(node))
+        self.node = node
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A compiled group: its expressions, before it is known which results others read."""
+
+    group: Group
+    outer: tuple[int, ...]
+    row: tuple[int, ...]
+    reductions: tuple[Reduction, ...]
+    values: dict[Node, Expression]
+    places: dict[Node, tuple[Index, bool]]
+    inputs: tuple[Node, ...]
+
+    def kernel(self, outputs: tuple[Node, ...]) -> LoopKernel:
+        """The kernel that stores ``outputs``."""
+        row_stores, outer_stores = [], []
+        for number, node in enumerate(outputs):
+            index, in_row = self.places[node]
+            (row_stores if in_row else outer_stores).append(Store(number, index, self.values[node]))
+        types = tuple(n.dtype for n in self.inputs)
+        results = tuple(n.dtype for n in outputs)
+        compute = "float64" if "float64" in (*types, *results) else "float32"
+        return LoopKernel(self.outer, self.row, self.reductions, tuple(row_stores), tuple(outer_stores), types,
+                          results, compute)
+
+
+def compile_group(group: Group, stored: Callable[[Node], bool]) -> Loop:
+    """Compile a loop group. ``stored`` tells whether a node's value can be read from memory.
+
+    Raises MustStore or Apart where the grouping has to change.
+    """
+    splits: dict[int, list[int]] = {a: [s] for a, s in enumerate(group.domain)}
+    while True:
+        try:
+            return _compile(group, stored, splits)
+        except SplitAxis as split:
+            variables = _variables(group, splits)
+            axis, place = variables[split.axis]
+            size = splits[axis][place]
+            splits[axis][place:place + 1] = [size // split.inner, split.inner]
+
+
+def _variables(group: Group, splits: dict[int, list[int]]) -> list[tuple[int, int]]:
+    """The loop variables, outer then row, as (axis of the domain, place among its parts); units dropped."""
+    order = [a for a in range(len(group.domain)) if a not in group.axes] + list(group.axes)
+    return [(a, i) for a in order for i, size in enumerate(splits[a]) if size != 1]
+
+
+def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, list[int]]) -> Loop:
+    variables = _variables(group, splits)
+    sizes = tuple(splits[a][i] for a, i in variables)
+    rows = sum(a in group.axes for a, _ in variables)
+    count = len(variables)
+    zero = Affine((0,) * count)
+
+    def axis_position(axis: int) -> Affine:
+        result = zero
+        for part, stride in enumerate(strides_of(tuple(splits[axis]))):
+            if splits[axis][part] != 1:
+                unit = [0] * count
+                unit[variables.index((axis, part))] = stride
+                result = result + Affine(tuple(unit))
+        return result
+
+    full: Position = tuple(axis_position(a) for a in range(len(group.domain)))
+    outer = [full[a] for a in range(len(group.domain)) if a not in group.axes and group.domain[a] != 1]
+    own = {n: i for i, n in enumerate(n for n in group.nodes if n.op in REDUCTIONS)}
+    inputs: list[Node] = []
+    reductions: list[Reduction] = []
+    meaning: dict[Node, Expression] = {}
+    target: list[Node] = []
+
+    def resolve(node: Node, position: Position) -> Expression | None:
+        if node not in own:
+            return None
+        if [p for p, s in zip(position, node.shape, strict=True) if s != 1] != outer or node not in meaning:
+            raise Apart(target[-1])
+        return meaning[node]
+
+    def buffer(node: Node) -> int | None:
+        if node in group.nodes or not stored(node):
+            return None
+        if node not in inputs:
+            inputs.append(node)
+        return inputs.index(node)
+
+    puller = Puller(sizes, resolve, buffer)
+    for node in own:
+        target.append(node)
+        meaning[node] = _reduction(node, puller.pull(node.inputs[0], full), own, reductions, meaning)
+    values: dict[Node, Expression] = dict(meaning)
+    places: dict[Node, tuple[Index, bool]] = {}
+    for node in group.nodes:
+        in_row = bool(group.axes) and node not in own and node.shape == group.domain and rows > 0
+        if not group.axes or in_row:
+            position: Position = full
+        else:
+            left = iter(outer)
+            position = tuple(next(left) if s != 1 else zero for s in node.shape)
+        if node not in own:
+            target.append(node)
+            # The store itself starts below the node: the node is in memory for everybody else.
+            values[node] = puller.pull(node, position)
+        flat = linear(position, node.shape, count)
+        places[node] = (Index(flat.coefficients, flat.constant), in_row)
+    return Loop(group, sizes[:count - rows], sizes[count - rows:], tuple(reductions), values, places, tuple(inputs))
+
+
+def _reduction(node: Node, expression: Expression, own: dict[Node, int], reductions: list[Reduction],
+               meaning: dict[Node, Expression]) -> Expression:
+    """Register a reduction; the expression of its result. Mean and variance of one value share moments."""
+    count = prod(node.inputs[0].shape[a] for a in node["axes"])
+    paired = any(n.op == "var" and n.inputs[0] is node.inputs[0] for n in own)
+    kind = "moments" if node.op == "mean" and paired else _KINDS[node.op]
+    wanted = Reduction(kind, expression)
+    if wanted not in reductions:
+        reductions.append(wanted)
+    number = reductions.index(wanted)
+    if node.op == "var":
+        return Reduced(number, 1)
+    result: Expression = Reduced(number, 0)
+    if node.op == "mean" and kind == "sum":
+        return Apply("mul", (result, Constant(1.0 / count)))
+    return result

@@ -1,0 +1,244 @@
+"""Stage 5, PLAN: cut a lowered graph into groups that become kernels.
+
+A group has a domain (the shape it walks) and the axes that its reductions share. Reductions with the
+same domain and axes join; pointwise results that live on the domain, or on what is left of it,
+join as stores. Pointwise operators in between are computed on the fly by whoever reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from kernelwright.ir.node import Node, users, walk
+from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.plan.lower import FLOATS
+
+REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
+_KERNEL_TYPES = (*FLOATS, "bool", "scalar")
+# An expression as dear as this is stored rather than computed again for every reader or repetition.
+_DEAR = 30
+# Rows up to this many bytes stay on chip between a row's reductions and its stores.
+_ROW_BYTES = 192 * 1024
+_FEW_ROWS = 256
+
+
+def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
+    """leaf, pointwise, view, reduction, special, or torch (stays a torch call)."""
+    if node.kind == "leaf":
+        return "torch" if node.op == "literal" else "leaf"
+    if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape:
+        return "torch"
+    typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
+    if node.op == "cast":
+        return "pointwise" if typed and node.dtype in FLOATS else "torch"
+    if node.kind == "pointwise":
+        # Integer-valued results of comparisons are truth values; other bool arithmetic stays with torch.
+        return "pointwise" if typed else "torch"
+    if node.op in REDUCTIONS:
+        biased = node.op != "var" or node["correction"] == 0
+        return "reduction" if typed and biased and node.inputs[0].dtype in FLOATS and node["axes"] else "torch"
+    if node.kind == "view":
+        return "view"
+    return "special" if node.kind == "special" else "torch"
+
+
+def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes other than one."""
+    return tuple(s for s in shape if s != 1)
+
+
+def base(node: Node) -> Node:
+    """The node below reshapes: the same memory, as everything that is stored is contiguous."""
+    while node.op == "reshape":
+        node = node.inputs[0]
+    return node
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A future kernel or torch call.
+
+    kind: loop, special or torch. domain and axes: of a loop. nodes: what it computes for others or
+    for its own stores, in order.
+    """
+
+    kind: str
+    domain: tuple[int, ...] = ()
+    axes: tuple[int, ...] = ()
+    nodes: list[Node] = field(default_factory=list)
+    reads: dict[Group, None] = field(default_factory=dict)
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return tuple(s for a, s in enumerate(self.domain) if a not in self.axes)
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return tuple(s for a, s in enumerate(self.domain) if a in self.axes)
+
+
+def depends(group: Group, other: Group) -> bool:
+    """Whether ``group`` needs, directly or not, what ``other`` computes."""
+    stack, seen = list(group.reads), set()
+    while stack:
+        current = stack.pop()
+        if current is other:
+            return True
+        if current not in seen:
+            seen.add(current)
+            stack += current.reads
+    return False
+
+
+class Grouping:
+    """The groups of a lowered graph.
+
+    roots: nodes whose values must exist in memory; kept: stay torch calls; stored: pointwise nodes
+    that must be stored because no affine access to them exists; apart: nodes that can't join the
+    reductions they read.
+    """
+
+    def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node]) -> None:
+        self.apart = apart
+        self.roots = list(dict.fromkeys(roots))
+        self.order = list(walk(self.roots))
+        self.readers = users(self.roots)
+        self.roles = {n: role(n, kept) for n in self.order}
+        self.in_memory = self._in_memory(stored)
+        self.home: dict[Node, Group] = {}
+        self.groups: list[Group] = []
+        for node in self.order:
+            self._place(node)
+
+    def _in_memory(self, stored: set[Node]) -> set[Node]:
+        """Leaves, results of torch and special steps, reductions, and pointwise results that are stored."""
+        result = {n for n in self.order if self.roles[n] in ("leaf", "torch", "special", "reduction")}
+        for node in reversed(self.order):
+            kind = self.roles[node]
+            if kind not in ("pointwise", "view") or node.op == "constant":
+                continue
+            demanded = node in self.roots or node in stored or any(
+                self.roles[r] == "torch" or (self.roles[r] == "special" and node.op != "reshape")
+                or (self.roles[r] == "view" and (r in result or self._read_through(r)))
+                for r in self.readers[node])
+            if kind == "view":
+                if demanded and node.op != "windows":
+                    result.add(node)
+            elif demanded or self._worth_storing(node, result):
+                result.add(node)
+        return result
+
+    def _read_through(self, view: Node) -> bool:
+        """Whether a special kernel reads what lies below this reshape."""
+        return view.op == "reshape" and any(
+            self.roles[r] == "special" or self._read_through(r) for r in self.readers[view])
+
+    def _worth_storing(self, node: Node, stored: set[Node]) -> bool:
+        """Several readers, or readers that repeat a dear expression."""
+        readers = [r for r in self.readers[node] if r.op != "constant"]
+        cost, loads = self._expression(node)
+        if len(readers) > 1 and (cost > _DEAR or loads > 1.5 * node.bytes) and node.size > 1024:
+            return True
+        repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers), default=1)
+        return repeats >= 4 and cost > _DEAR
+
+    def _domain_size(self, reader: Node) -> int:
+        return reader.inputs[0].size if self.roles[reader] == "reduction" else reader.size
+
+    def _expression(self, node: Node) -> tuple[int, int]:
+        """Scalar cost, and bytes of what an on-the-fly evaluation loads."""
+        cost, loads, seen, stack = 0, 0, set(), [node]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            if self.roles[current] == "pointwise":
+                cost += FUNCTIONS[current.op].cost if current.op in FUNCTIONS else 0
+            elif self.roles[current] != "view" and current.op != "constant":
+                loads += current.bytes
+                continue
+            stack += current.inputs
+        return cost, loads
+
+    def _needs(self, node: Node) -> dict[Group, None]:
+        """Groups whose results the evaluation of ``node`` reads."""
+        result: dict[Group, None] = {}
+        seen: set[Node] = set()
+        stack = list(node.inputs)
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            if current in self.home:
+                result[self.home[current]] = None
+            else:
+                stack += current.inputs
+        return result
+
+    def _place(self, node: Node) -> None:
+        kind = self.roles[node]
+        if kind == "leaf" or node not in self.in_memory:
+            return
+        needs = self._needs(node)
+        if kind in ("torch", "special", "view"):
+            self._add(Group("special" if kind == "special" else "torch"), node, needs)
+            return
+        for group in reversed(self.groups):
+            if group.kind == "loop" and self._joins(node, kind, group, needs):
+                self._extend(group, node, needs)
+                return
+        if kind == "reduction":
+            self._add(Group("loop", node.inputs[0].shape, node["axes"]), node, needs)
+        else:
+            self._add(Group("loop", node.shape), node, needs)
+
+    def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
+        self.groups.append(group)
+        self._extend(group, node, needs)
+
+    def _extend(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
+        group.nodes.append(node)
+        group.reads.update({g: None for g in needs if g is not group})
+        self.home[node] = group
+
+    def _joins(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
+        if any(other is not group and (depends(other, group)) for other in needs):
+            return False
+        if kind == "reduction":
+            same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
+            return same and (group in needs or self._share(node, group))
+        if not group.axes:
+            # Results of the same shape that read the same tensors: one pass. A pointwise result that
+            # is stored is not read again inside its own kernel.
+            return group not in needs and node.shape == group.domain and self._share(node, group)
+        if group not in needs:
+            return False
+        if node in self.apart:
+            return False
+        if wide(node.shape) == wide(group.outer):
+            return True
+        on_chip = prod(group.row) * 4 <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS
+        return on_chip and node.shape == group.domain
+
+    def _share(self, node: Node, group: Group) -> bool:
+        mine = set(self._loads(node))
+        return any(load in mine for member in group.nodes for load in self._loads(member))
+
+    def _loads(self, node: Node) -> list[Node]:
+        """Large stored operands of an on-the-fly evaluation."""
+        result, seen, stack = [], set(), list(node.inputs)
+        while stack:
+            current = stack.pop()
+            if current in seen or current.op == "constant":
+                continue
+            seen.add(current)
+            if current in self.in_memory:
+                if current.size * 4 >= max(i.size for i in node.inputs):
+                    result.append(current)
+            else:
+                stack += current.inputs
+        return result

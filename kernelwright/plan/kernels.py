@@ -1,0 +1,145 @@
+"""What a kernel means, for every target: the records that PLAN hands to GENERATE.
+
+Each record states its meaning in the mathematics of its docstring; the skeletons in
+``codegen/<target>/`` give it a text. Sizes are constants that the emitted file guards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.plan.expressions import Expression, Index
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One value per outer point: ``kind`` over the row axes of ``expression``.
+
+    kind        components of the result
+    sum         0: the sum
+    max, min    0: the extremum (NaN if any element is NaN, as in PyTorch)
+    logsumexp   0: log(sum(exp(e))), computed with the running maximum subtracted
+    moments     0: mean, 1: biased variance (sum of squared deviations / count), by Welford or Chan
+
+    An expression may use ``Reduced`` of an earlier reduction: the row is then walked again.
+    """
+
+    kind: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write ``expression`` to element ``index`` of output number ``buffer``."""
+
+    buffer: int
+    index: Index
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernel:
+    """For every outer point: walk the row axes, reduce, then store.
+
+    ``reductions`` are evaluated in order over the row axes; ``row_stores`` happen at every
+    (outer, row) point after all reductions, ``outer_stores`` once per outer point. ``row`` is
+    empty for a pointwise kernel, whose stores are ``outer_stores``. Index strides have
+    ``len(outer) + len(row)`` entries (the row entries of an outer store are zero).
+
+    ``input_dtypes`` and ``output_dtypes`` are torch names without the prefix ("float32",
+    "float64", "int64", "int32", "bool"); arithmetic is in ``compute`` ("float32" or "float64").
+    """
+
+    outer: tuple[int, ...]
+    row: tuple[int, ...]
+    reductions: tuple[Reduction, ...]
+    row_stores: tuple[Store, ...]
+    outer_stores: tuple[Store, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+
+Progression = tuple[int, int, int]
+"""``(start, stop, step)``: the positions of ``range(start, stop, step)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSum:
+    """Sums of a contiguous tensor over classes of positions, in one pass over the tensor.
+
+    ``shape`` is the input's shape. ``classes[a]`` is None where axis ``a`` is kept; otherwise it
+    lists the classes of axis ``a``: each a tuple of disjoint progressions, and the output has
+    ``len(classes[a])`` entries along that axis::
+
+        out[..., u, ...] = sum over q in classes[a][u] of x[..., q, ...]   (for every reduced axis)
+
+    Classes of one axis may overlap and need not cover it. ``scale`` multiplies the result.
+    """
+
+    shape: tuple[int, ...]
+    classes: tuple[tuple[tuple[Progression, ...], ...] | None, ...]
+    scale: float = 1.0
+    dtype: str = "float32"
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The input's shape with every reduced axis replaced by its number of classes."""
+        pairs = zip(self.shape, self.classes, strict=True)
+        return tuple(size if axis is None else len(axis) for size, axis in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class SpectralEnergy:
+    """Energy of every output channel of an unclipped linear convolution, without the output.
+
+    With x of shape (batch, groups * in_channels, *size) and taps[i][k] = (phase, offset) of tap k
+    along spatial axis i::
+
+        y_r[n, o, p] = sum over c in the group of o, taps k with phase r:
+                           w[c, o, k] * x[n, c, p - offset(k)]
+        energy[o]    = sum over phases r, n, and p in Z^d of y_r[n, o, p] ** 2
+
+    ``transposed`` weights have shape (groups * in_channels, out_channels, *kernel); others
+    (groups * out_channels, in_channels, *kernel). ``out_channels`` and ``in_channels`` are per
+    group. x and w are contiguous float32; the output is float64 of shape
+    (groups * out_channels,).
+    """
+
+    batch: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    size: tuple[int, ...]
+    taps: tuple[tuple[tuple[int, int], ...], ...]
+    transposed: bool
+
+    @property
+    def lags(self) -> tuple[int, ...]:
+        """Per axis, the largest difference of two offsets within one phase."""
+        result = []
+        for axis in self.taps:
+            phases: dict[int, list[int]] = {}
+            for phase, offset in axis:
+                phases.setdefault(phase, []).append(offset)
+            result.append(max(max(o) - min(o) for o in phases.values()))
+        return tuple(result)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Per axis, the length of the transform of x: no lag in use wraps around."""
+        return tuple(n + d for n, d in zip(self.size, self.lags, strict=True))
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Per axis, the number of lags, which is the length of the transform of the weights."""
+        return tuple(2 * d + 1 for d in self.lags)
+
+    @property
+    def positions(self) -> int:
+        """Number of elements of one channel of x."""
+        return prod(self.size)
+
+
+Kernel = LoopKernel | RegionSum | SpectralEnergy

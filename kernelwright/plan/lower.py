@@ -1,0 +1,157 @@
+"""Lower composite operators to primitives that kernels are made of: pointwise, reduction, view.
+
+A composite stays whole where it is kept as a torch call, so lowering happens here and not in the
+graph: what is not replaced is emitted as the user wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf, prod
+
+from kernelwright.algebra.build import per_channel, reduce, reshape
+from kernelwright.algebra.norms import batch_norm_affine
+from kernelwright.ir.node import Node, constant, make, rebuild, walk
+
+FLOATS = ("float32", "float64")
+# Above this many multiply-adds a contraction is a library's product, not a row of dot products.
+MOST_CONTRACTION = 1 << 27
+
+
+def softmax(node: Node) -> Node:
+    """exp(x - max) / sum."""
+    x, axes = node.inputs[0], (node["axis"],)
+    shifted = make("exp", make("sub", x, reduce("amax", x, axes)))
+    return make("div", shifted, reduce("sum", shifted, axes))
+
+
+def log_softmax(node: Node) -> Node:
+    """x - logsumexp(x)."""
+    return make("sub", node.inputs[0], reduce("logsumexp", node.inputs[0], (node["axis"],)))
+
+
+def _normalise(x: Node, axes: tuple[int, ...], eps: float) -> Node:
+    variance = reduce("var", x, axes, correction=0)
+    return make("mul", make("sub", x, reduce("mean", x, axes)), make("rsqrt", make("add", variance, constant(eps))))
+
+
+def layer_norm(node: Node) -> Node:
+    """Over the last axes, then scale and shift of their shape."""
+    x = node.inputs[0]
+    result = _normalise(x, tuple(range(x.rank - node["axes"], x.rank)), node["eps"])
+    for op, extra in zip(("mul", "add"), node.inputs[1:], strict=False):
+        result = make(op, result, extra)
+    return result
+
+
+def instance_norm(node: Node) -> Node:
+    """Over the spatial axes, then scale and shift per channel."""
+    x = node.inputs[0]
+    return _affine(_normalise(x, tuple(range(2, x.rank)), node["eps"]), node.inputs[1:])
+
+
+def group_norm(node: Node) -> Node:
+    """Over each group of channels and space."""
+    x, groups = node.inputs[0], node["groups"]
+    grouped = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    result = _normalise(grouped, tuple(range(2, grouped.rank)), node["eps"])
+    shape = (1, groups, x.shape[1] // groups, *(1,) * (x.rank - 2))
+    for op, extra in zip(("mul", "add"), node.inputs[1:], strict=False):
+        result = make(op, result, reshape(extra, shape))
+    return reshape(result, x.shape)
+
+
+def _affine(x: Node, rest: tuple[Node, ...]) -> Node:
+    for op, extra in zip(("mul", "add"), rest, strict=False):
+        x = make(op, x, per_channel(extra, x.rank))
+    return x
+
+
+def contract(node: Node) -> Node:
+    """A contraction as a sum of products over a domain (result letters, then summed letters)."""
+    terms, result = node["equation"].split("->")
+    summed = "".join(dict.fromkeys(letter for letter in terms if letter not in result + ","))
+    order = result + summed
+    operands = []
+    for term, operand in zip(terms.split(","), node.inputs, strict=True):
+        present = [letter for letter in order if letter in term]
+        axes = tuple(term.index(letter) for letter in present)
+        moved = operand if axes == tuple(range(len(axes))) else make("permute", operand, axes=axes)
+        sizes = dict(zip(term, operand.shape, strict=True))
+        operands.append(reshape(moved, tuple(sizes[letter] if letter in term else 1 for letter in order)))
+    total = reduce("sum", make("mul", *operands), tuple(range(len(result), len(order))))
+    return reshape(total, node.shape)
+
+
+def variance(node: Node) -> Node | None:
+    """A variance with a correction, by the biased one."""
+    count = prod(node.inputs[0].shape[a] for a in node["axes"])
+    if node["correction"] == 0:
+        return None
+    biased = make("var", node.inputs[0], axes=node["axes"], keepdim=node["keepdim"], correction=0)
+    return make("mul", biased, constant(count / (count - node["correction"])))
+
+
+def max_pool(node: Node) -> Node:
+    """Maximum over a view of windows."""
+    x = node.inputs[0]
+    rank = len(node["kernel"])
+    windows = make("windows", x, kernel=node["kernel"], stride=node["stride"], padding=node["padding"],
+                   dilation=node["dilation"], fill=-inf, size=node.shape[x.rank - rank:])
+    return reshape(reduce("amax", windows, tuple(range(x.rank, x.rank + rank))), node.shape)
+
+
+def average_pool(node: Node) -> Node:
+    """Sum over a view of windows, divided by their size."""
+    x = node.inputs[0]
+    rank = len(node["kernel"])
+    windows = make("windows", x, kernel=node["kernel"], stride=node["stride"], padding=node["padding"],
+                   dilation=(1,) * rank, fill=0.0, size=node.shape[x.rank - rank:])
+    total = reshape(reduce("sum", windows, tuple(range(x.rank, x.rank + rank))), node.shape)
+    return make("mul", total, constant(1.0 / (node["divisor"] or prod(node["kernel"]))))
+
+
+_LOWERINGS = {
+    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
+    "group_norm": group_norm, "contract": contract, "var": variance, "max_pool": max_pool,
+    "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
+}
+
+
+def lowerable(node: Node) -> bool:
+    """Whether a composite node has a form in primitives, for these attributes and types."""
+    if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in node.inputs) or 0 in node.inputs[0].shape:
+        return False
+    if node.op == "contract":
+        return node.operator.operations(node) <= 2 * MOST_CONTRACTION
+    if node.op == "var":
+        return prod(node.inputs[0].shape[a] for a in node["axes"]) > node["correction"]
+    if node.op == "max_pool":
+        return not node["ceil"]
+    if node.op == "average_pool":
+        return not node["ceil"] and (node["include_padding"] or not any(node["padding"]))
+    return node.op in _LOWERINGS
+
+
+def lower(roots: Iterable[Node], kept: frozenset[Node]) -> tuple[dict[Node, Node], dict[Node, Node]]:
+    """Lower everything below ``roots`` but the nodes in ``kept``, which stay torch calls.
+
+    Returns the lowered form of every node, and for every primitive the graph's node that it came from.
+    """
+    lowered: dict[Node, Node] = {}
+    source: dict[Node, Node] = {}
+    for node in walk(roots):
+        built = rebuild(node, tuple(lowered[i] for i in node.inputs))
+        if node not in kept and built.op in _LOWERINGS and lowerable(built):
+            # A lowering may build composites (a variance in a norm): lower again until primitive.
+            known = set(walk(built.inputs))
+            replaced = _LOWERINGS[built.op](built)
+            if replaced is not None:
+                built = replaced
+                inner, _ = lower([built], frozenset(known)) if any(
+                    n.op in _LOWERINGS for n in walk([built]) if n not in known) else ({built: built}, {})
+                built = inner[built]
+        lowered[node] = built
+        for part in walk([built]):
+            source.setdefault(part, node)
+    return lowered, source

@@ -1,0 +1,212 @@
+"""Stage 5, PLAN: a rewritten graph becomes steps, kernels where they pay and torch calls elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.node import Node
+from kernelwright.plan.access import MustStore
+from kernelwright.plan.compile import Apart, Loop, compile_group
+from kernelwright.plan.expressions import Load
+from kernelwright.plan.expressions import walk as walk_expression
+from kernelwright.plan.groups import Group, Grouping, base
+from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum
+from kernelwright.plan.lower import lower
+from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.spectral import spectral_kernel
+
+_ALONE = "one operator that PyTorch does well; nothing fuses with it"
+
+
+def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None) -> Plan:
+    """The steps of ``graph`` (rewritten from ``captured``).
+
+    kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
+    that would become a kernel all alone are kept, too.
+    """
+    kept = dict(kept or {})
+    captured_operators = {(n.op, id(n.origin)) for n in captured.nodes()}
+    while True:
+        plan = _attempt(graph, kept)
+        alone = {n: _ALONE for step in plan.kernels
+                 if (n := _lone(step, captured_operators)) is not None and n not in kept}
+        if not alone:
+            return plan
+        kept |= alone
+
+
+def _lone(step: KernelStep, captured_operators: set[tuple[str, int]]) -> Node | None:
+    """The one captured operator that a kernel replaces, if it replaces only one.
+
+    An operator whose inputs were rewritten is another node, of the same kind and origin.
+    """
+    if len(step.covers) == 1 and (step.covers[0].op, id(step.covers[0].origin)) in captured_operators:
+        return step.covers[0]
+    return None
+
+
+def _attempt(graph: Graph, kept: dict[Node, str]) -> Plan:
+    """One plan under a set of kept nodes; grouping is refined until every access is affine."""
+    effects = tuple(e for e in graph.effects if e.owner is None or e.owner not in kept)
+    roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
+    lowered, source = lower(roots, frozenset(kept))
+    kept_lowered = {lowered[n] for n in kept if n in lowered}
+    stored: set[Node] = set()
+    apart: set[Node] = set()
+    while True:
+        grouping = Grouping([lowered[r] for r in roots], kept_lowered, stored, apart)
+        try:
+            loops = {g: compile_group(g, grouping.in_memory.__contains__) for g in grouping.groups if g.kind == "loop"}
+        except MustStore as problem:
+            if problem.node in stored:
+                raise
+            stored.add(problem.node)
+            continue
+        except Apart as problem:
+            if problem.node in apart:
+                raise
+            apart.add(problem.node)
+            continue
+        break
+    steps = _steps(grouping, loops, source)
+    results = tuple(lowered[n] for n in graph.outputs)
+    updates = tuple(BufferUpdate(e.name, lowered[e.value]) for e in effects)
+    steps, written = _write_buffers(steps, updates, results)
+    left = tuple(u for u in updates if u.name not in written)
+    return Plan(graph, tuple(steps), results, left, kept)
+
+
+def _ordered(groups: list[Group]) -> list[Group]:
+    """Groups so that what is read comes first, otherwise in their first order."""
+    result: list[Group] = []
+    done: set[Group] = set()
+
+    def visit(group: Group) -> None:
+        if group in done:
+            return
+        done.add(group)
+        for needed in group.reads:
+            visit(needed)
+        result.append(group)
+
+    # Operators that draw random numbers run in the program's order.
+    serial = [g for g in groups if g.kind == "torch" and g.nodes[0].get("serial", -1) >= 0]
+    serial.sort(key=lambda g: g.nodes[0]["serial"])
+    for before, after in pairwise(serial):
+        after.reads[before] = None
+    for group in groups:
+        visit(group)
+    return result
+
+
+def _steps(grouping: Grouping, loops: dict[Group, Loop], source: dict[Node, Node]) -> list[Step]:
+    wanted = set(grouping.roots)
+    for loop in loops.values():
+        wanted.update(loop.inputs)
+    for group in grouping.groups:
+        if group.kind != "loop":
+            wanted.update(base(i) if group.kind == "special" else i for n in group.nodes for i in n.inputs)
+    steps: list[Step] = []
+    for group in _ordered(grouping.groups):
+        node = group.nodes[0]
+        if group.kind == "torch":
+            steps.append(TorchStep(node))
+            continue
+        if group.kind == "special":
+            kernel: Kernel = spectral_kernel(node) if node.op == "channel_energy" else \
+                RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype)
+            inputs = tuple(base(i) for i in node.inputs)
+            steps.append(KernelStep(_name(steps, [node]), kernel, inputs, (node,), (source[node],)))
+            continue
+        loop = loops[group]
+        outputs = tuple(n for n in group.nodes if n in wanted)
+        computed = (source[n] for n in _computed(group, grouping) if n.kind != "view")
+        covers = tuple(dict.fromkeys(n for n in computed if n.kind != "view"))
+        steps.append(_loop_step(_name(steps, group.nodes), loop, outputs, covers))
+    return steps
+
+
+def _loop_step(name: str, loop: Loop, outputs: tuple[Node, ...], covers: tuple[Node, ...]) -> KernelStep:
+    """The step of a loop, without inputs that only dropped stores read."""
+    kernel = loop.kernel(outputs)
+    used = sorted(_buffers(kernel))
+    if len(used) == len(loop.inputs):
+        return KernelStep(name, kernel, loop.inputs, outputs, covers)
+    raise AssertionError(f"{name}: an input of a store that nobody wants")  # every stored pointwise node is wanted
+
+
+def _buffers(kernel: LoopKernel) -> set[int]:
+    roots = [r.expression for r in kernel.reductions]
+    roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
+    return {e.buffer for root in roots for e in walk_expression(root) if isinstance(e, Load)}
+
+
+def _computed(group: Group, grouping: Grouping) -> list[Node]:
+    """The primitives that a group evaluates, operands on the fly included."""
+    result: list[Node] = []
+    seen: set[Node] = set()
+    stack = list(reversed(group.nodes))
+    while stack:
+        node = stack.pop()
+        if node in seen or node.op == "constant":
+            continue
+        seen.add(node)
+        if node not in group.nodes and node in grouping.in_memory:
+            continue
+        result.append(node)
+        stack += reversed(node.inputs)
+    return result
+
+
+_SHORT = {"region_sum": "region_sum", "channel_energy": "channel_energy", "logsumexp": "logsumexp", "amax": "max",
+          "amin": "min", "var": "moments", "mean": "mean", "sum": "sum"}
+
+
+def _name(steps: list[Step], nodes: Iterable[Node]) -> str:
+    """A stable name such as k0_region_sum or k1_sum_gelu_erf."""
+    number = sum(isinstance(s, KernelStep) for s in steps)
+    words = list(dict.fromkeys(_SHORT.get(n.op, n.op) for n in nodes))
+    return "_".join([f"k{number}", *words[:3]])
+
+
+def _write_buffers(steps: list[Step], updates: Iterable[BufferUpdate], results: tuple[Node, ...]
+                   ) -> tuple[list[Step], set[str]]:
+    """Let kernels update the model's buffers in place, where nobody else reads or returns the value."""
+    written: set[str] = set()
+    for update in updates:
+        for place, step in enumerate(steps):
+            if not isinstance(step, KernelStep) or update.value not in step.outputs:
+                continue
+            if update.value in results or not isinstance(step.kernel, LoopKernel):
+                break
+            readers = [s for s in steps if update.value in _reads(s)]
+            buffer = next((i for i in step.inputs if i.op == "buffer" and i["name"] == update.name), None)
+            elsewhere = [s for s in steps if s is not step and any(
+                i.op == "buffer" and i["name"] == update.name for i in _reads(s))]
+            number = step.outputs.index(update.value)
+            same = buffer is None or _same_place(step.kernel, step.inputs.index(buffer), number)
+            taken = any(name == update.name for _, name in step.buffers)
+            if not readers and not elsewhere and same and not taken:
+                steps[place] = KernelStep(step.name, step.kernel, step.inputs, step.outputs, step.covers,
+                                          (*step.buffers, (number, update.name)))
+                written.add(update.name)
+            break
+    return steps, written
+
+
+def _reads(step: Step) -> tuple[Node, ...]:
+    return step.inputs if isinstance(step, KernelStep) else step.node.inputs
+
+
+def _same_place(kernel: LoopKernel, buffer: int, output: int) -> bool:
+    """Whether every load of a buffer is at the very element that the output's store writes."""
+    store = next((s for s in kernel.outer_stores if s.buffer == output), None)
+    if store is None:
+        return False
+    expressions = [*(r.expression for r in kernel.reductions), *(s.expression for s in kernel.row_stores),
+                   *(s.expression for s in kernel.outer_stores)]
+    loads = [e for root in expressions for e in walk_expression(root) if isinstance(e, Load) and e.buffer == buffer]
+    return all(e.index == store.index for e in loads) and all(
+        any(e in set(walk_expression(store.expression)) for e in loads[i:i + 1]) for i in range(len(loads)))

@@ -1,0 +1,163 @@
+"""Refusing work that would not fit into memory, before the machine ends the process for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelwright.errors import NotEnoughMemory, where_of
+
+# Below this many bytes an allocation is not looked at: reading what is free costs more than it can save.
+SMALL = 64 << 20
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory"
+                            r"|[Ss]torage size calculation overflowed|Unable to allocate")
+
+
+class WouldNotFit(MemoryError):
+    """Raised by MemoryGuard in place of an allocation: bytes needed and bytes free."""
+
+    def __init__(self, needed: int, free: int, device: torch.device) -> None:
+        super().__init__(f"one tensor needs {amount(needed)}; {amount(free)} are free")
+        self.device = device
+
+
+def amount(size: int) -> str:
+    """A number of bytes for readers: ``1.50 GiB``."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if value < 1024 or unit == "EiB":
+            break
+        value /= 1024
+    return f"{size} B" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def available_memory(device: torch.device | str = "cpu") -> int | None:
+    """Bytes that can still be allocated on ``device``; None where the system does not say.
+
+    CPU: MemAvailable of /proc/meminfo, less where a control group allows less. CUDA: free memory plus
+    what PyTorch's allocator holds without using it.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            return None
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type != "cpu":
+        return None
+    limits = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                limits.append(int(line.split()[1]) * 1024)
+    except OSError:
+        pass
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit = (group / "memory.max").read_text().strip()
+        if limit != "max":
+            statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            used = int((group / "memory.current").read_text()) - int(statistics.get("inactive_file", 0))
+            limits.append(max(0, int(limit) - used))
+    except (OSError, ValueError):
+        pass
+    return min(limits) if limits else None
+
+
+def require_memory(needed: int, device: torch.device | str, subject: str, where: str = "") -> None:
+    """Raise NotEnoughMemory (KW115) if ``needed`` bytes for ``subject`` exceed what ``device`` has free."""
+    free = available_memory(device)
+    if free is not None and needed > free:
+        amounts = f"{subject} need {amount(needed)}; {amount(free)} are free"
+        raise NotEnoughMemory(where=where, device=device, subject=subject, amounts=amounts)
+
+
+def is_out_of_memory(exception: BaseException) -> bool:
+    """Whether ``exception`` says that memory ran out, in Python, numpy, or PyTorch on any device."""
+    if isinstance(exception, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(exception, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(exception)))
+
+
+def out_of_memory_error(exception: BaseException, subject: str, device: torch.device,
+                        where: str = "") -> NotEnoughMemory:
+    """The coded error for an exception that :func:`is_out_of_memory` accepts."""
+    device = exception.device if isinstance(exception, WouldNotFit) else device
+    lines = str(exception).strip().splitlines() or [type(exception).__name__]
+    text = re.sub(r"^\[enforce fail[^\]]*\] (err == 0\. )?", "", lines[0]).rstrip(".")
+    return NotEnoughMemory(where=where, device=device, subject=subject, amounts=text)
+
+
+class MemoryGuard(TorchDispatchMode):
+    """While active, an operator whose new results would not fit raises WouldNotFit instead of running.
+
+    Works for every caller below it, the user's code included, without running anything twice: sizes
+    come from the operator's shape rule on meta tensors, and only for factories and operators on at
+    least a mebibyte, where a result can be large. Values, random streams and autograd are untouched.
+    """
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if not func._schema.is_mutable and not func.is_view and (
+                not tensors or sum(_bytes(x) for x in tensors) >= 1 << 20):
+            self._check(func, args, kwargs, tensors)
+        return func(*args, **kwargs)
+
+    @staticmethod
+    def _check(func: Any, args: tuple, kwargs: dict, tensors: list[torch.Tensor]) -> None:
+        device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu"))
+        if device.type not in ("cpu", "cuda"):
+            return
+        try:
+            meta_args, meta_kwargs = pytree.tree_map_only(torch.Tensor, _as_meta, (args, kwargs))
+            if not tensors or "device" in meta_kwargs:
+                meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
+            meta_kwargs.pop("pin_memory", None)
+            meta_kwargs.pop("generator", None)
+            result = func(*meta_args, **meta_kwargs)
+        except Exception:
+            return  # no shape rule for this operator or these arguments; it runs unchecked
+        needed = sum(_bytes(x) for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor))
+        if needed >= SMALL:
+            free = available_memory(device)
+            if free is not None and needed > free:
+                raise WouldNotFit(needed, free, device)
+
+
+@contextmanager
+def memory_checked(subject: str, device: torch.device, file: Path | None) -> Iterator[None]:
+    """Runs its body under a MemoryGuard; running out of memory, or being about to, raises KW115.
+
+    ``subject`` says for what ("the inputs"), ``file`` is the user's file whose line is shown.
+    """
+    try:
+        with MemoryGuard():
+            yield
+    except Exception as exception:
+        if is_out_of_memory(exception):
+            raise out_of_memory_error(exception, subject, device, where_of(exception, file)) from exception
+        raise
+
+
+def _bytes(x: torch.Tensor) -> int:
+    """Bytes that the elements of ``x`` span in memory (repeated elements, of stride 0, count once)."""
+    if x.layout is not torch.strided or x.numel() == 0:
+        return 0
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return span * x.element_size()
+
+
+def _as_meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")

@@ -1,0 +1,130 @@
+"""One real run of a model, with what PyTorch and the user's code do wrong turned into coded errors."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.errors import ForwardRaised, HiddenState, OutputsUnsupported, describe, place, where_of
+from kernelwright.problem.load import source_file
+from kernelwright.problem.memory import is_out_of_memory, memory_checked
+from kernelwright.problem.record import Problem
+from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import differences, plain_attributes, same, tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one run of the original showed."""
+
+    outputs: Any
+    """The outputs as returned: a tensor, or nested tuples, lists or dicts of tensors."""
+    changed_tensors: tuple[str, ...]
+    """state_dict names of buffers and parameters whose values the run changed, in state_dict order."""
+    cached_attributes: tuple[str, ...]
+    """Plain attributes that the run set to values independent of the inputs: caches, harmless."""
+
+
+def probe_forward(problem: Problem, seed: int = 0) -> Probe:
+    """Construct the model, run it once on its inputs, and look at what it returned and changed.
+
+    Runs it again, on other inputs, only where a plain attribute changed, to tell a cache from state.
+    Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202), OutputsUnsupported
+    (KW203), and what make_model and make_inputs raise.
+    """
+    model = problem.make_model(seed)
+    plain, before = plain_attributes(model), tensors(model)
+    outputs = run_forward(problem, model, problem.make_inputs(seed))
+    check_outputs(outputs, problem)
+    after = plain_attributes(model)
+    changed = differences(plain, after)
+    caches = []
+    if changed:
+        # A cache is the same after another call, and the same in a new model that sees other inputs.
+        other = problem.make_model(seed)
+        other_inputs = problem.make_inputs(seed + 1)
+        run_forward(problem, other, other_inputs)
+        run_forward(problem, model, problem.make_inputs(seed + 1))
+        unstable = set(differences(after, plain_attributes(other))) | set(
+            differences(after, plain_attributes(model)))
+        state = [name for name in changed if name in unstable]
+        if state:
+            where = next((text for name in state if (text := _assignment(problem, name))), "")
+            raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(state))
+        caches = changed
+    now = tensors(model)
+    altered = tuple(name for name in before if name in now and not same(before[name], now[name]))
+    return Probe(outputs, altered, tuple(caches))
+
+
+def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:
+    """``model(*inputs)`` under seed 0 with gradients off. Raises KW114 and KW115."""
+    file = problem.path or source_file(problem.model_class)
+    with memory_checked("the results of forward", problem.device, file):
+        try:
+            with seeded(0), torch.no_grad():
+                return model(*inputs)
+        except Exception as exception:
+            if is_out_of_memory(exception):
+                raise
+            raise ForwardRaised(where=where_of(exception, file), model=problem.class_name,
+                                device=problem.device, exception=describe(exception)) from exception
+
+
+def check_outputs(outputs: Any, problem: Problem) -> None:
+    """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or nested containers of tensors."""
+    found = _unsupported(outputs, "")
+    if found is None and not list(_leaves(outputs)):
+        found = "no tensor at all"
+    if found:
+        raise OutputsUnsupported(where=_forward_place(problem), model=problem.class_name, found=found)
+
+
+def _unsupported(value: Any, position: str) -> str | None:
+    if isinstance(value, torch.Tensor):
+        return None if value.layout is torch.strided else f"a tensor that is not dense{position}"
+    if isinstance(value, (tuple, list)):
+        items = list(enumerate(value))
+    elif isinstance(value, dict):
+        items = list(value.items())
+    else:
+        kind = "None" if value is None else f"an object of type {type(value).__name__}"
+        return f"{kind}{position}"
+    outer = position.removeprefix(" at ")
+    return next((text for key, item in items if (text := _unsupported(item, f" at {outer}[{key!r}]"))), None)
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value
+    return [leaf for item in items for leaf in _leaves(item)]
+
+
+def _assignment(problem: Problem, attribute: str) -> str:
+    """The ``where`` text of the last line that assigns ``self.<attribute>``, outside constructors."""
+    file = problem.path or source_file(problem.model_class)
+    if problem.source is None or file is None:
+        return ""
+    name, line = attribute.rpartition(".")[2], 0
+    for function in ast.walk(ast.parse(problem.source)):
+        if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
+            continue
+        for node in ast.walk(function):
+            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+            for target in targets if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else []:
+                while isinstance(target, ast.Subscript):
+                    target = target.value
+                if isinstance(target, ast.Attribute) and target.attr == name:
+                    line = max(line, node.lineno)
+    return place(Path(file), line) if line else ""
+
+
+def _forward_place(problem: Problem) -> str:
+    code = getattr(problem.model_class.forward, "__code__", None)
+    return place(code.co_filename, code.co_firstlineno) if code else ""

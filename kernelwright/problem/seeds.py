@@ -1,0 +1,32 @@
+"""Running something under a seed without leaving traces in the global random states."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch (all devices), random and, if loaded, numpy; restore their states afterwards."""
+    # numpy is not a dependency: only models that import it can draw from it.
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    # fork_rng would start CUDA contexts on every device; only running ones have a state to keep.
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            if numpy:
+                numpy.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)

@@ -1,0 +1,76 @@
+"""What a module holds besides its graph: copies to compare before and after a run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+_OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook")
+
+
+def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the parameters and buffers by state_dict name; those not yet initialized are left out."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in named
+            if not isinstance(tensor, UninitializedTensorMixin)}
+
+
+def plain_attributes(model: nn.Module) -> dict[str, Any]:
+    """Copies of every module's attributes besides parameters, buffers, submodules and hooks."""
+    found: dict[str, Any] = {}
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name not in _OWN and "_hooks" not in name:
+                found[f"{prefix}.{name}" if prefix else name] = _frozen(value, 0)
+    return found
+
+
+def _frozen(value: Any, depth: int) -> Any:
+    """``value`` copied as far as tensors, numbers and containers go; other objects by identity."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if depth < 4:
+        if isinstance(value, dict):
+            return "dict", {key: _frozen(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return type(value).__name__, [_frozen(item, depth + 1) for item in value]
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
+        return value
+    # Holding the object itself keeps its identity from being reused by another.
+    return "object", _Identity(value)
+
+
+class _Identity:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Names whose values differ, or that only one of the two has, sorted."""
+    missing = object()
+    return sorted(name for name in {**before, **after}
+                  if not same(before.get(name, missing), after.get(name, missing)))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal bit for bit as far as this file copies them; NaN equals NaN."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        if a.shape != b.shape or a.dtype is not b.dtype or a.device != b.device:
+            return False
+        if a.layout is not torch.strided or a.device.type == "meta":
+            return True
+        return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())  # NaN stays NaN
+    if isinstance(a, _Identity) and isinstance(b, _Identity):
+        # An unknown object that was made anew may well be a cache: only another type is a difference.
+        return type(a.value) is type(b.value)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a is b or a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))

@@ -1,0 +1,107 @@
+"""The frozen records that the pipeline hands to its callers, and their JSON form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUse:
+    """A rule that was applied: its name, law, condition and exactness, where, and how often."""
+
+    name: str
+    law: str
+    condition: str
+    exactness: str
+    where: str
+    """The user's line (``file:line: text``) or the module's path; "" where neither is known."""
+    before: str
+    after: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """A kernel of the emitted file and the operators whose work it does."""
+
+    name: str
+    kind: str
+    """loop, region sum or spectral energy."""
+    meaning: str
+    covers: tuple[str, ...]
+    """Operators, as ``name (file:line)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An operator that stays a torch call, and why."""
+
+    operator: str
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations (floating point) and bytes to and from memory of one forward."""
+
+    operations: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Everything that is known of one mode (training or inference) of the model."""
+
+    name: str
+    operators: int
+    """Captured operators that compute something."""
+    replaced: int
+    """How many of them the kernels replace."""
+    rules: tuple[RuleUse, ...]
+    kernels: tuple[KernelUse, ...]
+    kept: tuple[Kept, ...]
+    before: Work
+    after: Work
+    floor_seconds: float
+    """The time that no version can beat on this device: bytes and operations after rewriting, at the peaks."""
+    floor_words: str
+    certificate: Any = None
+    """A verify.Certificate, or None where nothing was checked."""
+    timing: Any = None
+    """A timing.Timing, or None where nothing was timed."""
+    graph: str = ""
+    rewritten: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What ``optimize`` returns.
+
+    source: text of the emitted file. path: where it was written, or None. target: "cpp" or "cuda".
+    module: a live ModelNew with the problem's parameters, or None where it can't run here.
+    notes: plain sentences that the user should read (what was not done, and why).
+    stages: seconds spent in each stage, by name.
+    """
+
+    name: str
+    source: str
+    path: Path | None
+    target: str
+    device: str
+    modes: tuple[Mode, ...]
+    notes: tuple[str, ...] = ()
+    stages: dict[str, float] = field(default_factory=dict)
+    module: Any = None
+
+    @property
+    def certificate(self) -> Any:
+        """The certificate of the mode as constructed."""
+        return self.modes[0].certificate if self.modes else None
+
+    @property
+    def timing(self) -> Any:
+        """The times of the mode as constructed."""
+        return self.modes[0].timing if self.modes else None

@@ -1,0 +1,94 @@
+"""The two measured sections of the report: accuracy (VERIFY) and time (TIME)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kernelwright.report import units
+from kernelwright.report.layout import Page
+from kernelwright.timing import Timing
+from kernelwright.timing.baselines import CANDIDATE
+from kernelwright.verify import Certificate
+
+#: How the candidate is called in the report.
+OURS = "ModelNew"
+
+
+def accuracy(page: Page, certificate: Certificate, title: str) -> None:
+    """The certificate: verdict, errors beside eager's own, what was tried, what was skipped and why."""
+    page.heading(title)
+    if not certificate.passed:
+        page.paragraph("FAILED: " + " ".join(certificate.why), "red")
+    page.table([[OURS, f"{certificate.candidate_error:.2e}"], ["eager", f"{certificate.eager_error:.2e}"]],
+               head=("", "worst error (rms of the error / rms of the output)"))
+    gating = [trial for trial in certificate.trials if trial.gates]
+    kinds = Counter((t.plan.distribution, t.plan.redrawn_parameters) for t in gating)
+    words = [kind + (" with other parameters" if redrawn else "") + (f" ({count})" if count > 1 else "")
+             for (kind, redrawn), count in kinds.items()]
+    passed = sum(trial.passed for trial in gating)
+    page.paragraph(f"{passed} of {units.counted(len(gating), 'trial')} passed: {', '.join(words) or 'none'}",
+                   hanging=4)
+    facts = []
+    if certificate.deterministic is not None:
+        facts.append("repeated calls gave the same bits" if certificate.deterministic
+                     else "repeated calls gave different bits")
+    facts.append("state_dict loads both ways" if certificate.state_copied
+                 else "state_dict does not fit: " + "; ".join(certificate.state_problems))
+    if certificate.uses_randomness:
+        facts.append("the model draws random numbers")
+    if certificate.gradients is not None:
+        facts.append("gradients agree" if certificate.gradients.passed else "gradients differ")
+    page.paragraph("; ".join(facts), hanging=4)
+    if certificate.sampled:
+        page.paragraph("sample: float64 covered two batch entries, which the outputs depend on separately; "
+                       "eager covered the others", hanging=4)
+    for note in dict.fromkeys(note for trial in certificate.trials for note in trial.notes):
+        page.paragraph(f"note: {note}", hanging=4)
+    skipped: dict[str, list[str]] = {}
+    for entry in certificate.skipped:
+        skipped.setdefault(entry.why, []).append(entry.plan.words())
+    for why, plans in skipped.items():
+        page.paragraph(f"skipped ({why}): {'; '.join(plans)}", "yellow", hanging=4)
+
+
+def times(page: Page, timing: Timing, title: str) -> None:
+    """Medians with their spread, ratios with their intervals, and the share of the floor."""
+    page.heading(title)
+    rows, styles = [], []
+    for name, entry in timing.entries.items():
+        ratio = timing.ratios.get(name)
+        share = timing.share_of_floor.get(name)
+        rows.append([
+            OURS if name == CANDIDATE else name,
+            units.seconds(entry.median),
+            f"{units.seconds(entry.lower_quartile)} to {units.seconds(entry.upper_quartile)}",
+            str(entry.repetitions),
+            f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})" + (" tie" if ratio.is_tie() else "")
+            if ratio is not None else "",
+            f"{100 * share:.3g} %" if share is not None else "",
+        ])
+        styles.append(("green",) if name == CANDIDATE else ())
+    page.table(rows, head=("", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit"),
+               styles=styles)
+    for name, why in timing.failures.items():
+        page.paragraph(f"{name}: no time, {why}", "yellow", hanging=4)
+    if timing.compile_seconds is not None and not timing.failures:
+        page.paragraph(f"torch.compile took {units.seconds(timing.compile_seconds)} to compile", "dim")
+    for name in timing.below_floor:
+        page.paragraph(f"{OURS if name == CANDIDATE else name} is faster than the limit: the limit or this time "
+                       "cannot be right", "yellow", hanging=4)
+    for name, entry in timing.entries.items():
+        if entry.note:
+            page.paragraph(f"{OURS if name == CANDIDATE else name}: {entry.note}", "yellow", hanging=4)
+
+
+def speed_sentence(timing: Timing) -> str:
+    """``41.2x as fast as eager (40.1 to 42.3), 12x as fast as torch.compile (...)``; "" without ratios."""
+    parts = []
+    for name, ratio in timing.ratios.items():
+        spread = f"{ratio.low:.2f} to {ratio.high:.2f}"
+        if ratio.is_tie():
+            parts.append(f"ties with {name} ({ratio.value:.2f}x, {spread})")
+        else:
+            parts.append(f"{ratio.value:.2f}x as fast as {name} ({spread})")
+    return ", ".join(parts)

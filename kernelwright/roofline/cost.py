@@ -1,0 +1,76 @@
+"""What a graph costs on a device: the larger of arithmetic and memory time, summed over its operators.
+
+This is the model that decides whether a rewrite pays. It assumes that pointwise operators fuse with
+a neighbour, so that they cost half of their traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelwright.ir.node import Node, walk
+from kernelwright.roofline.devices import Device
+
+# The share of the float32 peak that library convolutions and products reach, and our spectral kernels.
+_LIBRARY_EFFICIENCY = 0.7
+_SPECTRAL_EFFICIENCY = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations and least bytes of a graph or node."""
+
+    operations: int
+    bytes: int
+
+
+def node_work(node: Node) -> Work:
+    """Operations of a node, and the bytes that it reads and writes by itself."""
+    if node.kind in ("leaf", "view"):
+        return Work(0, 0)
+    return Work(node.operator.operations(node), node.bytes + sum(i.bytes for i in node.inputs))
+
+
+def node_seconds(node: Node, device: Device) -> float:
+    """Estimated time of a node: launch, plus the larger of arithmetic and memory."""
+    work = node_work(node)
+    if node.kind in ("leaf", "view"):
+        return 0.0
+    peak = device.float64 if node.dtype == "float64" and node.op != "channel_energy" else device.float32_matmul
+    share = 0.3 if node.kind == "pointwise" else 1.0
+    if node.op == "convolution":
+        peak = max(peak, device.tf32) * _LIBRARY_EFFICIENCY
+    elif node.op == "channel_energy":
+        peak *= _SPECTRAL_EFFICIENCY
+    memory = work.bytes / device.read * (0.5 if node.kind == "pointwise" else 1.0)
+    return max(work.operations / peak, memory) + share * device.launch_seconds
+
+
+def graph_seconds(roots: Iterable[Node], device: Device) -> float:
+    """Estimated time of everything below the roots."""
+    return sum(node_seconds(node, device) for node in walk(roots))
+
+
+def graph_work(roots: Iterable[Node]) -> Work:
+    """Operations and bytes as the operators stand, each reading and writing memory by itself."""
+    works = [node_work(n) for n in walk(roots)]
+    return Work(sum(w.operations for w in works), sum(w.bytes for w in works))
+
+
+def least_bytes(roots: Iterable[Node]) -> int:
+    """Bytes that any version must move: every leaf in use read once, every result written once."""
+    roots = list(roots)
+    leaves = sum(n.bytes for n in walk(roots) if n.kind == "leaf" and n.op not in ("constant", "literal"))
+    return leaves + sum(r.bytes for r in dict.fromkeys(roots))
+
+
+def floor(roots: Iterable[Node], device: Device) -> tuple[float, str]:
+    """The time that no version of this graph can beat on the device, in seconds, and how it comes about."""
+    roots = list(roots)
+    moved = least_bytes(roots) / device.memory_peak
+    contractions = sum(node_work(n).operations for n in walk(roots) if n.kind == "linear")
+    computed = contractions / device.best_arithmetic(tf32=any(n.op == "convolution" for n in walk(roots)))
+    if computed > moved:
+        return computed, "arithmetic of the contractions that remain, on the fastest units"
+    return moved, "every tensor in use read once and every result written once, at the memory's peak"

@@ -1,0 +1,142 @@
+"""Every option and environment variable, with its default and its effect, in one table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from kernelwright.errors import InvalidOption, OutputExists, OutputFolderUnusable, UnsupportedVersion
+
+MINIMUM_PYTHON = (3, 11)
+MINIMUM_TORCH = (2, 11)
+
+
+def _option(default: Any, effect: str, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"effect": effect, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run was asked to do. Raises InvalidOption (KW403) for a value that an option does not take."""
+
+    target: str = _option("auto", "Language of the kernels; auto is cuda where PyTorch sees a CUDA device, "
+                          "else cpp.", ("auto", "cpp", "cuda"))
+    """Language of the kernels."""
+    precision: str = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
+                             "float32 accuracy everywhere.", ("match", "strict"))
+    """Accuracy policy, measured against float64."""
+    effort: str = _option("normal", "How many schedules are measured: quick takes the model's first choice, "
+                          "thorough many.", ("quick", "normal", "thorough"))
+    """How much time tuning may take."""
+    force: bool = _option(False, "Replace an output file that exists already.")
+    """Overwrite the output."""
+    quiet: bool = _option(False, "Print no progress on stderr; errors are still printed.")
+    """No progress."""
+    json: bool = _option(False, "Print one JSON document on stdout instead of text.")
+    """Machine-readable output."""
+    output: Path | None = _option(  # noqa: RUF009 (as its neighbours)
+        None, "The emitted file; by default NAME_new.py beside the problem.")
+    """Path of the emitted file, or None for the default."""
+    seed: int = _option(0, "Seed of the first parameters and inputs; checks use further seeds after it.")
+    """First seed, 0 <= seed < 2**63."""
+    threads: int | None = _option(None, "CPU threads for kernels and the reference; by default, PyTorch's.")
+    """Number of CPU threads, at least 1, or None for PyTorch's own number."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value, choices = getattr(self, option.name), option.metadata["choices"]
+            if choices and value not in choices:
+                raise _invalid(option.name, value, " or ".join(choices), option.default)
+            if isinstance(option.default, bool) and not isinstance(value, bool):
+                raise _invalid(option.name, value, "True or False", option.default)
+        if isinstance(self.output, str):
+            object.__setattr__(self, "output", Path(self.output))
+        if self.output is not None and (not isinstance(self.output, Path) or self.output.suffix != ".py"):
+            raise _invalid("output", self.output, "the path of a file ending in .py", "NAME_new.py")
+        if not _is_integer(self.seed) or not 0 <= self.seed < 2**63:
+            raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
+        if self.threads is not None and (not _is_integer(self.threads) or not 1 <= self.threads <= 4096):
+            raise _invalid("threads", self.threads, "a whole number from 1 to 4096", "PyTorch's number")
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings as a JSON-ready dictionary."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        return values | {"output": str(self.output) if self.output else None}
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:
+    return InvalidOption(option=f"--{option}", value=repr(value), choices=choices, default=default)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariable:
+    """A variable that is read from the environment: name, default in words, effect."""
+
+    name: str
+    default: str
+    effect: str
+
+    def read(self) -> str | None:
+        """The variable's value now, or None where it is unset or empty."""
+        return os.environ.get(self.name) or None
+
+
+KERNELWRIGHT_CACHE = EnvironmentVariable(
+    "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
+    "Folder for compiled kernels, measured peaks and tracebacks.")
+CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
+NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
+NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
+ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, NVCC, NO_COLOR)
+
+
+def cache_folder() -> Path:
+    """The folder for compiled kernels and measurements; not created here.
+
+    KERNELWRIGHT_CACHE, else XDG_CACHE_HOME/kernelwright (if that variable is an absolute path, as its
+    specification asks), else ~/.cache/kernelwright.
+    """
+    own = KERNELWRIGHT_CACHE.read()
+    if own:
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(shared) if os.path.isabs(shared) else Path.home() / ".cache"
+    return base / "kernelwright"
+
+
+def colour_allowed(stream: TextIO) -> bool:
+    """Whether text on ``stream`` may be coloured: a terminal, and NO_COLOR is unset or empty."""
+    return NO_COLOR.read() is None and stream.isatty()
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Check that the emitted file may be written to ``path``, without writing anything.
+
+    Raises OutputFolderUnusable (KW401) or OutputExists (KW402).
+    """
+    folder = path.parent
+    problem = ("does not exist" if not folder.exists() else "is a file" if not folder.is_dir()
+               else "" if os.access(folder, os.W_OK | os.X_OK) else "may not be written to")
+    if problem:
+        raise OutputFolderUnusable(folder=folder, problem=problem, file=path.name)
+    if path.exists() and (path.is_dir() or not force):
+        raise OutputExists(file=path)
+
+
+def check_versions(torch_version: str, python: tuple[int, ...] = tuple(sys.version_info[:3])) -> None:
+    """Raise UnsupportedVersion (KW304) for a Python or PyTorch older than the minimum.
+
+    ``torch_version`` is ``torch.__version__``; suffixes such as ``+cu130`` do not matter.
+    """
+    release = tuple(int(part) for part in torch_version.split("+")[0].split(".")[:2])
+    for package, found, minimum in (("Python", python, MINIMUM_PYTHON), ("PyTorch", release, MINIMUM_TORCH)):
+        if tuple(found[:2]) < minimum:
+            raise UnsupportedVersion(package=package, found=".".join(map(str, found)),
+                                     needed=".".join(map(str, minimum)))

@@ -1,0 +1,256 @@
+"""What a candidate is timed against: the model in eager mode and under torch.compile, and the floor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.roofline.devices import processor_name
+from kernelwright.timing.clock import Times, measure, ratio
+from kernelwright.timing.statistics import Ratio
+from kernelwright.verify.flatten import tensors_of
+from kernelwright.verify.plain import plain
+
+EAGER, COMPILED, CANDIDATE = "eager", "torch.compile", "candidate"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times by entry, ratios over the candidate, and what no honest time can beat. All times in seconds.
+
+    ``failures`` gives the reason for each baseline without a time. ``ratios`` holds each other entry over the
+    candidate. ``share_of_floor`` is floor / median by entry: 1 is the machine's limit. ``below_floor`` names
+    entries faster than the floor: their time, or the floor, cannot be right. ``compile_seconds`` is the first
+    call under torch.compile.
+    """
+
+    entries: dict[str, Times]
+    ratios: dict[str, Ratio]
+    failures: dict[str, str] = field(default_factory=dict)
+    floor_seconds: float | None = None
+    share_of_floor: dict[str, float] = field(default_factory=dict)
+    below_floor: tuple[str, ...] = ()
+    compile_seconds: float | None = None
+    device: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def sentence(self) -> str:
+        """Say the result in words."""
+        parts = [found.sentence() for found in self.ratios.values()]
+        parts += [f"{name}: no time ({why})." for name, why in self.failures.items()]
+        parts += [f"{name} is below the floor of {self.floor_seconds:.3g} s." for name in self.below_floor]
+        return " ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, with the sentence."""
+        entries = {name: times.to_json() for name, times in self.entries.items()}
+        return {**plain(self), "entries": entries, "sentence": self.sentence()}
+
+
+@dataclass(frozen=True)
+class CompiledBaseline:
+    """The model under torch.compile: ``call`` after its first successful call, or the reason for none."""
+
+    call: Callable[[], object] | None
+    reason: str
+    seconds: float
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception, so that no compiler stage takes it for one of its own failures."""
+
+
+def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
+    """Return a callable that runs ``module(*inputs)`` under no_grad, as this field's harnesses do."""
+
+    def call() -> object:
+        with torch.no_grad():
+            return module(*inputs)
+
+    return call
+
+
+def compiled_baseline(
+    model: nn.Module, inputs: Sequence[Any], *, limit_seconds: float = 120.0, **options: Any
+) -> CompiledBaseline:
+    """Compile ``model`` with ``torch.compile(model, **options)`` and call it once.
+
+    Compilation happens in this process. In the main thread it is interrupted after ``limit_seconds``; in
+    other threads the limit is checked afterwards. Never raises an Exception: the reason is in the result.
+    """
+    started = time.perf_counter()
+    reason = ""
+    call: Callable[[], object] | None = None
+    try:
+        with _limit(limit_seconds):
+            torch._dynamo.reset()
+            call = module_callable(torch.compile(model, **options), inputs)
+            call()
+            _synchronize(inputs)
+    except _OutOfTime:
+        reason = f"compilation took longer than {limit_seconds:g} s"
+    except Exception as error:  # any failure of the compiler is a result
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]
+    seconds = time.perf_counter() - started
+    if not reason and seconds > limit_seconds:
+        reason = f"compilation took {seconds:.0f} s, more than {limit_seconds:g} s"
+    if reason:
+        torch._dynamo.reset()
+        return CompiledBaseline(None, reason, seconds)
+    return CompiledBaseline(call, "", seconds)
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise _OutOfTime inside the block after ``seconds``; without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def expired(signum: int, frame: object) -> None:
+        raise _OutOfTime
+
+    previous = signal.signal(signal.SIGALRM, expired)
+    began = time.monotonic()
+    earlier, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        if earlier:  # somebody else's alarm goes on
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, earlier - (time.monotonic() - began)), interval)
+
+
+def time_model(
+    model: nn.Module,
+    candidate: Callable[..., object] | None,
+    inputs: Sequence[Any],
+    *,
+    device: torch.device | str,
+    floor_seconds: float | None = None,
+    budget_seconds: float = 10.0,
+    repetitions: int | None = None,
+    compile_limit_seconds: float = 120.0,
+    with_compile: bool = True,
+    others: Mapping[str, Callable[..., object]] | None = None,
+    fresh_inputs: Callable[[], object] | None = None,
+    flush_cache: bool = True,
+) -> Timing:
+    """Time eager, torch.compile, ``candidate`` and ``others`` (modules by name) on the same inputs.
+
+    ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
+    ``budget_seconds`` is for measuring; compilation has ``compile_limit_seconds``. Modules stay in the
+    mode in which they are. Raises what the model or the candidate raises.
+    """
+    callables = {EAGER: module_callable(model, inputs)}
+    failures: dict[str, str] = {}
+    compile_seconds = None
+    if with_compile:
+        compiled = compiled_baseline(model, inputs, limit_seconds=compile_limit_seconds)
+        compile_seconds = compiled.seconds
+        if compiled.call is None:
+            failures[COMPILED] = compiled.reason
+        else:
+            callables[COMPILED] = compiled.call
+    if candidate is not None:
+        callables[CANDIDATE] = module_callable(candidate, inputs)
+    for name, module in (others or {}).items():
+        callables[name] = module_callable(module, inputs)
+    entries = measure(
+        callables,
+        device=device,
+        repetitions=repetitions,
+        budget_seconds=budget_seconds,
+        flush_cache=flush_cache,
+        fresh_inputs=fresh_inputs,
+    )
+    return summarize(
+        entries,
+        device=device,
+        floor_seconds=floor_seconds,
+        failures=failures,
+        compile_seconds=compile_seconds,
+    )
+
+
+def summarize(
+    entries: dict[str, Times],
+    *,
+    device: torch.device | str,
+    floor_seconds: float | None = None,
+    failures: dict[str, str] | None = None,
+    compile_seconds: float | None = None,
+) -> Timing:
+    """Make the `Timing` record of measured entries."""
+    target = entries.get(CANDIDATE)
+    ratios = {name: ratio(times, target) for name, times in entries.items() if target and name != CANDIDATE}
+    shares = {name: floor_seconds / times.median for name, times in entries.items()} if floor_seconds else {}
+    # The median's own interval must lie below: noise alone does not accuse anybody.
+    below = tuple(n for n, t in entries.items() if floor_seconds and t.interval[1] < floor_seconds)
+    return Timing(
+        entries=entries,
+        ratios=ratios,
+        failures=failures or {},
+        floor_seconds=floor_seconds,
+        share_of_floor=shares,
+        below_floor=below,
+        compile_seconds=compile_seconds,
+        device=_device_name(torch.device(device)),
+        versions={
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "cuda": str(torch.version.cuda),
+        },
+        environment=_environment(torch.device(device)),
+    )
+
+
+def _synchronize(inputs: Sequence[Any]) -> None:
+    for device in {t.device for t in tensors_of(list(inputs)) if t.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return processor_name()
+
+
+def _environment(device: torch.device) -> dict[str, str]:
+    """What may move the times: threads, precision flags, load, and the GPU's clocks and throttling."""
+    facts = {"threads": str(torch.get_num_threads()), "float32_matmul": torch.get_float32_matmul_precision()}
+    if hasattr(os, "getloadavg"):
+        facts["load"] = f"{os.getloadavg()[0]:.2f}"
+    if device.type == "cuda":
+        facts["cudnn.allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
+        facts["cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
+        fields = "clocks.sm,clocks.mem,clocks_event_reasons.active,temperature.gpu,power.draw"
+        try:
+            done = subprocess.run(
+                ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"],
+                capture_output=True,
+                text=True,
+                timeout=5,
+                check=True,
+            )
+            lines = done.stdout.strip().splitlines()
+            index = device.index if device.index is not None else torch.cuda.current_device()
+            values = lines[min(index, len(lines) - 1)].split(",")
+            facts |= dict(zip(fields.split(","), (value.strip() for value in values), strict=False))
+        except (OSError, subprocess.SubprocessError, IndexError):
+            facts["clocks"] = "unknown"
+    return facts

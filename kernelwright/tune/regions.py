@@ -1,0 +1,116 @@
+"""Regions: groups of loop kernels that together replace some operators, kept only where they win.
+
+Collapses are not measured here: what they save is not a matter of percents. Fusions are: a region's
+kernels run against the very torch calls that they would replace, on the device, and a region that
+does not win stays with PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernelwright.build.library import build_library
+from kernelwright.codegen.generate import generate, support_text
+from kernelwright.emit.launcher import Launcher, make_launcher
+from kernelwright.ir.node import Node, walk
+from kernelwright.ir.registry import torch_dtype
+from kernelwright.plan.kernels import LoopKernel
+from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.timing.clock import measure
+from kernelwright.tune.budget import Budget
+
+SLOWER = "measured on this device: PyTorch is as fast"
+_WIN = 0.97  # a region must take less than this share of PyTorch's time
+
+
+def regions(plan: Plan) -> list[list[KernelStep]]:
+    """Loop kernels that share a replaced operator, as groups; those with operators that only rules made are left."""
+    groups: list[tuple[set[Node], list[KernelStep]]] = []
+    for step in plan.kernels:
+        covers, steps = set(step.covers), [step]
+        for group in [g for g in groups if g[0] & covers]:
+            groups.remove(group)
+            covers |= group[0]
+            steps = group[1] + steps
+        groups.append((covers, steps))
+    return [steps for covers, steps in groups
+            if all(isinstance(s.kernel, LoopKernel) for s in steps)
+            and all(n.kind != "special" and n.op not in ("contract", "cast") for n in covers)]
+
+
+def losing_regions(plan: Plan, device: torch.device, target: str, budget: Budget) -> dict[Node, str]:
+    """The operators whose region does not win on the device, with the reason."""
+    found = regions(plan)
+    if not found:
+        return {}
+    _, sources = generate([plan], target)
+    by_kernel = {(s.kernel, s.inputs, s.outputs): source for s, source in sources.items()}
+    launchers: dict[KernelStep, Launcher] = {}
+    texts = {s: by_kernel[s.kernel, s.inputs, s.outputs] for steps in found for s in steps}
+    for number, step in enumerate(texts):
+        names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
+        launchers[step] = make_launcher(f"region_{number}", [step], texts, lambda n: True, names.__getitem__,
+                                        cuda=target == "cuda")
+    definitions = {t.name: t.definition for t in texts.values()}
+    library = build_library("\n\n".join([support_text(texts.values(), target), *definitions.values(),
+                                         *(x.text for x in launchers.values())]), target)
+    lost: dict[Node, str] = {}
+    for steps in found:
+        calls = {"kernels": _kernels(steps, launchers, library, device), "torch": _torch(steps, device)}
+        times = measure(calls, device=device, budget_seconds=budget.tune_seconds / len(found))
+        if times["kernels"].median > _WIN * times["torch"].median:
+            lost |= {n: SLOWER for s in steps for n in s.covers}
+    return lost
+
+
+def _tensor(node: Node, device: torch.device) -> torch.Tensor:
+    if node.dtype == "bool":
+        return torch.rand(node.shape, device=device) > 0.5
+    # Inside (0.5, 1.5): no operator meets a special value, and variances are positive.
+    return torch.rand(node.shape, dtype=torch_dtype(node.dtype), device=device) + 0.5
+
+
+def _kernels(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
+             device: torch.device) -> Callable[[], None]:
+    memory: dict[Node | str, torch.Tensor] = {}
+    for step in steps:
+        for node in (*step.inputs, *step.outputs):
+            memory.setdefault(node, _tensor(node, device))
+        memory.update({name: memory[step.outputs[number]] for number, name in step.buffers})
+    prepared = []
+    for step in steps:
+        launcher = launchers[step]
+        tensors = [memory[a] for a in launcher.arguments]
+        if launcher.workspace_bytes:
+            tensors.append(torch.empty(launcher.workspace_bytes, dtype=torch.uint8, device=device))
+        addresses = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+        prepared.append((getattr(library, launcher.name), addresses, tensors))
+
+    def call() -> None:
+        stream = torch.cuda.current_stream().cuda_stream if device.type == "cuda" else None
+        for function, addresses, _ in prepared:
+            failure = function(addresses, stream)
+            if failure:
+                raise RuntimeError(failure.decode(errors="replace"))
+
+    return call
+
+
+def _torch(steps: Sequence[KernelStep], device: torch.device) -> Callable[[], object]:
+    """The torch calls of the operators that a region replaces."""
+    covers = {n for s in steps for n in s.covers}
+    order = [n for n in walk(covers) if n in covers or (n.kind == "view" and any(i in covers for i in walk([n])))]
+    outer = {i for n in order for i in n.inputs if i not in order}
+    given = {n: n["value"] if n.op == "constant" else _tensor(n, device) for n in outer}
+
+    def call() -> object:
+        values = dict(given)
+        with torch.no_grad():
+            for node in order:
+                values[node] = node.operator.reference(*(values[i] for i in node.inputs), **dict(node.attributes))
+        return values
+
+    return call

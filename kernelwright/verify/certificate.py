@@ -1,0 +1,294 @@
+"""VERIFY: certify a candidate module against the model in float64, beside eager's own error."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.verify.compare import Comparison, Tolerance
+from kernelwright.verify.gradients import check_gradients
+from kernelwright.verify.observe import first_line
+from kernelwright.verify.plain import plain
+from kernelwright.verify.state import State, float64_copy
+from kernelwright.verify.trial import Bench, Refused, Trial, TrialPlan
+
+
+def default_trials(seed: int = 0) -> tuple[TrialPlan, ...]:
+    """The trials in the order in which they tell most, so that a short budget drops the least."""
+    kinds = (
+        ("as given", False),
+        ("normal", True),
+        ("as given", True),
+        ("shifted", False),
+        ("with NaN", False),
+        ("with Inf", False),
+        ("heavy-tailed", False),
+        ("large", False),
+        ("small", True),
+        ("scaled", False),
+        ("sparse", False),
+        ("zeros", False),
+        ("as given", False),
+    )
+    return tuple(TrialPlan(seed + index, kind, redrawn) for index, (kind, redrawn) in enumerate(kinds))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a certification tries.
+
+    ``tolerance`` holds for the problem's own inputs. Derived distributions look for faults, not for digits,
+    and are often badly conditioned: they may have ``derived_multiple`` times eager's error and, where eager
+    has no correct digit, ``derived_noise_units`` times the absolute tolerance. ``repeats`` counts the further
+    candidate calls of the first trial (and one in the second) that must give the same bits.
+    ``sample_axis0`` is for callers who proved that outputs depend on each entry of axis 0 separately: float64
+    then covers a random pair. ``batched_arguments`` says which positional inputs have that axis (by default,
+    those with the first input's size). ``informative`` names distributions that are reported without
+    deciding. ``require_state`` asks that the model's state_dict fits the candidate. ``gradient_inputs`` makes
+    the (small) inputs of the gradient check from a seed.
+    """
+
+    trials: tuple[TrialPlan, ...] = default_trials()
+    budget_seconds: float = 60.0
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    derived_multiple: float = 8.0
+    derived_noise_units: float = 100.0
+    repeats: int = 2
+    poison: bool = True
+    sample_axis0: bool = False
+    batched_arguments: tuple[bool, ...] | None = None
+    informative: frozenset[str] = frozenset()
+    require_state: bool = True
+    check_gradients: bool = False
+    gradient_inputs: Callable[[int], Sequence[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A trial that did not run, and why."""
+
+    plan: TrialPlan
+    why: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict and everything it rests on. ``why`` is empty where passed; times in seconds.
+
+    ``deterministic`` is None where no call was repeated. ``sampled`` says that float64 covered a pair of
+    batch entries only. ``eager_error`` and ``candidate_error`` are the worst relative errors
+    (rms(error)/rms(float64)) over all outputs of the gating trials.
+    """
+
+    passed: bool
+    why: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    skipped: tuple[Skipped, ...]
+    deterministic: bool | None
+    uses_randomness: bool
+    state_copied: bool
+    state_problems: tuple[str, ...]
+    sampled: bool
+    gradients: Comparison | None
+    candidate_error: float
+    eager_error: float
+    seconds: float
+    budget_seconds: float
+    environment: dict[str, str]
+
+    def sentence(self) -> str:
+        """Say the verdict in words."""
+        gating = sum(trial.gates for trial in self.trials)
+        scope = " (float64 on two batch entries, eager for the others)" if self.sampled else ""
+        skipped = f"; {len(self.skipped)} trials did not run" if self.skipped else ""
+        if self.passed:
+            return (
+                f"Passed {gating} trials against float64{scope}: error {self.candidate_error:.2g} of the "
+                f"output's size, eager's {self.eager_error:.2g}{skipped}."
+            )
+        return "Failed: " + " ".join(self.why[:3])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, with the sentence."""
+        return {**plain(self), "sentence": self.sentence()}
+
+
+def certify(
+    make_model: Callable[[], nn.Module],
+    make_candidate: Callable[[], nn.Module],
+    make_inputs: Callable[[int], Sequence[Any]],
+    *,
+    plan: Plan | None = None,
+    make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
+) -> Certificate:
+    """Run ``plan``'s trials and return the certificate.
+
+    ``make_model`` builds the model as PyTorch runs it (eager); ``make_candidate`` the module to be judged, in
+    the same mode and on the same device; ``make_inputs(seed)`` returns the positional inputs on that device,
+    fresh for each seed. ``make_float64(model)`` returns the float64 copy. The candidate gets the model's
+    parameters and buffers by name. Calls run under no_grad; PyTorch's random state is restored.
+
+    A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
+    runs. Raises only what ``make_model`` and ``make_inputs`` raise.
+    """
+    plan = plan or Plan()
+    started = time.perf_counter()
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        return _certify(make_model, make_candidate, make_inputs, plan, make_float64, started)
+
+
+def _certify(
+    make_model: Callable[[], nn.Module],
+    make_candidate: Callable[[], nn.Module],
+    make_inputs: Callable[[int], Sequence[Any]],
+    plan: Plan,
+    make_float64: Callable[[nn.Module], nn.Module],
+    started: float,
+) -> Certificate:
+    model = make_model()
+    try:
+        candidate = make_candidate()
+    except Exception as error:  # a candidate that cannot be built is a verdict
+        why = f"the candidate cannot be constructed: {type(error).__name__}: {first_line(error)}"
+        return _certificate(plan, [], [], None, (), None, [why], started)
+    candidate.train(model.training)
+    original = State.of(model)
+    state_problems = _state_problems(model, candidate, original)
+    why = []
+    if state_problems and plan.require_state:
+        why.append("the model's state does not fit the candidate: " + "; ".join(state_problems[:3]) + ".")
+    try:
+        double: nn.Module | None = make_float64(model)
+    except Exception:  # a model that cannot be copied is compared in strict float32, and the trial says so
+        double = None
+    derived = replace(
+        plan.tolerance,
+        multiple=max(plan.tolerance.multiple, plan.derived_multiple),
+        noise_units=max(plan.tolerance.noise_units, plan.derived_noise_units),
+    )
+    bench = Bench(
+        model,
+        candidate,
+        double,
+        original,
+        make_inputs,
+        plan.tolerance,
+        derived,
+        plan.sample_axis0,
+        plan.batched_arguments,
+        plan.poison,
+    )
+    trials: list[Trial] = []
+    skipped: list[Skipped] = []
+    estimate, budget = 0.0, plan.budget_seconds
+    for trial_plan in plan.trials:
+        left = budget - (time.perf_counter() - started)
+        if trials and estimate > left:
+            skipped.append(
+                Skipped(trial_plan, f"would take about {estimate:.2g} s, {max(0.0, left):.2g} s are left")
+            )
+            continue
+        repeats = plan.repeats if not trials else min(plan.repeats, 1) if len(trials) == 1 else 0
+        result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
+        if isinstance(result, Refused):
+            skipped.append(Skipped(trial_plan, result.why))
+            continue
+        trials.append(result)
+        # The candidate's first call may include a build: neither an estimate nor the budget counts it.
+        again = result.candidate_seconds if result.repeat_seconds is None else result.repeat_seconds
+        build = max(0.0, result.candidate_seconds - again) if len(trials) == 1 else 0.0
+        budget += build
+        once = result.seconds - build - repeats * again
+        estimate = max(0.0, once if len(trials) <= 2 else max(estimate, once))
+        if trials[0].comparison is None:
+            skipped += [Skipped(p, "the candidate did not run at all") for p in plan.trials[len(trials) :]]
+            break
+    gradients = None
+    if plan.check_gradients and trials and trials[0].comparison is not None:
+        gradients = check_gradients(
+            model,
+            candidate,
+            double,
+            (plan.gradient_inputs or make_inputs)(plan.trials[0].seed),
+            original,
+            seed=plan.trials[0].seed,
+            tolerance=plan.tolerance,
+        )
+    original.apply(model)
+    return _certificate(plan, trials, skipped, original, state_problems, gradients, why, started)
+
+
+def _state_problems(model: nn.Module, candidate: nn.Module, original: State) -> tuple[str, ...]:
+    """Say what keeps the model's state_dict from loading into the candidate and back."""
+    problems = list(original.apply(candidate))
+    mine, theirs = set(model.state_dict()), set(candidate.state_dict())
+    problems += [f"{name} is not in the candidate's state_dict" for name in sorted(mine - theirs)]
+    problems += [f"{name} is not in the model's state_dict" for name in sorted(theirs - mine)]
+    return tuple(dict.fromkeys(problems))
+
+
+def _certificate(
+    plan: Plan,
+    trials: list[Trial],
+    skipped: list[Skipped],
+    original: State | None,
+    state_problems: tuple[str, ...],
+    gradients: Comparison | None,
+    why: list[str],
+    started: float,
+) -> Certificate:
+    gating = [trial for trial in trials if trial.gates]
+    for trial in gating:
+        if not trial.passed:
+            parts = list(trial.problems)
+            for comparison in (trial.comparison, trial.against_eager, trial.state):
+                if comparison is not None and not comparison.passed:
+                    parts.append(comparison.sentence())
+            why.append(f"With {trial.plan.words()}: " + "; ".join(parts))
+    if not gating and not why:
+        reasons = "; ".join(dict.fromkeys(s.why for s in skipped)) or "no trial was planned"
+        why.append(f"no trial could run: {reasons}.")
+    if gradients is not None and not gradients.passed:
+        why.append("Gradients: " + gradients.sentence())
+    outputs = [o for t in gating if t.comparison is not None for o in t.comparison.outputs]
+    # Trials in which eager itself has no digits say nothing about anybody's error.
+    telling = [o for o in outputs if not o.is_noise and o.reference_rms]
+    verdicts = [trial.deterministic for trial in trials if trial.deterministic is not None]
+    return Certificate(
+        passed=not why,
+        why=tuple(why),
+        trials=tuple(trials),
+        skipped=tuple(skipped),
+        deterministic=all(verdicts) if verdicts else None,
+        uses_randomness=any(trial.uses_randomness for trial in trials),
+        state_copied=not state_problems,
+        state_problems=state_problems,
+        sampled=any(trial.against_eager is not None for trial in trials),
+        gradients=gradients,
+        candidate_error=max((o.relative for o in telling), default=0.0),
+        eager_error=max((o.eager_relative for o in telling), default=0.0),
+        seconds=time.perf_counter() - started,
+        budget_seconds=plan.budget_seconds,
+        environment=_environment(original),
+    )
+
+
+def _environment(original: State | None) -> dict[str, str]:
+    states = list(original.parameters.values()) if original else []
+    cuda = any(t.is_cuda for t in states)
+    facts = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+    }
+    if cuda:
+        facts["device"] = torch.cuda.get_device_name(states[0].device)
+        facts["cudnn.allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
+    return facts

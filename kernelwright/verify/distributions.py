@@ -1,0 +1,156 @@
+"""Input distributions for checking, each derived from the inputs that the problem itself draws.
+
+A problem's own inputs hide faults: numbers in [0, 1) make ReLU an identity, and long averages of them make
+losses constant. Each distribution here is a function of (tensor, generator) that returns a new tensor of
+the same shape, dtype, device and strides. Only floating tensors are changed; integers (class labels, token
+numbers, offsets) and booleans keep their values, so that they stay valid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelwright.verify.flatten import map_tensors
+
+AS_GIVEN = "as given"
+
+Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A named way to make inputs. ``plants`` says that NaN or Inf are put in; ``meaning`` is for people."""
+
+    name: str
+    meaning: str
+    transform: Transform
+    plants: bool = False
+
+    def apply(self, inputs: Any, seed: int) -> Any:
+        """Return nested ``inputs`` with this distribution in every floating tensor; others are cloned.
+
+        Deterministic for a seed, device and torch version; PyTorch's global random state is not touched.
+        """
+        generators: dict[torch.device, torch.Generator] = {}
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            copied = tensor.detach().clone()
+            if tensor.dtype.is_floating_point and tensor.layout == torch.strided and tensor.numel():
+                if tensor.device not in generators:
+                    generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
+                copied = self.transform(copied, generators[tensor.device])
+            return copied.requires_grad_(tensor.requires_grad)
+
+        return map_tensors(inputs, change)
+
+
+def as_given(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's own values (other seeds through its own factory)."""
+    return tensor
+
+
+def shifted(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values moved down by mean + deviation / 2: both signs, more of them negative."""
+    mean, deviation = _moments(tensor)
+    return tensor.sub_(mean + 0.5 * deviation)
+
+
+def scaled(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values times 8."""
+    return tensor.mul_(8)
+
+
+def small(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values times 2**-12, where absolute tolerances see nothing."""
+    return tensor.mul_(2.0**-12)
+
+
+def normal(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Standard normal values."""
+    return tensor.normal_(generator=generator)
+
+
+def large(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal values of deviation 1000: a softmax without its maximum overflows."""
+    return tensor.normal_(generator=generator).mul_(1e3)
+
+
+def heavy_tailed(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Laplace-like values with rare outliers (one in 1024, at least one) a hundred times as large."""
+    sign = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+    tensor.exponential_(generator=generator).mul_(torch.sign(sign))
+    outlier = sign.uniform_(0, 1, generator=generator) < 1 / 1024
+    tensor[outlier] *= 100
+    one = _positions(tensor, 1, generator)[0]
+    tensor[one] = 100.0
+    return tensor
+
+
+def sparse(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal values, nine of ten exactly zero: ties, zero rows, empty tiles."""
+    keep = torch.empty_like(tensor).uniform_(0, 1, generator=generator) < 0.1
+    return tensor.normal_(generator=generator).mul_(keep)
+
+
+def zeros(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """All zeros."""
+    return tensor.zero_()
+
+
+def with_nan(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values with NaN at up to three places of one entry of axis 0."""
+    for position in _positions(tensor, 3, generator):
+        tensor[position] = math.nan
+    return tensor
+
+
+def with_infinity(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values with +Inf and, where there is room, -Inf in one entry of axis 0."""
+    for position, value in zip(_positions(tensor, 2, generator), (math.inf, -math.inf), strict=False):
+        tensor[position] = value
+    return tensor
+
+
+def _moments(tensor: torch.Tensor) -> tuple[float, float]:
+    """Mean and deviation from at most a million values (enough for a shift, cheap for a gigabyte)."""
+    flat = tensor.as_strided((tensor.numel(),), (1,)) if tensor.is_contiguous() else tensor.flatten()
+    flat = flat[:: max(1, flat.numel() // (1 << 20))].double()
+    return float(flat.mean()), float(flat.std(correction=0))
+
+
+def _positions(tensor: torch.Tensor, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
+    """Up to ``count`` distinct random positions, all in one entry of axis 0 (the others stay clean)."""
+    if tensor.dim() == 0:
+        return [()]
+
+    def draw(size: int) -> int:
+        return int(torch.randint(size, (1,), generator=generator, device=tensor.device))
+
+    entry = draw(tensor.shape[0])
+    found: dict[tuple[int, ...], None] = {}
+    for _ in range(count):
+        found[(entry, *(draw(size) for size in tensor.shape[1:]))] = None
+    return list(found)
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    d.name: d
+    for d in (
+        Distribution(AS_GIVEN, "the problem's own inputs, drawn with another seed", as_given),
+        Distribution("shifted", "moved down to both signs", shifted),
+        Distribution("scaled", "times 8", scaled),
+        Distribution("small", "times 2**-12", small),
+        Distribution("normal", "standard normal", normal),
+        Distribution("large", "normal of deviation 1000", large),
+        Distribution("heavy-tailed", "exponential of random sign with rare outliers", heavy_tailed),
+        Distribution("sparse", "nine of ten values zero", sparse),
+        Distribution("zeros", "all zeros", zeros),
+        Distribution("with NaN", "NaN planted in one entry", with_nan, plants=True),
+        Distribution("with Inf", "+Inf and -Inf planted in one entry", with_infinity, plants=True),
+    )
+}

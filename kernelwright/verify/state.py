@@ -1,0 +1,191 @@
+"""The state of a module: parameters, buffers and plain tensor attributes; copying, re-drawing, float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from kernelwright.verify.flatten import map_tensors, tensors_of
+
+_MODULE_FIELDS = frozenset(vars(nn.Module()))
+
+
+def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+    """Yield (owner, attribute, path) of the attributes that hold tensors without being registered."""
+    for prefix, owner in module.named_modules():
+        for name, value in vars(owner).items():
+            if name in _MODULE_FIELDS or not isinstance(value, (torch.Tensor, list, tuple, dict)):
+                continue
+            if tensors_of(value):
+                yield owner, name, f"{prefix}.{name}" if prefix else name
+
+
+@dataclass
+class State:
+    """A copy of a module's state by path. Parameters are left out where ``parameters=False`` was asked."""
+
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: nn.Module, *, parameters: bool = True, owned: bool = True) -> State:
+        """Take ``module``'s state; with ``owned`` the tensors are copies, otherwise the module's own."""
+        take = (lambda t: t.detach().clone()) if owned else (lambda t: t.detach())
+        state = cls(
+            {name: take(p) for name, p in module.named_parameters()} if parameters else {},
+            {name: take(b) for name, b in module.named_buffers()},
+        )
+        for owner, name, path in plain_attributes(module):
+            value = getattr(owner, name)
+            state.attributes[path] = _cloned(value) if owned else value
+        return state
+
+    def names(self) -> set[str]:
+        """All paths of parameters and buffers."""
+        return set(self.parameters) | set(self.buffers)
+
+    @torch.no_grad()
+    def apply(self, module: nn.Module) -> tuple[str, ...]:
+        """Write this state into ``module`` by path, in place, converting dtypes and devices.
+
+        Returns a sentence for each parameter or buffer that ``module`` lacks or has in another shape. Plain
+        attributes are set only where ``module`` has them already.
+        """
+        problems = []
+        targets = dict(module.named_parameters()) | dict(module.named_buffers())
+        for name, value in (*self.parameters.items(), *self.buffers.items()):
+            target = targets.get(name)
+            if target is None:
+                problems.append(f"{name} does not exist")
+            elif target.shape != value.shape:
+                problems.append(f"{name} has shape {tuple(target.shape)} instead of {tuple(value.shape)}")
+            else:
+                target.copy_(value)
+        for owner, name, path in list(plain_attributes(module)):
+            if path in self.attributes:
+                setattr(owner, name, _like(getattr(owner, name), self.attributes[path]))
+        return tuple(problems)
+
+    def tracked(self) -> dict[str, Any]:
+        """Buffers and plain attributes by path: what a forward call may update."""
+        return {**self.buffers, **self.attributes}
+
+
+def _cloned(value: Any) -> Any:
+    return map_tensors(value, lambda t: t.detach().clone().requires_grad_(t.requires_grad and t.is_leaf))
+
+
+def _like(present: Any, value: Any) -> Any:
+    """A copy of ``value`` in the floating dtype and on the device of what is there now."""
+    there = tensors_of(present)
+    if not there:
+        return _cloned(value)
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        model = there[0]
+        both_float = tensor.dtype.is_floating_point and model.dtype.is_floating_point
+        return tensor.detach().to(device=model.device, dtype=model.dtype if both_float else None, copy=True)
+
+    return map_tensors(value, convert)
+
+
+@torch.no_grad()
+def redraw(module: nn.Module, seed: int) -> None:
+    """Draw other parameters in place, deterministically for ``seed``, near the scale of the present ones.
+
+    Each parameter moves by normal noise of half its own deviation; constant ones (a norm's weight of ones, a
+    bias of zeros) by a quarter of their magnitude, or of 1 where they are zero, so that a candidate that
+    assumes the constructor's values is found. Running means and variances change likewise; variances stay
+    positive. Other buffers (masks, tables) are left.
+    """
+    generators: dict[torch.device, torch.Generator] = {}
+
+    def noise(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device not in generators:
+            generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
+        return torch.empty_like(tensor).normal_(generator=generators[tensor.device])
+
+    for _, parameter in sorted(module.named_parameters()):
+        if parameter.dtype.is_floating_point and parameter.numel():
+            deviation = float(parameter.std(correction=0))
+            size = float(parameter.abs().mean())
+            step = 0.5 * deviation if deviation > 1e-6 * size else 0.25 * (size or 1.0)
+            if math.isfinite(step):
+                parameter.add_(noise(parameter), alpha=step)
+    for name, buffer in sorted(module.named_buffers()):
+        if name.rpartition(".")[2] == "running_mean" and buffer.dtype.is_floating_point:
+            buffer.add_(noise(buffer), alpha=0.25)
+        elif name.rpartition(".")[2] == "running_var" and buffer.dtype.is_floating_point:
+            buffer.mul_(noise(buffer).mul_(0.25).exp_())
+
+
+class _InFloat64(TorchFunctionMode):
+    """Turns requests for float32 into requests for float64, so that no step of a float64 copy is narrower.
+
+    A model may say ``x.float()``, ``dtype=torch.float32`` or hold a float32 constant; each would throw half
+    of the digits away that the reference is there for.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.float:
+            return args[0].double()
+        name = getattr(func, "__name__", "")
+        in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
+
+        def widen(value: Any) -> Any:
+            if value is torch.float32:
+                return torch.float64
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and not in_place:
+                return value.double() if name not in ("double", "to", "__get__") else value
+            if type(value) in (list, tuple):
+                return type(value)(widen(item) for item in value)
+            return value
+
+        return func(*(widen(a) for a in args), **{k: widen(v) for k, v in (kwargs or {}).items()})
+
+
+def float64_copy(module: nn.Module) -> nn.Module:
+    """Return a deep copy with float64 parameters, buffers and plain floating attributes, same mode.
+
+    Raises what ``copy.deepcopy`` raises for modules that cannot be copied.
+    """
+    copied = copy.deepcopy(module).double()
+    for owner, name, _ in list(plain_attributes(copied)):
+        widened = map_tensors(getattr(owner, name), lambda t: t.double() if t.dtype.is_floating_point else t)
+        setattr(owner, name, widened)
+    return copied
+
+
+def widened(arguments: Any) -> Any:
+    """Return float64 copies of the floating tensors in ``arguments`` and clones of the others."""
+    return map_tensors(
+        arguments, lambda t: t.detach().to(torch.float64 if t.dtype.is_floating_point else t.dtype, copy=True)
+    )
+
+
+def call_in_float64(module: nn.Module, arguments: Any) -> Any:
+    """Call a float64 module on ``arguments`` (from `widened`) with float64 as the default dtype.
+
+    The caller chooses the gradient mode. Raises what the module raises.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _InFloat64():
+            return module(*arguments)
+    finally:
+        torch.set_default_dtype(default)

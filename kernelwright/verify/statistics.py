@@ -1,0 +1,212 @@
+"""Error statistics of one output against its float64 reference, in blocks so that no output is too large.
+
+Every figure comes from one walk over the three tensors. A tensor of any rank is seen as (A, B, rest) with
+A = size of axis 0 and B = size of axis 1, because errors are also taken per slice along these two axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+#: Elements taken at a time; about ten float64 temporaries of this size live at once.
+BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 24}
+#: Axes with more slices than this have no statistics per slice (their vectors would be outputs themselves).
+MOST_SLICES = 1 << 20
+#: How close a finite value must be where float32 eager and float64 disagree on finiteness (overflow).
+LOOSE = 1e-3
+
+
+@dataclass
+class SliceSums:
+    """Sums of squares for every slice along one axis: float64 vectors on the comparing device."""
+
+    axis: int
+    elements: int  # per slice
+    error: torch.Tensor
+    eager_error: torch.Tensor
+    reference: torch.Tensor
+
+
+@dataclass
+class Statistics:
+    """What one walk over (candidate, eager, reference) found. Errors are absolute, against the reference."""
+
+    elements: int = 0
+    compared: int = 0  # elements finite in all three
+    worst_absolute: float = 0.0
+    eager_worst_absolute: float = 0.0
+    square_error: float = 0.0
+    eager_square_error: float = 0.0
+    square_reference: float = 0.0
+    failing: int = 0
+    eager_failing: int = 0
+    worst_units: float = 0.0  # error / (atol + rtol |reference|)
+    eager_worst_units: float = 0.0
+    worst_index: tuple[int, ...] = ()
+    at_worst: tuple[float, float, float] = (0.0, 0.0, 0.0)  # reference, candidate, eager
+    misplaced: int = 0  # NaN or Inf not where it belongs
+    first_misplaced: tuple[int, ...] = ()
+    at_misplaced: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    slices: list[SliceSums] = field(default_factory=list)
+
+
+def _blocks(shape: tuple[int, int, int], limit: int) -> Iterator[tuple[slice, slice, slice]]:
+    a, b, rest = shape
+    step_rest = max(1, min(rest, limit))
+    step_b = max(1, min(b, limit // step_rest)) if step_rest == rest else 1
+    step_a = max(1, min(a, limit // (step_rest * step_b))) if step_rest == rest and step_b == b else 1
+    for i in range(0, a, step_a):
+        for j in range(0, b, step_b):
+            for k in range(0, rest, step_rest):
+                yield (
+                    slice(i, min(a, i + step_a)),
+                    slice(j, min(b, j + step_b)),
+                    slice(k, min(rest, k + step_rest)),
+                )
+
+
+def three_axes(shape: torch.Size | tuple[int, ...]) -> tuple[int, int, int]:
+    """Return ``shape`` as (axis 0, axis 1, all others); missing axes have size 1."""
+    sizes = tuple(shape)
+    return (sizes[0] if sizes else 1, sizes[1] if len(sizes) > 1 else 1, math.prod(sizes[2:]))
+
+
+def _part(tensor: torch.Tensor, where: tuple[slice, slice, slice], device: torch.device) -> torch.Tensor:
+    """One block of ``tensor`` as float64 (a, b, rest) on ``device``; only the block is copied."""
+    if tensor.dim() == 0:
+        tensor = tensor.reshape(1, 1, 1)
+    elif tensor.dim() == 1:
+        tensor = tensor[where[0]].reshape(-1, 1, 1)
+    else:
+        tensor = tensor[where[0], where[1]]
+        tensor = tensor.reshape(tensor.shape[0], tensor.shape[1], -1)[:, :, where[2]]
+    return tensor.to(device=device, dtype=torch.float64)
+
+
+def _kind(values: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf."""
+    kind = torch.isnan(values).to(torch.int8)
+    kind += 2 * torch.isposinf(values).to(torch.int8)
+    kind += 3 * torch.isneginf(values).to(torch.int8)
+    return kind
+
+
+def _index(
+    flat: int, where: tuple[slice, slice, slice], block: torch.Size, shape: torch.Size
+) -> tuple[int, ...]:
+    rest_size = block[2]
+    k = flat % rest_size + where[2].start
+    j = flat // rest_size % block[1] + where[1].start
+    i = flat // (rest_size * block[1]) + where[0].start
+    if len(shape) < 3:
+        return (i, j)[: len(shape)]
+    tail: list[int] = []
+    for size in reversed(shape[2:]):
+        tail.append(k % size)
+        k //= size
+    return (i, j, *reversed(tail))
+
+
+def measure_error(
+    candidate: torch.Tensor,
+    eager: torch.Tensor,
+    reference: torch.Tensor,
+    *,
+    atol: float,
+    rtol: float,
+    exact_kind: bool = True,
+) -> Statistics:
+    """Return the statistics of three real floating tensors of one shape (any strides, dtypes, devices).
+
+    ``reference`` is float64 as a rule. NaN and Inf must stand where eager and reference agree that they do;
+    where these two disagree (float32 overflowed) either is accepted. With ``exact_kind=False`` any
+    non-finite value may stand for any other. Comparing happens on the candidate's device.
+    """
+    shape = candidate.shape
+    device = candidate.device
+    statistics = Statistics(elements=candidate.numel())
+    if candidate.numel() == 0:
+        return statistics
+    axes = three_axes(shape)
+    for axis in range(min(2, len(shape))):
+        if axes[axis] <= MOST_SLICES:
+            zero = torch.zeros(axes[axis], dtype=torch.float64, device=device)
+            statistics.slices.append(
+                SliceSums(axis, candidate.numel() // axes[axis], zero, zero.clone(), zero.clone())
+            )
+    for where in _blocks(axes, BLOCK_ELEMENTS.get(device.type, 1 << 18)):
+        c, e, r = (_part(tensor, where, device) for tensor in (candidate, eager, reference))
+        _add_block(statistics, c, e, r, where, shape, candidate.dtype, atol, rtol, exact_kind)
+    return statistics
+
+
+def _add_block(
+    statistics: Statistics,
+    c: torch.Tensor,
+    e: torch.Tensor,
+    r: torch.Tensor,
+    where: tuple[slice, slice, slice],
+    shape: torch.Size,
+    dtype: torch.dtype,
+    atol: float,
+    rtol: float,
+    exact_kind: bool,
+) -> None:
+    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(r.to(dtype))
+    everything = bool(usable.all())
+    if not everything:
+        bad = _misplaced(c, e, r, dtype, atol, exact_kind)
+        count = int(bad.sum())
+        if count:
+            if not statistics.misplaced:
+                flat = int(bad.flatten().to(torch.uint8).argmax())
+                statistics.first_misplaced = _index(flat, where, c.shape, shape)
+                statistics.at_misplaced = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
+            statistics.misplaced += count
+        # Zeros leave every sum and maximum below as it is.
+        c, e, r = (torch.where(usable, t, torch.zeros_like(t)) for t in (c, e, r))
+        statistics.compared += int(usable.sum())
+    else:
+        statistics.compared += c.numel()
+    error, eager_error = (c - r).abs_(), (e - r).abs_()
+    allowed = r.abs().mul_(rtol).add_(atol)
+    units, eager_units = error / allowed, eager_error / allowed
+    flat = int(units.argmax())
+    worst = float(units.flatten()[flat])
+    if worst > statistics.worst_units or not statistics.worst_index:
+        statistics.worst_units = max(worst, statistics.worst_units)
+        statistics.worst_index = _index(flat, where, c.shape, shape)
+        statistics.at_worst = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
+    statistics.eager_worst_units = max(statistics.eager_worst_units, float(eager_units.max()))
+    statistics.failing += int((units > 1).sum())
+    statistics.eager_failing += int((eager_units > 1).sum())
+    statistics.worst_absolute = max(statistics.worst_absolute, float(error.max()))
+    statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, float(eager_error.max()))
+    squares = (error.square_(), eager_error.square_(), r * r)
+    statistics.square_error += float(squares[0].sum())
+    statistics.eager_square_error += float(squares[1].sum())
+    statistics.square_reference += float(squares[2].sum())
+    for sums in statistics.slices:
+        others = (1, 2) if sums.axis == 0 else (0, 2)
+        for total, part in zip((sums.error, sums.eager_error, sums.reference), squares, strict=True):
+            total[where[sums.axis]] += part.sum(others)
+
+
+def _misplaced(
+    c: torch.Tensor, e: torch.Tensor, r: torch.Tensor, dtype: torch.dtype, atol: float, exact_kind: bool
+) -> torch.Tensor:
+    """Elements whose finiteness is wrong: a boolean tensor."""
+    kind_c, kind_e, kind_r = _kind(c), _kind(e), _kind(r.to(dtype))
+    if not exact_kind:
+        kind_c, kind_e, kind_r = (kind.clamp(max=1) for kind in (kind_c, kind_e, kind_r))
+    near_r = (c - r).abs() <= atol + LOOSE * r.abs()
+    near_e = (c - e).abs() <= atol + LOOSE * e.abs()
+    # Where the two agree on a finite value, the size of the error is judged elsewhere.
+    agree = kind_e == kind_r
+    as_reference = (kind_c == kind_r) & ((kind_c != 0) | agree | near_r)
+    as_eager = (kind_c == kind_e) & ((kind_c != 0) | agree | near_e)
+    return ~(as_reference | as_eager)

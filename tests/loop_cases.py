@@ -1,0 +1,639 @@
+"""Small LoopKernels over every schedule, with inputs and float64 expected values.
+
+``cases()`` lists them. The targets' tests generate, build and run each, and compare with
+``case.expected()``. Outputs are allocated with ``case.output_sizes`` elements, zero filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan, prod
+
+import torch
+
+from kernelwright.codegen.loop_evaluator import evaluate, required_output_sizes
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+
+
+@dataclass(frozen=True)
+class LoopCase:
+    """A kernel, the element counts of its inputs and the tolerance of its float32 result.
+
+    ``tolerance`` bounds |value - expected| / (|expected| + scale), with scale the root mean square of
+    the finite expected values. ``edit`` may plant special values into the inputs.
+    """
+
+    name: str
+    kernel: LoopKernel
+    input_sizes: tuple[int, ...]
+    tolerance: float = 2e-6
+    edit: Callable[[list[torch.Tensor]], None] | None = field(default=None, compare=False)
+
+    @property
+    def output_sizes(self) -> list[int]:
+        """Element counts of the outputs."""
+        return required_output_sizes(self.kernel)
+
+    def inputs(self) -> list[torch.Tensor]:
+        """Flat input tensors of the kernel's dtypes, the same on every call."""
+        generator = torch.Generator().manual_seed(sum(map(ord, self.name)))
+        result = []
+        for size, name in zip(self.input_sizes, self.kernel.input_dtypes, strict=True):
+            dtype = getattr(torch, name)
+            if dtype.is_floating_point:
+                result.append(torch.randn(size, generator=generator, dtype=dtype))
+            elif dtype == torch.bool:
+                result.append(torch.rand(size, generator=generator) < 0.5)
+            else:
+                result.append(torch.randint(-5, 6, (size,), generator=generator).to(dtype))
+        if self.edit is not None:
+            self.edit(result)
+        return result
+
+    def expected(self) -> list[torch.Tensor]:
+        """Flat outputs in float64 (integers and booleans in their own dtype)."""
+        return evaluate(self.kernel, self.inputs())
+
+    def mismatch(self, outputs: Sequence[torch.Tensor]) -> str | None:
+        """None if ``outputs`` (flat, on the CPU) agree with ``expected()``, else what is wrong."""
+        tolerance = 1e-13 if self.kernel.compute == "float64" else self.tolerance
+        for number, (value, expected) in enumerate(zip(outputs, self.expected(), strict=True)):
+            where = f"{self.name}, output {number}"
+            if not expected.is_floating_point():
+                if not torch.equal(value, expected):
+                    return f"{where}: {(value != expected).sum()} of {value.numel()} differ"
+                continue
+            value = value.double()
+            finite = torch.isfinite(expected)
+            same = (value == expected) | (torch.isnan(value) & torch.isnan(expected))
+            if not same[~finite].all():
+                bad = int((~finite & ~same).nonzero()[0])
+                return f"{where}: element {bad} is {value[bad]}, expected {expected[bad]}"
+            if not finite.any():
+                continue
+            scale = expected[finite].square().mean().sqrt() + 1e-30
+            error = (value - expected).abs() / (expected.abs() + scale)
+            error = torch.where(finite, error.nan_to_num(nan=inf), torch.zeros(()))
+            if error.max() > tolerance:
+                bad = int(error.argmax())
+                return (
+                    f"{where}: element {bad} is {value[bad]}, expected {expected[bad]}"
+                    f" (error {error.max():.2e}, tolerance {tolerance:.1e})"
+                )
+        return None
+
+
+def call(function: str, *arguments: Expression | float) -> Apply:
+    """An Apply whose number arguments become constants."""
+    return Apply(
+        function, tuple(a if not isinstance(a, int | float) else Constant(float(a)) for a in arguments)
+    )
+
+
+def load(
+    buffer: int, *strides: int, offset: int = 0, guards: Sequence[Guard] = (), otherwise: float = 0.0
+) -> Load:
+    """A Load at ``offset + sum(strides * axes)``."""
+    return Load(buffer, Index(tuple(strides), offset), tuple(guards), otherwise)
+
+
+def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides."""
+    return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
+
+
+def kernel_of(
+    outer: Sequence[int],
+    row: Sequence[int],
+    *,
+    reductions: Sequence[tuple[str, Expression]] = (),
+    row_stores: Sequence[Store] = (),
+    outer_stores: Sequence[Store] = (),
+    inputs: Sequence[str] = ("float32",),
+    outputs: Sequence[str] = ("float32",),
+    compute: str = "float32",
+) -> LoopKernel:
+    """A LoopKernel with its tuples made."""
+    return LoopKernel(
+        tuple(outer),
+        tuple(row),
+        tuple(Reduction(*r) for r in reductions),
+        tuple(row_stores),
+        tuple(outer_stores),
+        tuple(inputs),
+        tuple(outputs),
+        compute,
+    )
+
+
+def store(buffer: int, strides: Sequence[int], expression: Expression, offset: int = 0) -> Store:
+    """A Store at ``offset + sum(strides * axes)``."""
+    return Store(buffer, Index(tuple(strides), offset), expression)
+
+
+def cases() -> list[LoopCase]:
+    """Every case; names are unique and valid identifiers."""
+    return [
+        *pointwise_cases(),
+        *row_cases(),
+        *column_cases(),
+        *window_cases(),
+        *matrix_cases(),
+        *special_cases(),
+    ]
+
+
+def pointwise_cases() -> list[LoopCase]:
+    result = []
+
+    def add(
+        name,
+        sizes,
+        expression,
+        inputs,
+        strides=None,
+        offset=0,
+        dtypes=None,
+        output="float32",
+        compute="float32",
+        tolerance=2e-6,
+    ):
+        strides = contiguous(sizes) if strides is None else strides
+        dtypes = dtypes or (compute,) * len(inputs)
+        made = kernel_of(
+            sizes,
+            (),
+            outer_stores=[store(0, strides, expression, offset)],
+            inputs=dtypes,
+            outputs=(output,),
+            compute=compute,
+        )
+        result.append(LoopCase(f"pointwise_{name}", made, tuple(inputs), tolerance))
+
+    x3 = load(0, *contiguous((7, 11, 13)))
+    add(
+        "contiguous",
+        (7, 11, 13),
+        call("gelu_erf", call("add", x3, load(1, *contiguous((7, 11, 13))))),
+        (1001, 1001),
+    )
+    add("double", (7, 11, 13), call("tanh", x3), (1001,), output="float64", compute="float64")
+    add(
+        "channel_bias",
+        (3, 5, 6, 7),
+        call("relu", call("add", load(0, 210, 42, 7, 1), load(1, 0, 1, 0, 0))),
+        (630, 5),
+    )
+    add("row_vector", (70, 33), call("mul", load(0, 33, 1), call("sigmoid", load(1, 0, 1))), (70 * 33, 33))
+    add("transposed", (37, 41), call("exp", load(0, 1, 37)), (37 * 41,))
+    add("scalar", (1000,), call("sub", load(0, 1), load(1, 0)), (1000, 1))
+    add("one_point", (), call("square", load(0)), (1,))
+    add("ones", (1, 5, 1, 1, 9, 1), call("neg", load(0, 45, 9, 9, 9, 1, 1)), (45,))
+    add("empty", (3, 0, 5), call("neg", load(0, 0, 5, 1)), (1,))
+    add("slice", (9, 10), call("abs", load(0, 40, 2, offset=3)), (9 * 40,), (30, 3), 5)
+    add("flip", (6, 19), call("selu", load(0, 19, -1, offset=18)), (6 * 19,))
+    add("large", (3, 300, 131), call("mish", load(0, 300 * 131, 131, 1)), (3 * 300 * 131,))
+    add(
+        "pad",
+        (2, 9, 22),
+        load(
+            0,
+            5 * 17,
+            17,
+            1,
+            offset=-2 * 17 - 3,
+            otherwise=-1.5,
+            guards=[Guard(Index((0, 1, 0), -2), 5), Guard(Index((0, 0, 1), -3), 17)],
+        ),
+        (2 * 5 * 17,),
+    )
+    # Two guarded loads of different windows (a concatenation along the last axis).
+    left = load(0, 9, 1, guards=[Guard(Index((0, 1), 0), 9)])
+    right = load(1, 8, 1, offset=-9, guards=[Guard(Index((0, 1), -9), 8)])
+    add("concatenate", (15, 17), call("add", left, right), (15 * 9, 15 * 8))
+    # A guard on the merged position of two axes.
+    add(
+        "diagonal_guard",
+        (12, 15),
+        load(0, 1, 1, offset=-4, guards=[Guard(Index((1, 1), -4), 13)], otherwise=2.0),
+        (13,),
+    )
+    add("strided_guard", (5, 16), load(0, 20, 2, offset=-5, guards=[Guard(Index((0, 2), -5), 20)]), (100,))
+    add("downward_guard", (5, 16), load(0, 20, -3, offset=30, guards=[Guard(Index((0, -3), 30), 20)]), (100,))
+    add(
+        "always_outside",
+        (4, 5),
+        load(0, 0, 1, offset=-9, guards=[Guard(Index((0, 1), -9), 3)], otherwise=7.0),
+        (3,),
+    )
+    mask = call("logical_and", load(1, 1), call("gt", load(0, 1), 0.25))
+    add(
+        "where",
+        (515,),
+        call("where", mask, load(0, 1), load(2, 1)),
+        (515, 515, 515),
+        dtypes=("float32", "bool", "int64"),
+    )
+    add("to_bool", (515,), call("le", load(0, 1), 0.0), (515,), output="bool")
+    add("to_int64", (515,), call("round", call("mul", load(0, 1), 10.0)), (515,), output="int64")
+    add("int32", (130,), call("add", load(0, 1), 1.0), (130,), dtypes=("int32",), output="int32")
+    add("double_input", (130,), call("add", load(0, 1), 1.0), (130,), dtypes=("float64",))
+    shared = call("tanh", x3)
+    made = kernel_of(
+        (7, 11, 13),
+        (),
+        outer_stores=[
+            store(0, (143, 13, 1), shared),
+            store(1, (1, 7, 77), call("sub", 1.0, call("square", shared))),
+        ],
+        outputs=("float32", "float32"),
+    )
+    result.append(LoopCase("pointwise_two_outputs", made, (1001,)))
+    return result
+
+
+def softmax_parts(x: Load) -> tuple[list[tuple[str, Expression]], Expression]:
+    """Reductions and the row expression of softmax."""
+    shifted = call("exp", call("sub", x, Reduced(0)))
+    return [("max", x), ("sum", shifted)], call("div", shifted, Reduced(1))
+
+
+def normalised(x: Load, number: int = 0, epsilon: float = 1e-5) -> Expression:
+    """(x - mean) / sqrt(variance + epsilon)."""
+    return call(
+        "mul", call("sub", x, Reduced(number, 0)), call("rsqrt", call("add", Reduced(number, 1), epsilon))
+    )
+
+
+def row_cases() -> list[LoopCase]:
+    result = []
+
+    def add(name, kernel, inputs, tolerance=2e-6, edit=None):
+        result.append(LoopCase(f"row_{name}", kernel, tuple(inputs), tolerance, edit))
+
+    for rows, length in ((9, 67), (3, 1), (2, 40000), (300, 256)):
+        x = load(0, length, 1)
+        reductions, value = softmax_parts(x)
+        add(
+            f"softmax_{rows}_{length}",
+            kernel_of((rows,), (length,), reductions=reductions, row_stores=[store(0, (length, 1), value)]),
+            (rows * length,),
+        )
+        affine = call("add", call("mul", normalised(x), load(1, 0, 1)), load(2, 0, 1))
+        add(
+            f"layer_norm_{rows}_{length}",
+            kernel_of(
+                (rows,),
+                (length,),
+                reductions=[("moments", x)],
+                row_stores=[store(0, (length, 1), affine)],
+                inputs=("float32",) * 3,
+            ),
+            (rows * length, length, length),
+            1e-5,
+        )
+    x = load(0, 53, 1)
+    everything = [
+        ("sum", x),
+        ("max", x),
+        ("min", call("square", x)),
+        ("moments", call("add", x, 1.0)),
+        ("logsumexp", x),
+        ("sum", call("square", call("sub", x, Reduced(1)))),
+        ("sum", call("abs", x)),
+    ]
+    stores = [
+        store(n, (1, 0), value)
+        for n, value in enumerate(
+            [
+                Reduced(0),
+                Reduced(1),
+                Reduced(2),
+                Reduced(3, 0),
+                Reduced(3, 1),
+                Reduced(4),
+                call("sqrt", Reduced(5)),
+                call("div", Reduced(6), Reduced(3, 1)),
+            ]
+        )
+    ]
+    for compute in ("float32", "float64"):
+        add(
+            f"everything_{compute}",
+            kernel_of(
+                (31,),
+                (53,),
+                reductions=everything,
+                outer_stores=stores,
+                inputs=(compute,),
+                outputs=(compute,) * 8,
+                compute=compute,
+            ),
+            (31 * 53,),
+            1e-5,
+        )
+    for kind in ("sum", "max", "min", "logsumexp", "moments"):
+        stores = [store(0, (0,), Reduced(0)), store(0, (0,), Reduced(0, 1 if kind == "moments" else 0), 1)]
+        add(
+            f"all_{kind}",
+            kernel_of((), (100003,), reductions=[(kind, call("tanh", load(0, 1)))], outer_stores=stores),
+            (100003,),
+        )
+    # Group normalisation: rows of two axes that merge, the affine along the first of them.
+    sizes = (2, 3, 4, 30)
+    x = load(0, *contiguous(sizes))
+    value = call("add", call("mul", normalised(x), load(1, 0, 4, 1, 0)), load(2, 0, 4, 1, 0))
+    add(
+        "group_norm",
+        kernel_of(
+            sizes[:2],
+            sizes[2:],
+            reductions=[("moments", x)],
+            row_stores=[store(0, contiguous(sizes), value)],
+            inputs=("float32",) * 3,
+        ),
+        (720, 12, 12),
+        1e-5,
+    )
+    # Batch normalisation: the outer axis lies between the row axes.
+    x = load(0, 35, 5 * 35, 1)
+    add(
+        "batch_moments",
+        kernel_of(
+            (5,),
+            (6, 35),
+            reductions=[("moments", x)],
+            outer_stores=[store(0, (1, 0, 0), Reduced(0)), store(1, (1, 0, 0), Reduced(0, 1))],
+            outputs=("float32",) * 2,
+        ),
+        (6 * 5 * 35,),
+        1e-5,
+    )
+    add(
+        "batch_norm",
+        kernel_of(
+            (5,),
+            (6, 35),
+            reductions=[("moments", x)],
+            row_stores=[store(0, (35, 175, 1), normalised(x))],
+            outer_stores=[store(1, (1, 0, 0), Reduced(0))],
+            outputs=("float32",) * 2,
+        ),
+        (6 * 5 * 35,),
+        1e-5,
+    )
+    add(
+        "far_mean",
+        kernel_of(
+            (3,),
+            (5000,),
+            reductions=[("moments", load(0, 5000, 1))],
+            outer_stores=[store(0, (1, 0), Reduced(0, 1))],
+        ),
+        (15000,),
+        2e-4,
+        lambda inputs: inputs[0].add_(300.0),
+    )
+    add(
+        "strided",
+        kernel_of(
+            (7, 3),
+            (20,),
+            reductions=[("sum", load(0, 180, 1, 9))],
+            outer_stores=[store(0, (3, 1, 0), Reduced(0))],
+        ),
+        (7 * 180,),
+    )
+    add(
+        "guarded",
+        kernel_of(
+            (6,),
+            (25,),
+            reductions=[("max", load(0, 20, 1, offset=-2, guards=[Guard(Index((0, 1), -2), 20)]))],
+            outer_stores=[store(0, (1, 0), Reduced(0))],
+        ),
+        (120,),
+    )
+    add(
+        "mean_of_gelu",
+        kernel_of(
+            (17,),
+            (129,),
+            reductions=[("sum", call("gelu_tanh", call("add", load(0, 129, 1), load(1, 0, 1))))],
+            outer_stores=[store(0, (1, 0), call("mul", Reduced(0), 1 / 129))],
+            inputs=("float32",) * 2,
+        ),
+        (17 * 129, 129),
+    )
+    add(
+        "logsumexp_chain",
+        kernel_of(
+            (17,),
+            (129,),
+            reductions=[("logsumexp", load(0, 129, 1))],
+            outer_stores=[store(0, (1, 0), call("mish", Reduced(0)))],
+            row_stores=[store(1, (129, 1), call("sub", load(0, 129, 1), Reduced(0)))],
+            outputs=("float32",) * 2,
+        ),
+        (17 * 129,),
+    )
+    add(
+        "count_bool",
+        kernel_of(
+            (4,),
+            (77,),
+            reductions=[("sum", load(0, 77, 1))],
+            outer_stores=[store(0, (1, 0), Reduced(0))],
+            inputs=("bool",),
+            outputs=("int64",),
+        ),
+        (4 * 77,),
+    )
+    add(
+        "long_sum",
+        kernel_of(
+            (2,),
+            (300001,),
+            reductions=[("sum", load(0, 300001, 1))],
+            outer_stores=[store(0, (1, 0), Reduced(0))],
+        ),
+        (600002,),
+        2e-7,
+        lambda inputs: inputs[0].abs_(),
+    )
+    return result
+
+
+def column_cases() -> list[LoopCase]:
+    result = []
+
+    def add(name, kernel, inputs, tolerance=2e-6):
+        result.append(LoopCase(f"column_{name}", kernel, tuple(inputs), tolerance))
+
+    for rows, columns in ((33, 70), (1, 5), (257, 300), (4001, 3)):
+        x = load(0, 1, columns)
+        for kind in ("sum", "max", "min", "logsumexp", "moments"):
+            stores = [
+                store(0, (1, 0), Reduced(0)),
+                store(1, (1, 0), Reduced(0, 1 if kind == "moments" else 0)),
+            ]
+            add(
+                f"{kind}_{rows}_{columns}",
+                kernel_of(
+                    (columns,),
+                    (rows,),
+                    reductions=[(kind, call("mul", x, 1.5))],
+                    outer_stores=stores,
+                    outputs=("float32",) * 2,
+                ),
+                (rows * columns,),
+                1e-5,
+            )
+    sizes = (3, 10, 36)
+    x = load(0, 360, 1, 36)
+    reductions, value = softmax_parts(x)
+    add(
+        "softmax",
+        kernel_of((3, 36), (10,), reductions=reductions, row_stores=[store(0, (360, 1, 36), value)]),
+        (1080,),
+    )
+    add(
+        "instance_affine",
+        kernel_of(
+            (3, 36),
+            (10,),
+            reductions=[("moments", x)],
+            inputs=("float32",) * 2,
+            row_stores=[store(0, (360, 1, 36), call("mul", normalised(x), load(1, 0, 0, 1)))],
+        ),
+        (1080, 10),
+        1e-5,
+    )
+    add(
+        "double",
+        kernel_of(
+            (3, 36),
+            (10,),
+            reductions=[("logsumexp", x), ("sum", call("exp", call("sub", x, Reduced(0))))],
+            outer_stores=[store(0, (36, 1, 0), Reduced(0)), store(1, (36, 1, 0), Reduced(1))],
+            inputs=("float64",),
+            outputs=("float64",) * 2,
+            compute="float64",
+        ),
+        (prod(sizes),),
+    )
+    add(
+        "bias_gradient",
+        kernel_of(
+            (6, 8),
+            (5, 7),
+            reductions=[("sum", load(0, 8, 1, 7 * 48, 48))],
+            outer_stores=[store(0, (8, 1, 0, 0), Reduced(0))],
+        ),
+        (5 * 7 * 48,),
+    )
+    return result
+
+
+def window_cases() -> list[LoopCase]:
+    result = []
+
+    def add(name, kind, batch, size, kernel, stride, padding, prologue=None, dilation=1, inputs=()):
+        rank = len(size)
+        out = tuple(
+            (n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+            for n, k in zip(size, kernel, strict=True)
+        )
+        inner = contiguous(size)
+        guards = []
+        for axis in range(rank):
+            strides = [0] * (1 + 2 * rank)
+            strides[1 + axis], strides[1 + rank + axis] = stride, dilation
+            guards.append(Guard(Index(tuple(strides), -padding), size[axis]))
+        index = (prod(size), *(stride * s for s in inner), *(dilation * s for s in inner))
+        x = Load(
+            0,
+            Index(index, -padding * sum(inner)),
+            tuple(guards) if padding else (),
+            -inf if kind == "max" else 0.0,
+        )
+        value = x if prologue is None else prologue(x, rank)
+        outer = (batch, *out)
+        scale = Reduced(0) if kind == "max" else call("mul", Reduced(0), 1 / prod(kernel))
+        made = kernel_of(
+            outer,
+            kernel,
+            reductions=[(kind, value)],
+            inputs=("float32",) * (1 + len(inputs)),
+            outer_stores=[store(0, (*contiguous(outer), *(0,) * rank), scale)],
+        )
+        result.append(LoopCase(f"window_{name}", made, (batch * prod(size), *inputs)))
+
+    def affine(x, rank):
+        place = (1,) + (0,) * (2 * rank)
+        return call("relu", call("add", call("mul", x, load(1, *place)), load(2, *place)))
+
+    add("max_2x2", "max", 3, (10, 38), (2, 2), 2, 0)
+    add("max_2x2_affine", "max", 3, (10, 38), (2, 2), 2, 0, affine, inputs=(3, 3))
+    add("max_3x3", "max", 4, (11, 43), (3, 3), 2, 1)
+    add("average_3x3", "sum", 4, (11, 43), (3, 3), 1, 1)
+    add("max_1d", "max", 5, (101,), (4,), 3, 2)
+    add("max_dilated", "max", 2, (90,), (3,), 1, 2, dilation=2)
+    add("max_3d", "max", 3, (6, 7, 24), (2, 3, 2), 2, 0)
+    add("average_3d", "sum", 3, (6, 7, 24), (3, 3, 3), 2, 1)
+    add("average_wide", "sum", 2, (40, 40), (11, 11), 2, 5)
+    return result
+
+
+def matrix_cases() -> list[LoopCase]:
+    result = []
+    for m, n, k in ((5, 7, 130), (16, 128, 64), (1, 3, 5)):
+        both = call("mul", load(0, k, 0, 1), load(1, 0, k, 1))
+        outer = call("mul", load(0, k, 0, 1), load(1, 0, 1, n))
+        for name, product in (("dot", both), ("outer", outer)):
+            value = call("relu", call("add", Reduced(0), load(2, 0, 1, 0)))
+            made = kernel_of(
+                (m, n),
+                (k,),
+                reductions=[("sum", product)],
+                inputs=("float32",) * 3,
+                outer_stores=[store(0, (n, 1, 0), value)],
+            )
+            result.append(LoopCase(f"matrix_{name}_{m}_{n}_{k}", made, (m * k, n * k, n)))
+    return result
+
+
+def special_cases() -> list[LoopCase]:
+    """NaN and infinities in every reduction, in rows, in columns and in split rows."""
+    result = []
+    plants = [[nan], [inf], [-inf], [inf, -inf], [inf, nan], [-inf, nan], []]
+    for name, length, row_major in (("rows", 37, True), ("columns", 37, False), ("split", 40000, True)):
+        count = len(plants) + 2
+
+        def edit(inputs, length=length, row_major=row_major, count=count):
+            x = inputs[0].view(count, length) if row_major else inputs[0].view(length, count).t()
+            for row, values in enumerate(plants):
+                for place, value in enumerate(values):
+                    x[row, (length // 2 + 11 * place + 3 * row) % length] = value
+            x[count - 2] = -inf
+            x[count - 1] = nan
+
+        strides = (length, 1) if row_major else (1, count)
+        x = load(0, *strides)
+        for kind in ("sum", "max", "min", "logsumexp", "moments"):
+            parts = (0, 1) if kind == "moments" else (0,)
+            stores = [store(part, (1, 0), Reduced(0, part)) for part in parts]
+            made = kernel_of(
+                (count,),
+                (length,),
+                reductions=[(kind, x)],
+                outer_stores=stores,
+                outputs=("float32",) * len(parts),
+            )
+            result.append(LoopCase(f"special_{kind}_{name}", made, (count * length,), 1e-5, edit))
+        reductions, value = softmax_parts(x)
+        made = kernel_of((count,), (length,), reductions=reductions, row_stores=[store(0, strides, value)])
+        result.append(LoopCase(f"special_softmax_{name}", made, (count * length,), edit=edit))
+    return result

@@ -1,0 +1,144 @@
+"""The device table, and the machine that `doctor` measures."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernelwright.roofline import doctor as doctor_module
+from kernelwright.roofline.devices import (
+    A100_80,
+    GENERIC_CUDA,
+    H100,
+    H200,
+    ROWS,
+    Device,
+    current_device,
+    device_from_properties,
+    named_device,
+    processor_name,
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("row", [*ROWS.values(), GENERIC_CUDA], ids=lambda row: row.name)
+def test_rows_are_consistent(row: Device) -> None:
+    assert row.copy <= row.read <= row.memory_peak
+    assert row.float32_matmul <= row.float32 < row.tf32 < row.bfloat16
+    assert Device.from_json(json.loads(json.dumps(row.to_json()))) == row
+
+
+def test_rows_are_found_by_name() -> None:
+    assert named_device("NVIDIA H200") is H200 and named_device("nvidia  h200") is H200
+    assert named_device("NVIDIA H100 80GB HBM3") is H100
+    assert named_device("NVIDIA Nonesuch") is None
+    assert (H200.read, H200.copy, H200.cores) == (4.38e12, 4.25e12, 132)
+
+
+def test_best_arithmetic_is_the_fastest_unit_that_keeps_the_accuracy() -> None:
+    assert H200.best_arithmetic() == pytest.approx(8.36e14 / 3)
+    assert H200.best_arithmetic(tf32=True) == 3.9e14
+    assert H200.best_arithmetic(torch.float64) == 6.7e13
+    assert H200.best_arithmetic(torch.bfloat16) == 8.36e14
+
+
+def test_rows_refuse_nonsense() -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        replace(H200, read=0.0)
+    with pytest.raises(ValueError, match="kind"):
+        replace(H200, kind="abacus")
+    with pytest.raises(ValueError, match="CPU and for CUDA"):
+        current_device("meta")
+
+
+def test_a_row_from_properties_is_near_the_known_one() -> None:
+    properties = SimpleNamespace(
+        name="NVIDIA A100-SXM4-80GB",
+        multi_processor_count=108,
+        clock_rate=1410000,
+        memory_clock_rate=1593000,
+        memory_bus_width=5120,
+        major=8,
+        minor=0,
+        L2_cache_size=40 << 20,
+    )
+    made = device_from_properties(properties)
+    for rate in ("memory_peak", "read", "copy", "float32", "bfloat16", "float64"):
+        assert getattr(made, rate) == pytest.approx(getattr(A100_80, rate), rel=0.1), rate
+    bare = device_from_properties(SimpleNamespace(name="unknown"))
+    assert bare.memory_peak == GENERIC_CUDA.memory_peak and bare.cores == GENERIC_CUDA.cores
+
+
+def test_the_cpu_is_measured_once_and_cached(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = current_device("cpu")
+    assert row.kind == "cpu" and row.name == processor_name() and row.cores == torch.get_num_threads()
+    assert 1e8 < row.read < 1e13 and 1e8 < row.float32 < 1e15 and 0 < row.launch_seconds < 1e-2
+    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: pytest.fail("measured again"))
+    started = time.perf_counter()
+    assert current_device(torch.device("cpu")) == row and current_device("cpp") == row
+    assert time.perf_counter() - started < 0.2
+    (path,) = (cache / "peaks").iterdir()  # nothing temporary is left
+    path.write_text(path.read_text()[:50])
+    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(row, read=1.0))
+    assert current_device("cpu").read == 1.0  # a damaged file counts as none
+
+
+def test_measuring_again_only_raises_the_peaks(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(H200, kind="cpu", read=5.0, copy=4.0, launch_seconds=2.0)
+    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: made)
+    assert doctor_module.measured_cpu() == made
+    made = replace(made, read=3.0, copy=9.0, launch_seconds=1.0)
+    again = doctor_module.measured_cpu(refresh=True)
+    assert (again.read, again.copy, again.launch_seconds) == (5.0, 9.0, 1.0)
+    assert doctor_module.measured_cpu() == again
+
+
+def test_the_key_holds_the_thread_count(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        doctor_module, "measure_cpu", lambda name, threads: replace(H200, kind="cpu", cores=threads)
+    )
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
+        assert doctor_module.measured_cpu().cores == threads
+    assert len(list((cache / "peaks").iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache / "file").write_text("")
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(cache / "file"))
+    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
+    assert doctor_module.measured_cpu().read == H200.read
+
+
+def test_the_report(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
+    monkeypatch.setenv("PATH", str(cache))
+    monkeypatch.setattr(doctor_module, "compiler_version", lambda name: "not found")
+    machine = doctor_module.doctor()
+    text = machine.text()
+    assert torch.__version__ in text and "read 4380 GB/s" in text and "No C++ compiler" in text
+    assert json.loads(json.dumps(machine.to_json()))["devices"][0]["kind"] == "cpu"
+
+
+def test_compilers_are_found_with_their_versions(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "clang++"
+    fake.write_text("#!/bin/sh\necho Some heading\necho clang version 17.0.6\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert doctor_module.compiler_version("clang++") == f"clang version 17.0.6 ({fake})"
+    assert doctor_module.compiler_version("no-such-compiler") == "not found"
+
+
+def test_without_a_gpu_cuda_is_the_generic_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert current_device("cuda") is GENERIC_CUDA

@@ -1,0 +1,279 @@
+"""The C++ loop kernels and scalar functions against PyTorch in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from math import inf, nan
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loop_cases import LoopCase, call, cases, kernel_of, load, store
+
+from kernelwright.codegen.cpp.loops import generate
+from kernelwright.codegen.cpp.support import snippets
+from kernelwright.codegen.source import KernelSource
+from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.plan.expressions import Apply, Constant
+
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fopenmp",
+    "-std=c++17",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+]
+
+
+def build(sources: list[KernelSource], folder, name: str) -> ctypes.CDLL:
+    """Compile kernels into one library; every kernel is also exported as ``run_NAME``."""
+    text = snippets({snippet for source in sources for snippet in source.support})
+    for source in sources:
+        text += "\n" + source.definition
+        signature = source.definition.split("static const char* ")[1].split("{")[0].strip()
+        arguments = signature[signature.index("(") :]
+        passed = ", ".join(part.split()[-1].lstrip("*") for part in arguments.strip("()").split(","))
+        text += f'extern "C" const char* run_{source.name}{arguments} {{ return {source.name}({passed}); }}\n'
+    path = folder / f"{name}.cpp"
+    path.write_text(text)
+    library = path.with_suffix(".so")
+    done = subprocess.run(["g++", *FLAGS, str(path), "-o", str(library)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(library))
+
+
+def launch(library: ctypes.CDLL, source: KernelSource, tensors: list[torch.Tensor]) -> None:
+    """Run a kernel on inputs then outputs."""
+    workspace = torch.full((source.workspace_bytes + 256,), 255, dtype=torch.uint8)
+    address = -(-workspace.data_ptr() // 256) * 256
+    function = getattr(library, f"run_{source.name}")
+    function.restype = ctypes.c_char_p
+    message = function(*(ctypes.c_void_p(t.data_ptr()) for t in tensors), ctypes.c_void_p(address))
+    assert message is None, message
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """Case name to its library and source: two translation units, compiled side by side."""
+    folder = tmp_path_factory.mktemp("loops")
+    sources = [generate(case.kernel, case.name) for case in CASES]
+    halves = [sources[::2], sources[1::2]]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda n: build(halves[n], folder, f"half{n}"), range(2)))
+    return {
+        source.name: (library, source) for library, half in zip(built, halves, strict=True) for source in half
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_evaluator(case: LoopCase, libraries) -> None:
+    library, source = libraries[case.name]
+    inputs = case.inputs()
+    outputs = [
+        torch.zeros(size, dtype=getattr(torch, dtype))
+        for size, dtype in zip(case.output_sizes, case.kernel.output_dtypes, strict=True)
+    ]
+    launch(library, source, [*inputs, *outputs])
+    problem = case.mismatch(outputs)
+    assert problem is None, problem
+
+
+# Arguments beyond the first, and bounds in units of the last place (of |value| + floor * |x|).
+PARAMETERS = {
+    "leaky_relu": (0.01,),
+    "elu": (1.3,),
+    "celu": (1.7,),
+    "softplus": (2.0, 20.0),
+    "threshold": (0.5, 2.0),
+    "softshrink": (0.5,),
+    "hardshrink": (0.5,),
+    "clamp_min": (-0.5,),
+    "clamp_max": (0.5,),
+}
+EXACT = {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "abs",
+    "reciprocal",
+    "square",
+    "sqrt",
+    "sign",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "maximum",
+    "minimum",
+    "relu",
+}
+BOUNDS = {
+    "log1p": 3.0,
+    "logsigmoid": 4.0,
+    "softplus": 4.0,
+    "silu": 4.0,
+    "gelu_erf": 4.0,
+    "gelu_tanh": 8.0,
+    "mish": 4.0,
+}
+# Results that are far smaller than the argument are relative to this fraction of it.
+FLOORS = {"gelu_erf": 2.0**-4, "gelu_tanh": 2.0**-9}
+
+
+def arguments_of(name: str) -> list[torch.Tensor]:
+    special = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            inf,
+            -inf,
+            nan,
+            1.0,
+            -1.0,
+            2.0,
+            -2.0,
+            3.0,
+            0.5,
+            -0.5,
+            1.5,
+            2.5,
+            -1.5,
+            1e-40,
+            -1e-40,
+            1e-20,
+            1e30,
+            -1e30,
+            88.72283,
+            88.73,
+            -87.34,
+            -103.9,
+            16777217.0,
+            3.4e38,
+            -3.4e38,
+        ]
+    )
+    count = 60001
+    if FUNCTIONS[name].arity >= 2 and name not in PARAMETERS:
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(count, generator=generator) * 4
+        if name == "pow":
+            x = torch.exp(x)
+        others = [torch.randn(count, generator=generator) * 4 for _ in range(FUNCTIONS[name].arity - 1)]
+        pairs = [special.repeat(len(special)), *[special.repeat_interleave(len(special))] * len(others)]
+        return [torch.cat(both) for both in zip(pairs, [x, *others], strict=True)]
+    dense = [
+        torch.linspace(-110, 110, count),
+        torch.linspace(-2, 2, count),
+        torch.linspace(-12, 12, count),
+        torch.logspace(-44, 14, 5001),
+        -torch.logspace(-44, 14, 5001),
+    ]
+    x = torch.cat([special, *dense])
+    return [x[~(x.abs() > 1e15) | x.isinf()] if name in ("sin", "cos") else x]
+
+
+def reference(name: str, arguments: list[torch.Tensor]) -> torch.Tensor:
+    """The function in float64; without the cancellation of PyTorch's own formula where it has one."""
+    x = arguments[0]
+    if name == "gelu_erf":
+        return x * 0.5 * torch.erfc(-x * 0.5**0.5)
+    if name == "gelu_tanh":
+        return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))
+    if name == "softplus":
+        return F.softplus(x, *PARAMETERS[name])
+    extra = [torch.full_like(x, value) for value in PARAMETERS.get(name, ())]
+    return FUNCTIONS[name].reference(*arguments, *extra).double()
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    """Function and type to a library, its source and arguments."""
+    sources, given = {}, {}
+    for name in FUNCTIONS:
+        given[name] = arguments_of(name)
+        for compute in ("float32", "float64"):
+            loads = [load(n, 1) for n in range(len(given[name]))]
+            expression = Apply(name, (*loads, *map(Constant, PARAMETERS.get(name, ()))))
+            kernel = kernel_of(
+                (given[name][0].numel(),),
+                (),
+                outer_stores=[store(0, (1,), expression)],
+                inputs=(compute,) * len(loads),
+                outputs=(compute,),
+                compute=compute,
+            )
+            sources[name, compute] = generate(kernel, f"{name}_{compute}")
+    library = build(list(sources.values()), tmp_path_factory.mktemp("functions"), "functions")
+    return library, sources, given
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_scalar_function_in_float(name: str, functions) -> None:
+    library, sources, given = functions
+    result = torch.empty_like(given[name][0])
+    launch(library, sources[name, "float32"], [*given[name], result])
+    expected = reference(name, [argument.double() for argument in given[name]])
+    rounded = expected.float()
+    same = (result == rounded) | (result.isnan() & rounded.isnan())
+    size = expected.abs() + FLOORS.get(name, 0.0) * given[name][0].double().abs().nan_to_num(0, 0, 0)
+    size = size.nan_to_num(1.0, 1.0, 1.0).float().clamp(2.0**-126, 2.0**127)
+    unit = torch.nextafter(size, torch.tensor(inf)).double() - size.double()
+    # Intermediate results below the normal numbers may be flushed to zero.
+    error = torch.where(
+        same | (expected.abs() < 2.0**-118) & (result.abs() <= 2.0**-118),
+        0.0,
+        (result.double() - expected).abs() / unit,
+    )
+    error = error.nan_to_num(nan=inf)
+    worst = int(error.argmax())
+    bound = 0.51 if name in EXACT else BOUNDS.get(name, 2.6)
+    point = [float(argument[worst]) for argument in given[name]]
+    assert error[worst] <= bound, (
+        f"{name}{point} = {result[worst]}, expected {rounded[worst]}: {error[worst]:.3g} ulp"
+    )
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_scalar_function_in_double(name: str, functions) -> None:
+    library, sources, given = functions
+    arguments = [argument.double() for argument in given[name]]
+    result = torch.empty_like(arguments[0])
+    launch(library, sources[name, "float64"], [*arguments, result])
+    expected = reference(name, arguments)
+    size = expected.abs() + arguments[0].abs().nan_to_num(0, 0, 0) * 1e-2 * (name in FLOORS)
+    error = (result - expected).abs() / (size + 1e-290)
+    error = torch.where((result == expected) | (result.isnan() & expected.isnan()), 0.0, error).nan_to_num(
+        nan=inf
+    )
+    worst = int(error.argmax())
+    assert error[worst] <= 4e-14, (
+        f"{name}({arguments[0][worst]}) = {result[worst]}, expected {expected[worst]}"
+    )
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "tanh", "erf", "round", "expm1", "neg"])
+def test_sign_of_zero(name: str, functions) -> None:
+    library, sources, given = functions
+    result = torch.empty_like(given[name][0])
+    launch(library, sources[name, "float32"], [*given[name], result])
+    expected = FUNCTIONS[name].reference(given[name][0][:2])
+    assert torch.equal(torch.signbit(result[:2]), torch.signbit(expected))
+
+
+def test_text_is_stable_and_offsets_are_wide() -> None:
+    kernel = kernel_of(
+        (3, 1 << 31), (), outer_stores=[store(0, (1 << 31, 1), call("neg", load(0, 1 << 31, 1)))]
+    )
+    first, second = generate(kernel, "wide"), generate(kernel, "wide")
+    assert first == second
+    assert "int64_t" in first.definition and str((3 << 31) // 8192) in first.definition

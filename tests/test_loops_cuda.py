@@ -1,0 +1,350 @@
+"""The CUDA loop kernels, under the CPU emulation, against PyTorch in float64."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+import torch
+from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
+
+from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.loops import generate
+from kernelwright.codegen.cuda.loops_schedule import Schedule
+from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
+from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.source import KernelSource
+from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
+
+
+def source_text(sources: list[KernelSource]) -> str:
+    """One translation unit; every kernel is also exported as ``run_NAME``."""
+    names = {snippet for source in sources for snippet in source.support}
+    text = snippets(names - SCALAR_SNIPPETS.keys()) + scalar_snippets(names & SCALAR_SNIPPETS.keys())
+    for source in sources:
+        text += "\n" + source.definition
+        signature = source.definition.split("static const char* ")[1].split("{")[0].strip()
+        arguments = signature[signature.index("(") :]
+        passed = ", ".join(part.split()[-1].lstrip("*") for part in arguments.strip("()").split(","))
+        text += f'extern "C" const char* run_{source.name}{arguments} {{ return {source.name}({passed}); }}\n'
+    return text
+
+
+def aligned(size: int, dtype: torch.dtype, fill: float = 0) -> torch.Tensor:
+    """A tensor aligned to 256 bytes."""
+    room = torch.empty(size * dtype.itemsize + 256, dtype=torch.uint8)
+    start = -room.data_ptr() % 256
+    return room[start : start + size * dtype.itemsize].view(dtype).fill_(fill)
+
+
+def launch(library: ctypes.CDLL, source: KernelSource, tensors: list[torch.Tensor]) -> str | None:
+    """Run a kernel on inputs then outputs; its message."""
+    workspace = aligned(source.workspace_bytes, torch.uint8, 255)
+    function = getattr(library, f"run_{source.name}")
+    function.restype = ctypes.c_char_p
+    message = function(
+        *(ctypes.c_void_p(t.data_ptr()) for t in tensors), ctypes.c_void_p(workspace.data_ptr()), None
+    )
+    return None if message is None else message.decode()
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """Case name to its library and source: two translation units, compiled side by side."""
+    sources = [generate(case.kernel, case.name) for case in CASES]
+    halves = [sources[::2], sources[1::2]]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda half: compile_emulated(source_text(half)), halves))
+    return {
+        source.name: (library, source) for library, half in zip(built, halves, strict=True) for source in half
+    }
+
+
+def run_case(case: LoopCase, libraries) -> list[torch.Tensor]:
+    library, source = libraries[case.name]
+    inputs = []
+    for tensor in case.inputs():
+        own = aligned(tensor.numel(), tensor.dtype)
+        own.copy_(tensor)
+        inputs.append(own)
+    outputs = [
+        aligned(size, getattr(torch, dtype))
+        for size, dtype in zip(case.output_sizes, case.kernel.output_dtypes, strict=True)
+    ]
+    message = launch(library, source, [*inputs, *outputs])
+    assert message is None, message
+    return outputs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_agrees_with_evaluator(case: LoopCase, libraries) -> None:
+    problem = case.mismatch(run_case(case, libraries))
+    assert problem is None, problem
+
+
+@pytest.mark.parametrize("order", ["reverse", "12345"])
+def test_thread_order_changes_nothing(order: str, libraries, monkeypatch) -> None:
+    """A race, or a result that depends on which thread comes first, differs between orders."""
+    chosen = [case for case in CASES if case.name.startswith(("row_", "column_", "special_softmax"))]
+    before = {case.name: run_case(case, libraries) for case in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    for case in chosen:
+        for first, second in zip(before[case.name], run_case(case, libraries), strict=True):
+            assert torch.equal(first.nan_to_num(nan=7.0), second.nan_to_num(nan=7.0)), case.name
+
+
+def softmax_of(rows: int, length: int, columns: bool = False) -> LoopCase:
+    strides = (1, rows) if columns else (length, 1)
+    reductions, value = softmax_parts(load(0, *strides))
+    made = kernel_of((rows,), (length,), reductions=reductions, row_stores=[store(0, strides, value)])
+    return LoopCase(f"softmax_{rows}_{length}_{'columns' if columns else 'rows'}", made, (rows * length,))
+
+
+def moments_of(rows: int, length: int, columns: bool = False) -> LoopCase:
+    """Moments, then a sum that needs them, then both kinds of store."""
+    strides = (1, rows) if columns else (length, 1)
+    x = load(0, *strides)
+    centred = call("sub", x, Reduced(0))
+    made = kernel_of(
+        (rows,),
+        (length,),
+        reductions=[("moments", x), ("sum", call("abs", centred)), ("max", call("neg", x))],
+        row_stores=[store(0, strides, call("div", centred, Reduced(1)))],
+        outer_stores=[store(1, (1, 0), call("add", Reduced(2), Reduced(0, 1)))],
+        outputs=("float32",) * 2,
+    )
+    return LoopCase(
+        f"moments_{rows}_{length}_{'columns' if columns else 'rows'}", made, (rows * length,), 1e-5
+    )
+
+
+def pool(kind: str, size: int, width: int, padding: int = 0, stride: int = 2) -> LoopCase:
+    """A pool over (4, 12, width) with square windows."""
+    height, out_h = 12, (12 + 2 * padding - size) // stride + 1
+    out_w = (width + 2 * padding - size) // stride + 1
+    guards = [
+        Guard(Index((0, stride, 0, 1, 0), -padding), height),
+        Guard(Index((0, 0, stride, 0, 1), -padding), width),
+    ]
+    x = Load(
+        0,
+        Index((height * width, stride * width, stride, width, 1), -padding * (width + 1)),
+        tuple(guards) if padding else (),
+        -inf if kind == "max" else 0.0,
+    )
+    made = kernel_of(
+        (4, out_h, out_w),
+        (size, size),
+        reductions=[(kind, call("mul", x, load(1, 0, 0, 0, size, 1)))],
+        inputs=("float32",) * 2,
+        outer_stores=[store(0, (out_h * out_w, out_w, 1, 0, 0), Reduced(0))],
+    )
+    return LoopCase(f"pool_{kind}_{size}_{width}_{padding}_{stride}", made, (4 * height * width, size * size))
+
+
+def forced() -> list[tuple[LoopCase, Schedule]]:
+    """Schedules that the small cases would not choose by themselves."""
+    rows, columns = Schedule("rows"), Schedule("columns")
+    result = []
+    for make in (softmax_of, moments_of):
+        wide, odd, tall = make(5, 640), make(7, 203), make(12, 150, columns=True)
+        result += [
+            (wide, replace(rows, lanes=4, group=32, unroll=2)),
+            (wide, replace(rows, lanes=4, group=32, unroll=5, keep="registers")),
+            (wide, replace(rows, lanes=4, group=256, unroll=1, keep="registers")),
+            (wide, replace(rows, lanes=4, group=64, unroll=2, keep="shared")),
+            (wide, replace(rows, lanes=4, group=256, unroll=2, keep="shared")),
+            (wide, replace(rows, lanes=4, group=32, unroll=2, splits=3)),
+            (odd, replace(rows, group=8, unroll=4)),
+            (odd, replace(rows, group=1, unroll=3)),
+            (odd, replace(rows, group=512, threads=512, keep="registers")),
+            (odd, replace(rows, group=64, unroll=2, splits=130)),
+            (tall, replace(columns, lanes=4, group=8, unroll=4)),
+            (tall, replace(columns, lanes=4, group=16, unroll=10, keep="registers")),
+            (tall, replace(columns, lanes=1, group=16, threads=512, unroll=3, keep="shared")),
+            (tall, replace(columns, lanes=4, group=8, threads=256, unroll=2, splits=4)),
+            (tall, replace(columns, group=1, unroll=5)),
+        ]
+    for kind in ("max", "sum"):
+        for case in (
+            pool(kind, 2, 16),
+            pool(kind, 3, 25),
+            pool(kind, 3, 16, padding=1),
+            pool(kind, 3, 18, stride=1),
+            pool(kind, 2, 56, stride=7),
+        ):
+            out = case.kernel.outer[-1]
+            for lanes in (1, 4) if out % 4 == 0 else (1,):
+                result += [
+                    (case, replace(columns, lanes=lanes, window=True, unroll=unroll)) for unroll in (1, 2, 3)
+                ]
+    return result
+
+
+FORCED = forced()
+
+
+@pytest.fixture(scope="module")
+def forced_libraries():
+    sources = [
+        generate(case.kernel, f"{case.name}_{number}", schedule)
+        for number, (case, schedule) in enumerate(FORCED)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(
+            pool.map(
+                lambda half: compile_emulated(source_text(half), sanitize=True), (sources[::2], sources[1::2])
+            )
+        )
+    return [(built[number % 2], source) for number, source in enumerate(sources)]
+
+
+@pytest.mark.parametrize("number", range(len(FORCED)), ids=lambda n: f"{n}_{FORCED[n][0].name}")
+def test_forced_schedules(number: int, forced_libraries) -> None:
+    case = FORCED[number][0]
+    library, source = forced_libraries[number]
+    named = replace(case, name=source.name)
+    problem = named.mismatch(run_case(replace(case, name=source.name), {source.name: (library, source)}))
+    assert problem is None, problem
+
+
+def test_offsets_beyond_31_bits() -> None:
+    """Elements 2**30 and more apart; the memory between is never touched."""
+    far, count = 2**30 + 3, 5
+    x = load(0, far, 1)
+    total = kernel_of(
+        (3,), (count,), reductions=[("sum", x)], inputs=("bool",), outer_stores=[store(0, (1, 0), Reduced(0))]
+    )
+    points = kernel_of((3, count), (), inputs=("bool",), outer_stores=[store(0, (count, 1), x)])
+    try:
+        given = torch.empty(2 * far + count, dtype=torch.bool)
+    except RuntimeError:
+        pytest.skip("the address space is limited")
+    for row in range(3):
+        given[row * far : row * far + count] = torch.arange(count) < row + 2
+    sources = [generate(total, "far_total"), generate(points, "far_points")]
+    library = compile_emulated(source_text(sources))
+    for source, expected in zip(
+        sources, ([2.0, 3.0, 4.0], [float(c < r + 2) for r in range(3) for c in range(count)]), strict=True
+    ):
+        output = aligned(len(expected), torch.float32)
+        assert launch(library, source, [given, output]) is None
+        assert output.tolist() == expected
+
+
+def test_positions_beyond_32_bits_are_64_bits_wide() -> None:
+    count = 5 * 2**30
+    text = generate(kernel_of((count,), (), outer_stores=[store(0, (1,), load(0, 1))]), "many").definition
+    assert "unsigned long long p = " in text and "const long long i0 = p" in text
+    text = generate(
+        kernel_of((), (count,), reductions=[("sum", load(0, 1))], outer_stores=[store(0, (0,), Reduced(0))]),
+        "all",
+    ).definition
+    assert "unsigned long long p = " in text and "unsigned long long first" in text
+
+
+def test_misaligned_pointer_is_refused(libraries) -> None:
+    case = next(case for case in CASES if case.name == "row_softmax_300_256")
+    library, source = libraries[case.name]
+    tensors = [aligned(300 * 256 + 4, torch.float32) for _ in range(2)]
+    message = launch(library, source, [tensors[0][1:], tensors[1]])
+    assert message is not None and case.name in message and "aligned" in message
+
+
+def test_empty_rows_and_empty_outer() -> None:
+    x = load(0, 3, 1)
+    stores = [store(n, (1, 0), Reduced(n)) for n in range(2)]
+    none = kernel_of(
+        (4,), (0,), reductions=[("sum", x), ("logsumexp", x)], outer_stores=stores, outputs=("float32",) * 2
+    )
+    nothing = kernel_of((0,), (3,), reductions=[("sum", x)], outer_stores=[store(0, (1, 0), Reduced(0))])
+    sources = [generate(none, "none"), generate(nothing, "nothing")]
+    library = compile_emulated(source_text(sources))
+    given, first, second = (aligned(16, torch.float32, 9.0) for _ in range(3))
+    assert launch(library, sources[0], [given, first, second]) is None
+    assert first[:5].tolist() == [0, 0, 0, 0, 9] and second[:5].tolist() == [-inf] * 4 + [9]
+    assert launch(library, sources[1], [given, first]) is None
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="median"):
+        generate(kernel_of((4,), (3,), reductions=[("median", load(0, 3, 1))]), "name")
+    with pytest.raises(ValueError, match="float16"):
+        generate(kernel_of((4,), (), inputs=("float16",), outer_stores=[store(0, (1,), load(0, 1))]), "name")
+    with pytest.raises(ValueError, match="kw_gamma"):
+        scalar_snippets(["kw_gamma"])
+
+
+PARAMETERS = {
+    "leaky_relu": (0.01,),
+    "elu": (1.3,),
+    "celu": (1.7,),
+    "softplus": (1.5, 20.0),
+    "threshold": (0.5, 2.0),
+    "softshrink": (0.5,),
+    "hardshrink": (0.5,),
+    "clamp_min": (-0.5,),
+    "clamp_max": (0.5,),
+}
+
+
+@pytest.fixture(scope="module")
+def function_library():
+    """Every scalar function in both types, in one library."""
+    sources = {}
+    for name, row in FUNCTIONS.items():
+        for dtype in ("float32", "float64"):
+            extra = [Constant(value) for value in PARAMETERS.get(name, ())]
+            arguments = (*(load(n, 1) for n in range(row.arity - len(extra))), *extra)
+            made = kernel_of(
+                (4096,),
+                (),
+                inputs=(dtype,) * (row.arity - len(extra)),
+                outputs=(dtype,),
+                compute=dtype,
+                outer_stores=[store(0, (1,), Apply(name, arguments))],
+            )
+            sources[name, dtype] = generate(made, f"{name}_{dtype}")
+    return compile_emulated(source_text(list(sources.values()))), sources
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_scalar_function(name: str, function_library) -> None:
+    """Against PyTorch in float64; special values agree with PyTorch in the same type."""
+    library, sources = function_library
+    special = torch.tensor(
+        [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 0.5, -0.5, 2.5, 3.0, -3.0, 90.0, -90.0, 1e-20, 1e30]
+    )
+    generator = torch.Generator().manual_seed(3)
+    for dtype, bound in ((torch.float32, 2e-6), (torch.float64, 1e-14)):
+        source = sources[name, str(dtype).removeprefix("torch.")]
+        count = FUNCTIONS[name].arity - len(PARAMETERS.get(name, ()))
+        given = [aligned(4096, dtype) for _ in range(count)]
+        for number, tensor in enumerate(given):
+            tensor.copy_(torch.randn(4096, generator=generator, dtype=torch.float64) * 4)
+            tensor[:256] = (special.repeat(16) if number == 0 else special.repeat_interleave(16)).to(dtype)
+        output = aligned(4096, dtype)
+        assert launch(library, source, [*given, output]) is None
+        extra = [torch.full((4096,), value, dtype=torch.float64) for value in PARAMETERS.get(name, ())]
+        expected = FUNCTIONS[name].reference(*(t.double() for t in given), *extra).double()
+        same = FUNCTIONS[name].reference(*given, *(e.to(dtype) for e in extra)).double()
+        finite = expected.isfinite() & same.isfinite()
+        # PyTorch's gelu cancels in 1 + erf and 1 + tanh.
+        error = (output.double() - expected).abs() / (expected.abs() + (0.1 if "gelu" in name else 0.01))
+        assert error[finite].max() <= bound, (name, dtype, error[finite].max())
+        odd = ~finite & (same.isnan() | same.isinf())
+        agree = (output.double() == same) | (output.isnan() & same.isnan())
+        assert agree[odd].all(), (
+            name,
+            dtype,
+            given[0][odd][~agree[odd]][:4],
+            output[odd][~agree[odd]][:4],
+            same[odd][~agree[odd]][:4],
+        )

@@ -1,0 +1,400 @@
+"""Stage LOAD: one failing program per error, and what the loader promises."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright import errors
+from kernelwright.problem import load_problem, memory, probe_forward, require_memory
+from kernelwright.problem.inputs import random_like
+from kernelwright.problem.memory import MemoryGuard, WouldNotFit, amount, available_memory
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, size=4):
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+    def forward(self, x):
+        return self.linear(x)
+"""
+INPUTS = """
+def get_inputs():
+    return [torch.rand(3, 4)]
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def make(text: str, name: str = "problem.py") -> Path:
+        file = tmp_path / name
+        file.write_text(textwrap.dedent(text), encoding="utf-8")
+        return file
+    return make
+
+
+def model_with(forward: str, constructor: str = "") -> str:
+    return ("import torch\nfrom torch import nn\n\nclass Model(nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        {constructor or 'pass'}\n    def forward(self, x):\n"
+            + textwrap.indent(textwrap.dedent(forward).strip(), " " * 8) + "\n" + INPUTS)
+
+
+# ---- what the loader promises ------------------------------------------------------------------
+
+
+def test_a_file_becomes_a_problem(write: Write) -> None:
+    file = write(MODEL + INPUTS)
+    path, modules = list(sys.path), set(sys.modules)
+    problem = load_problem(file, device="cpu")
+    assert (problem.name, problem.path, problem.class_name, problem.init_inputs) == ("problem", file, "Model", ())
+    assert problem.source == file.read_text() and problem.device == torch.device("cpu")
+    assert "self.linear(x)" in inspect.getsource(problem.model_class)
+    assert sys.path == path and not (file.parent / "__pycache__").exists()
+    (added,) = set(sys.modules) - modules
+    assert problem.model_class.__module__ == added
+    assert load_problem(str(file)).model_class is not problem.model_class
+
+
+def test_models_and_inputs_are_fresh_and_seeded(write: Write) -> None:
+    problem = load_problem(write(MODEL + INPUTS + "def get_init_inputs():\n    return [4]\n"), device="cpu")
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first, again, other = problem.make_model(3), problem.make_model(3), problem.make_model(4)
+    x, y, z = problem.make_inputs(3)[0], problem.make_inputs(3)[0], problem.make_inputs(4)[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.training and first is not again
+    assert torch.equal(first.linear.weight, again.linear.weight)
+    assert not torch.equal(first.linear.weight, other.linear.weight)
+    assert torch.equal(x, y) and x.data_ptr() != y.data_ptr() and not torch.equal(x, z)
+    torch.manual_seed(3)
+    assert torch.equal(problem.model_class(4).linear.weight, first.linear.weight)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(3, 4), x)
+
+
+def test_a_tensor_that_the_file_keeps_is_not_shared(write: Write) -> None:
+    file = write(MODEL + "X = torch.rand(3, 4)\ndef get_inputs():\n    return (X,)\n")
+    problem = load_problem(file, device="cpu")
+    problem.make_inputs(0)[0].zero_()
+    assert problem.make_inputs(0)[0].abs().sum() > 0
+
+
+def test_user_code_runs_only_when_asked(write: Write) -> None:
+    problem = load_problem(write("CALLS = []\n" + MODEL.replace("super()", "CALLS.append('model'); super()") + """
+def get_inputs():
+    CALLS.append('inputs')
+    return [torch.rand(3, 4)]
+def get_init_inputs():
+    CALLS.append('init')
+    return []
+"""), device="cpu")
+    calls = sys.modules[problem.model_class.__module__].CALLS
+    assert calls == ["init"]
+    problem.make_model(0)
+    problem.make_inputs(0)
+    assert calls == ["init", "model", "inputs"]
+
+
+def test_constructor_arguments_are_copied(write: Write) -> None:
+    text = MODEL.replace("size=4", "sizes").replace("nn.Linear(size, size)", "nn.Linear(sizes.pop(), sizes.pop())")
+    problem = load_problem(write(text + INPUTS + "def get_init_inputs():\n    return [[2, 4]]\n"), device="cpu")
+    assert problem.make_model(0).linear.weight.shape == problem.make_model(0).linear.weight.shape == (2, 4)
+    assert problem.init_inputs == ([2, 4],)
+
+
+def test_siblings_of_two_folders_are_kept_apart(tmp_path: Path) -> None:
+    sizes = []
+    for size in (3, 5):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (folder / "sibling_sizes.py").write_text(f"SIZE = {size}\n")
+        text = "import sibling_sizes\n" + MODEL.replace("size=4", "size=sibling_sizes.SIZE")
+        (folder / "problem.py").write_text(text + INPUTS)
+        sizes.append(load_problem(folder / "problem.py", device="cpu").make_model(0).linear.in_features)
+    assert sizes == [3, 5] and not list(tmp_path.rglob("__pycache__"))
+
+
+def test_all_kinds_of_inputs(write: Write) -> None:
+    file = write(MODEL + "def get_inputs():\n    return [torch.rand(2), 3, 2.5, True, None, [torch.ones(1), (1, 2)]]\n")
+    inputs = load_problem(file, device="cpu").make_inputs(0)
+    assert inputs[1:5] == [3, 2.5, True, None] and inputs[5][1] == (1, 2)
+
+
+def test_model_may_be_an_alias_and_inputs_may_be_given(write: Write) -> None:
+    file = write(MODEL.replace("Model", "Net") + "Model = Net\n")
+    problem = load_problem(file, inputs=[torch.rand(2, 6)], init_inputs=[6], device="cpu")
+    assert problem.class_name == "Net"
+    assert problem.make_model(0)(*problem.make_inputs(0)).shape == (2, 6)
+
+
+def test_an_instance_is_copied_and_its_inputs_varied() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    given = torch.randn(8, 4, requires_grad=True)
+    problem = load_problem(model, inputs=(given, 3), device="cpu")
+    assert (problem.name, problem.path, problem.is_instance) == ("Sequential", None, True)
+    copied = problem.make_model(5)
+    assert copied is not model and not copied.training and torch.equal(copied[0].weight, model[0].weight)
+    (first, number), (other, _) = problem.make_inputs(0), problem.make_inputs(1)
+    assert torch.equal(first, given) and first.data_ptr() != given.data_ptr() and number == 3
+    assert first.requires_grad and other.requires_grad and other.shape == given.shape
+    assert not torch.equal(other, given) and other.min() >= given.min() and other.max() <= given.max()
+    assert torch.equal(other, problem.make_inputs(1)[0])
+
+
+def test_a_class_is_constructed_anew() -> None:
+    problem = load_problem(nn.Linear, inputs=[torch.rand(2, 4)], init_inputs=(4, 3), device="cpu")
+    assert not torch.equal(problem.make_model(0).weight, problem.make_model(1).weight)
+
+
+@pytest.mark.parametrize("given", [
+    torch.rand(50), torch.randn(5, 10).t(), torch.randint(3, 9, (40,)), torch.randint(0, 255, (40,), dtype=torch.uint8),
+    torch.rand(40) > 0.5, torch.randn(40, dtype=torch.float16), torch.randn(20, dtype=torch.complex64),
+    torch.tensor([2**63 - 1, -2**63, 5])], ids=lambda x: f"{x.dtype}-{tuple(x.stride())}")
+def test_random_like_keeps_shape_dtype_strides_and_range(given: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    made = random_like(given)
+    assert (made.shape, made.dtype, made.stride()) == (given.shape, given.dtype, given.stride())
+    assert not torch.equal(made, given)
+    if not given.is_complex() and given.dtype is not torch.bool:
+        assert made.min() >= given.min() and made.max() <= given.max()
+
+
+@pytest.mark.parametrize("given", [
+    torch.arange(9), torch.full((3, 3), float("-inf")).triu(1), torch.ones(4), torch.zeros(0),
+    torch.tensor([0, 3, 3, 7])])
+def test_random_like_keeps_structure(given: torch.Tensor) -> None:
+    assert torch.equal(random_like(given), given)
+
+
+def test_probe_reports_buffers_and_accepts_caches(write: Write) -> None:
+    text = model_with("""
+        if self.table is None:
+            self.table = torch.arange(4.0)
+        return self.norm(x) + self.table
+    """, "self.norm, self.table = nn.BatchNorm1d(4), None")
+    probe = probe_forward(load_problem(write(text), device="cpu"))
+    assert probe.changed_tensors == ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+    assert probe.cached_attributes == ("table",) and probe.outputs.shape == (3, 4)
+
+
+# ---- one failing program per error -------------------------------------------------------------
+
+FILES = {
+    "syntax": (errors.FileSyntaxError, "x = 1\ndef f(:\n", 2, "invalid syntax"),
+    "null byte": (errors.FileSyntaxError, "x = 1\0\n", 0, "null bytes"),
+    "import raises": (errors.ImportRaised, "a = 1\nb = a / 0\n", 2, "ZeroDivisionError"),
+    "exits": (errors.ImportRaised, "import sys\nsys.exit(3)\n", 2, "SystemExit"),
+    "cannot import name": (errors.ImportRaised, "from torch import no_such_thing\n", 1, "no_such_thing"),
+    "package": (errors.MissingPackage, "import torch\nimport no_such_package.part\n", 2, "package no_such_package"),
+    "no Model": (errors.NoModelClass, "class Net: pass\n", 0, "no class Model"),
+    "not a module": (errors.ModelNotModule, "x = 1\nclass Model:\n    pass\n", 2, "the class Model"),
+    "not a class": (errors.ModelNotModule, "x = 1\nModel = 5\n", 2, "type int"),
+    "no get_inputs": (errors.NoGetInputs, MODEL, 0, "get_inputs"),
+    "init raises": (errors.GetInitInputsFailed, MODEL + INPUTS + "def get_init_inputs():\n    return [][1]\n", 15,
+                    "IndexError"),
+    "init no list": (errors.GetInitInputsFailed, MODEL + INPUTS + "def get_init_inputs():\n    return 4\n", 14,
+                     "type int, not a list"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_loading_fails(case: str, write: Write) -> None:
+    kind, text, line, words = FILES[case]
+    file = write(text)
+    modules = set(sys.modules)
+    with pytest.raises(kind) as caught:
+        load_problem(file, device="cpu")
+    assert words in caught.value.what
+    if line:
+        assert caught.value.where == f"{file}:{line}\n{text.splitlines()[line - 1].strip()}"
+    if kind in (errors.ImportRaised, errors.MissingPackage):
+        assert not [name for name in set(sys.modules) - modules if name.startswith("kernelwright_problem")]
+
+
+def test_no_model_names_the_classes_there(write: Write) -> None:
+    with pytest.raises(errors.NoModelClass) as caught:
+        load_problem(write("class Net: pass\nclass Other: pass\n"))
+    assert "it defines Net, Other" in caught.value.why
+
+
+def test_path_errors(tmp_path: Path, write: Write) -> None:
+    with pytest.raises(errors.FileMissing):
+        load_problem(tmp_path / "none.py")
+    with pytest.raises(errors.NotAPythonFile, match="a folder"):
+        load_problem(tmp_path)
+    with pytest.raises(errors.NotAPythonFile, match=r"'\.txt'"):
+        load_problem(write("x", "problem.txt"))
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(errors.NotAPythonFile, match="not text"):
+        load_problem(tmp_path / "binary.py")
+
+
+def test_constructor_raises(write: Write) -> None:
+    file = write(MODEL.replace("nn.Linear(size, size)", "nn.Linear(size, undefined)") + INPUTS)
+    with pytest.raises(errors.ConstructorRaised, match=r"Model\(\) raised NameError") as caught:
+        load_problem(file, device="cpu").make_model(0)
+    assert caught.value.where == f"{file}:8\nself.linear = nn.Linear(size, undefined)"
+
+
+def test_initial_inputs_do_not_fit_the_constructor(write: Write) -> None:
+    problem = load_problem(write(MODEL + INPUTS), init_inputs=[4, 5], device="cpu")
+    with pytest.raises(errors.InitInputsMismatch, match=r"from 2 initial input\(s\)") as caught:
+        problem.make_model(0)
+    assert "Model(size=4)" in caught.value.why and "(4, 5)" in caught.value.why
+
+
+def test_a_type_error_inside_the_constructor_is_no_mismatch(write: Write) -> None:
+    problem = load_problem(write(MODEL + INPUTS), init_inputs=["four"], device="cpu")
+    with pytest.raises(errors.ConstructorRaised, match=r"Model\('four'\) raised TypeError"):
+        problem.make_model(0)
+
+
+def test_get_inputs_raises(write: Write) -> None:
+    file = write(MODEL + "def get_inputs():\n    return [torch.rand(3) + torch.rand(4)]\n")
+    with pytest.raises(errors.GetInputsRaised, match="RuntimeError") as caught:
+        load_problem(file, device="cpu").make_inputs(0)
+    assert caught.value.where.startswith(f"{file}:12\n")
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ("torch.rand(3)", "a tensor of shape (3,), not a list"), ("{'x': 1}", "type dict"), ("None", "None, not a list"),
+    ("[torch.rand(3), 'mean']", "item 1 is an object of type str"),
+    ("[[1, {2}]]", "item 0[1] is an object of type set"),
+    ("[torch.eye(3).to_sparse()]", "item 0 is a sparse"), ("[torch.rand(3, device='meta')]", "item 0 is on the meta")])
+def test_get_inputs_returns_something_else(value: str, words: str, write: Write) -> None:
+    file = write(MODEL + f"def get_inputs():\n    return {value}\n")
+    with pytest.raises(errors.InputsInvalid) as caught:
+        load_problem(file, device="cpu").make_inputs(0)
+    assert words in caught.value.what and caught.value.where == f"{file}:11\ndef get_inputs():"
+
+
+def test_forward_raises(write: Write) -> None:
+    file = write(model_with("return x @ x"))
+    with pytest.raises(errors.ForwardRaised, match="RuntimeError") as caught:
+        probe_forward(load_problem(file, device="cpu"))
+    assert caught.value.where == f"{file}:9\nreturn x @ x"
+
+
+@pytest.mark.parametrize("expression", [
+    "torch.rand(10**9, 10**6)", "torch.zeros(10**12, dtype=torch.float16)",
+    "torch.rand(10**6, 1).expand(-1, 10**9) + 1",
+    "torch.ones(2**20).unsqueeze(1) * torch.ones(2**20)"])
+def test_inputs_too_large_for_memory(expression: str, write: Write) -> None:
+    file = write(MODEL + f"def get_inputs():\n    return [{expression}]\n")
+    with pytest.raises(errors.NotEnoughMemory, match="for the inputs") as caught:
+        load_problem(file, device="cpu").make_inputs(0)
+    assert caught.value.where == f"{file}:12\nreturn [{expression}]"
+    assert "iB; " in caught.value.why and "are free" in caught.value.why
+
+
+def test_parameters_and_results_too_large_for_memory(write: Write) -> None:
+    file = write(MODEL + INPUTS)
+    with pytest.raises(errors.NotEnoughMemory, match="for the parameters") as caught:
+        load_problem(file, init_inputs=[10**7], device="cpu").make_model(0)
+    assert caught.value.where.startswith(f"{file}:8\n")
+    file = write(model_with("y = torch.ones(2**20)\nreturn y[:, None] * y"), "second.py")
+    with pytest.raises(errors.NotEnoughMemory, match="for the results of forward") as caught:
+        probe_forward(load_problem(file, device="cpu"))
+    assert caught.value.where.startswith(f"{file}:10\n")
+
+
+def test_memory_errors_of_others_are_recognised(write: Write) -> None:
+    file = write(MODEL + "def get_inputs():\n    raise MemoryError('all gone')\n")
+    with pytest.raises(errors.NotEnoughMemory, match="for the inputs") as caught:
+        load_problem(file, device="cpu").make_inputs(0)
+    assert caught.value.why == "all gone"
+    assert memory.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    with pytest.raises(RuntimeError) as allocation:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert memory.is_out_of_memory(allocation.value)
+    assert not memory.is_out_of_memory(RuntimeError("shapes differ"))
+
+
+def test_require_memory_and_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 < available_memory("cpu") < 2**50 and available_memory("meta") is None
+    assert (amount(5), amount(3 << 29)) == ("5 B", "1.50 GiB")
+    require_memory(1, "cpu", "two copies")
+    with pytest.raises(errors.NotEnoughMemory, match="for two copies"):
+        require_memory(2**60, "cpu", "two copies")
+    monkeypatch.setattr(memory, "available_memory", lambda device: 100 << 20)
+    big = torch.rand(1 << 20)
+    with MemoryGuard():
+        torch.manual_seed(0)
+        guarded = torch.rand(1 << 20)
+        big.view(1, -1).expand(1000, -1)  # no memory
+        big.add_(1)
+        with pytest.raises(WouldNotFit):
+            big.repeat(64)
+    torch.manual_seed(0)
+    assert torch.equal(guarded, torch.rand(1 << 20))
+
+
+def test_python_objects(write: Write) -> None:
+    with pytest.raises(errors.InstanceNeedsInputs):
+        load_problem(nn.ReLU())
+    with pytest.raises(errors.ModelNotModule, match="type function"):
+        load_problem(lambda x: x, inputs=[1])
+    with pytest.raises(errors.InputsInvalid):
+        load_problem(nn.ReLU(), inputs=torch.rand(3))
+    model = nn.ReLU()
+    model.lock = threading.Lock()
+    with pytest.raises(errors.ModelNotCopyable, match="TypeError"):
+        load_problem(model, inputs=[torch.rand(3)], device="cpu").make_model(0)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 7, reason="the device asked for exists")
+def test_no_such_device(write: Write) -> None:
+    with pytest.raises(errors.NoCudaDevice) as caught:
+        load_problem(write(MODEL + INPUTS), device="cuda:7")
+    assert "CUDA device(s)" in caught.value.why
+
+
+STATEFUL = {
+    "counter": ("self.calls += 1\nreturn x * self.calls", "self.calls = 0", "calls"),
+    "recurrence": ("self.hidden = torch.tanh(x + self.hidden)\nreturn self.hidden", "self.hidden = torch.zeros(3, 4)",
+                   "hidden"),
+    "list": ("self.seen.append(x.sum())\nreturn x", "self.seen = []", "seen"),
+    "first inputs": ("if self.shift is None:\n    self.shift = x.mean()\nreturn x - self.shift", "self.shift = None",
+                     "shift"),
+    "in place": ("self.total.add_(x.sum())\nreturn x + self.total", "self.total = torch.zeros(1)", "total"),
+}
+
+
+@pytest.mark.parametrize("case", STATEFUL)
+def test_hidden_state(case: str, write: Write) -> None:
+    forward, constructor, name = STATEFUL[case]
+    file = write(model_with(forward, constructor))
+    with pytest.raises(errors.HiddenState, match=rf"attribute\(s\) {name}\.") as caught:
+        probe_forward(load_problem(file, device="cpu"))
+    if "=" in forward:
+        lines = list(enumerate(file.read_text().splitlines(), 1))
+        line = next(i for i, x in lines if i > 7 and f"self.{name}" in x and "= " in x)
+        assert caught.value.where.startswith(f"{file}:{line}\n")
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ("5", "an object of type int"), ("None", "None"), ("(x, None)", "None at [1]"), ("[]", "no tensor at all"),
+    ("{'a': [x, 2]}", "type int at ['a'][1]"), ("x.to_sparse()", "not dense")])
+def test_outputs_of_other_kinds(value: str, words: str, write: Write) -> None:
+    file = write(model_with(f"return {value}"))
+    with pytest.raises(errors.OutputsUnsupported) as caught:
+        probe_forward(load_problem(file, device="cpu"))
+    assert words in caught.value.what and caught.value.where == f"{file}:8\ndef forward(self, x):"
+
+
+@pytest.mark.parametrize("value", ["x", "(x, [x, x])", "{'a': x, 'b': (x,)}"])
+def test_nested_outputs_are_fine(value: str, write: Write) -> None:
+    probe_forward(load_problem(write(model_with(f"return {value}")), device="cpu"))

@@ -1,0 +1,227 @@
+"""TIME measures known times, in order, within a budget, and says what it could not measure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.timing import Times, compiled_baseline, measure, ratio, summarize, time_model
+from kernelwright.timing import baselines as baselines_module
+from kernelwright.timing.clock import flush_bytes
+from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
+
+
+def sleeper(seconds: float):
+    return lambda: time.sleep(seconds)
+
+
+def test_known_sleeps_and_their_ratio() -> None:
+    times = measure(
+        {"slow": sleeper(0.02), "fast": sleeper(0.005)}, device="cpu", budget_seconds=1.5, flush_cache=False
+    )
+    slow, fast = times["slow"], times["fast"]
+    assert 0.02 <= slow.minimum <= slow.lower_quartile <= slow.median <= slow.upper_quartile
+    assert slow.minimum < 0.03 and fast.minimum < 0.009
+    found = ratio(slow, fast)
+    assert 2.5 < found.value < 5 and found.low <= found.value <= found.high and not found.is_tie()
+    assert found.pairs == len(slow.rounds) == len(fast.rounds) >= 5
+    assert slow.interval[0] <= slow.median <= slow.interval[1]
+    assert slow.back_to_back_seconds == pytest.approx(0.02, rel=0.5)
+    assert slow.repetitions == len(slow.seconds) and slow.warmups >= 1
+
+
+def test_rounds_are_interleaved_and_order_changes() -> None:
+    calls: list[str] = []
+
+    def entry(name: str):
+        def call() -> None:
+            calls.append(name)
+            time.sleep(0.001)
+
+        return call
+
+    fresh = []
+    measure(
+        {name: entry(name) for name in "abc"},
+        device="cpu",
+        repetitions=6,
+        budget_seconds=0.3,
+        flush_cache=False,
+        fresh_inputs=lambda: fresh.append(len(calls)),
+    )
+    assert len(fresh) == 7  # before the warm-up and before each round
+    measured = calls[fresh[1] : fresh[1] + 18]
+    rounds = [measured[i : i + 3] for i in range(0, 18, 3)]
+    assert all(sorted(r) == ["a", "b", "c"] for r in rounds)
+    assert len({tuple(r) for r in rounds}) >= 3
+
+
+def test_slow_calls_get_few_repetitions_and_say_so() -> None:
+    started = time.perf_counter()
+    times = measure(
+        {"a": sleeper(0.15), "b": sleeper(0.001)}, device="cpu", budget_seconds=0.5, flush_cache=False
+    )
+    assert time.perf_counter() - started < 2
+    assert 2 <= times["a"].repetitions < 5 and times["a"].warmups >= 1 and "only" in times["a"].note
+    assert times["b"].repetitions > times["a"].repetitions  # several calls in each round
+    assert len(times["b"].rounds) == len(times["a"].rounds)
+
+
+def test_a_call_beyond_the_budget_is_called_once() -> None:
+    calls = []
+
+    def long() -> None:
+        calls.append(1)
+        time.sleep(0.2)
+
+    times = measure(
+        {"long": long, "short": sleeper(0.001)}, device="cpu", budget_seconds=0.1, flush_cache=False
+    )
+    assert len(calls) == 1
+    assert (
+        times["long"].repetitions == 1
+        and times["long"].warmups == 0
+        and "longer than the budget" in times["long"].note
+    )
+    assert times["short"].repetitions >= 2
+    assert ratio(times["long"], times["short"]).value > 10
+
+
+def test_the_cache_is_flushed() -> None:
+    data = torch.ones(1 << 20)  # 4 MB: in the cache unless flushed
+    call = lambda: data.sum()  # noqa: E731
+    cold = measure({"sum": call}, device="cpu", repetitions=15)["sum"]
+    warm = measure({"sum": call}, device="cpu", repetitions=15, flush_cache=False)["sum"]
+    assert flush_bytes() >= 64 << 20
+    assert cold.minimum > warm.minimum
+
+
+def test_measuring_keeps_the_random_state_and_raises_what_a_call_raises() -> None:
+    state = torch.get_rng_state()
+    measure({"a": sleeper(0.0005)}, device="cpu", repetitions=3, flush_cache=False)
+    assert torch.equal(state, torch.get_rng_state())
+    with pytest.raises(ValueError, match="nothing to measure"):
+        measure({}, device="cpu")
+    with pytest.raises(ZeroDivisionError):
+        measure({"a": lambda: 1 / 0}, device="cpu")
+
+
+def test_statistics() -> None:
+    assert quantile([3.0, 1.0, 2.0, 4.0], 0.5) == 2.5
+    assert median_interval([2.0]) == (2.0, 2.0)
+    draw = random.Random(0)
+    base = [1 + draw.random() * 0.1 for _ in range(60)]
+    low, high = median_interval(base)
+    assert 1.02 < low < quantile(base, 0.5) < high < 1.08
+    # Noise that both share (a busy machine) leaves the paired ratio alone.
+    shared = [1 + 3 * draw.random() for _ in range(200)]
+    twice = paired_ratio("a", "b", [2 * s for s in shared], shared)
+    assert (
+        twice.value == pytest.approx(2) and twice.low == pytest.approx(2) and twice.high == pytest.approx(2)
+    )
+    same = paired_ratio("a", "b", base, list(reversed(base)))
+    assert same.is_tie() and "tie" in same.sentence()
+    with pytest.raises(ValueError, match="no times"):
+        paired_ratio("a", "b", [], [1.0])
+
+
+class Slow(nn.Module):
+    def forward(self, x):
+        assert not torch.is_grad_enabled()
+        time.sleep(0.006)
+        return x + 1
+
+
+class Fast(nn.Module):
+    def forward(self, x):
+        time.sleep(0.002)
+        return x + 1
+
+
+def test_timing_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object):
+        raise RuntimeError("no compiler here\nsecond line")
+
+    monkeypatch.setattr(torch, "compile", failing)
+    found = time_model(
+        Slow(),
+        Fast(),
+        [torch.ones(4)],
+        device="cpu",
+        floor_seconds=0.001,
+        budget_seconds=0.5,
+        flush_cache=False,
+    )
+    assert set(found.entries) == {"eager", "candidate"} and set(found.ratios) == {"eager"}
+    assert found.failures == {"torch.compile": "RuntimeError: no compiler here"}
+    assert 1.8 < found.ratios["eager"].value < 4
+    assert 0 < found.share_of_floor["eager"] < found.share_of_floor["candidate"] < 1 and not found.below_floor
+    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert document["entries"]["eager"]["median"] > 0 and document["versions"]["torch"] == torch.__version__
+    assert "times" not in document and "no compiler here" in document["sentence"]
+
+
+def test_nothing_honest_is_below_the_floor() -> None:
+    fast = Times(
+        "candidate", (1e-3,) * 5, (1e-3,) * 5, 1e-3, 1e-3, 1e-3, 1e-3, (1e-3, 1e-3), 5, 1, 1e-3, None, 0, 0.0
+    )
+    found = summarize({"candidate": fast}, device="cpu", floor_seconds=2e-3)
+    assert found.below_floor == ("candidate",) and "below the floor" in found.sentence()
+
+
+def test_compilation_is_interrupted_and_the_alarm_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(model, **_: object):
+        def call(*_: object):
+            for _ in range(1000):
+                with contextlib.suppress(Exception):  # as a compiler does with its stages' failures
+                    time.sleep(0.01)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", stuck)
+    handler = signal.getsignal(signal.SIGALRM)
+    found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.2)
+    assert found.call is None and "longer than 0.2 s" in found.reason and found.seconds < 2
+    assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+@pytest.mark.slow
+def test_torch_compile_itself() -> None:
+    """Compiles for real where a C++ compiler is; there is a time or a reason, never an error."""
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.rand(4, 8)
+    found = compiled_baseline(model, [x], limit_seconds=100)
+    if found.call is None:
+        assert found.reason
+    else:
+        with torch.no_grad():
+            assert torch.allclose(found.call(), model(x), atol=1e-6)
+    torch._dynamo.reset()
+
+
+def test_module_callables_run_without_gradients() -> None:
+    model, x = nn.Linear(4, 4), torch.rand(2, 4)
+    assert not baselines_module.module_callable(model, [x])().requires_grad
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_device_times_hide_the_host_and_find_other_streams() -> None:
+    x = torch.rand(1 << 26, device="cuda")
+    side = torch.cuda.Stream()
+
+    def elsewhere() -> None:
+        with torch.cuda.stream(side):
+            for _ in range(20):
+                x.sum()
+
+    times = measure({"sum": lambda: x.sum(), "elsewhere": elsewhere}, device="cuda", budget_seconds=1)
+    assert times["sum"].median > x.numel() * 4 / 2e13
+    assert times["sum"].elsewhere_seconds == 0 and times["elsewhere"].elsewhere_seconds > 0
+    assert "other streams" in times["elsewhere"].note

@@ -1,0 +1,634 @@
+"""VERIFY finds what is wrong, accepts what is right, and says which is which."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify import DISTRIBUTIONS, Plan, Tolerance, TrialPlan, certify, compare
+from kernelwright.verify.flatten import flatten
+from kernelwright.verify.memory import PoisonedEmpty
+from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def one(candidate, eager, reference, **options):
+    return compare(candidate, eager, reference, **options).outputs[0]
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def test_eager_itself_passes_and_figures_are_right() -> None:
+    reference = random(6, 5, 40)
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[2, 3, 7] += 1e-6
+    found = one(candidate, eager, reference)
+    assert found.passed
+    error = (candidate.double() - reference).abs()
+    assert found.worst_absolute == pytest.approx(float(error.max()))
+    assert found.worst_index == (2, 3, 7)
+    assert found.relative == pytest.approx(float(error.norm() / reference.norm()))
+    assert found.elements == 1200 and found.shape == (6, 5, 40)
+
+
+def test_zeros_under_the_absolute_tolerance_are_rejected() -> None:
+    reference = torch.softmax(random(16, 4096) * 0.1, 1) * 1e-3  # all far below atol
+    eager = reference.float()
+    zeros = torch.zeros_like(eager)
+    assert torch.allclose(zeros, eager, atol=1e-5, rtol=1e-5)
+    found = one(zeros, eager, reference)
+    assert not found.passed and found.relative == pytest.approx(1.0)
+    assert "of the output's size" in found.sentence()
+    assert one(eager, eager, reference).passed
+
+
+def test_a_tiny_channel_cannot_hide_beside_large_ones() -> None:
+    reference = random(4, 8, 64)
+    reference[:, 5] *= 1e-7
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[:, 5] = 0
+    found = one(candidate, eager, reference)
+    assert not found.passed
+    assert "slice 5 of axis 1" in found.sentence()
+    assert len(found.problems) == 1  # neither the elements nor the whole output show it
+
+
+def test_channels_off_by_one_are_rejected() -> None:
+    reference = random(3, 6, 10)
+    eager = reference.float()
+    found = one(eager.roll(1, 1), eager, reference)
+    assert not found.passed and found.failing_share > 0.9
+
+
+def test_as_accurate_as_eager_is_enough_and_much_worse_is_not() -> None:
+    reference = random(32, 256)
+    noise = random(32, 256, seed=1) * 3e-4  # as with TF32
+    eager = (reference + noise).float()
+    same = (reference - noise * 1.5).float()
+    worse = (reference - noise * 3).float()
+    assert not torch.allclose(same.double(), reference, atol=1e-5, rtol=1e-5)
+    assert one(same, eager, reference).passed
+    assert not one(worse, eager, reference).passed
+    assert one(worse, eager, reference, tolerance=Tolerance(multiple=4.0)).passed
+    exact = reference.float()
+    assert one(exact, eager, reference).passed
+    assert not one(same, exact, reference).passed
+
+
+def test_output_that_is_zero_but_for_rounding() -> None:
+    """The mean of a normalised tensor: float64 gives 1e-17, float32 1e-8, and a candidate exactly zero."""
+    reference = random(16) * 1e-17
+    eager = (random(16, seed=1) * 1e-8).float()
+    assert one(torch.zeros(16), eager, reference).passed
+    assert one((random(16, seed=2) * 1e-8).float(), eager, reference).passed
+    assert not one(torch.full((16,), 1e-3), eager, reference).passed
+
+
+@pytest.mark.parametrize("values", [(math.nan, math.nan), (math.inf, math.inf), (-math.inf, -math.inf)])
+def test_nonfinite_where_the_reference_has_it(values: tuple[float, float]) -> None:
+    reference = random(4, 8)
+    reference[1, 2] = values[0]
+    eager = reference.float()
+    assert one(eager.clone(), eager, reference).passed
+    missing = eager.clone()
+    missing[1, 2] = 0
+    found = one(missing, eager, reference)
+    assert not found.passed and found.misplaced_nonfinite == 1 and "(1, 2)" in found.sentence()
+    moved = eager.clone()
+    moved[1, 2], moved[3, 3] = 0, values[1]
+    assert one(moved, eager, reference).misplaced_nonfinite == 2
+
+
+def test_kinds_of_nonfinite_and_overflow() -> None:
+    reference = random(4, 8)
+    reference[0, 0] = math.inf
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[0, 0] = math.nan
+    assert not one(candidate, eager, reference).passed
+    assert one(candidate, eager, reference, tolerance=Tolerance(nonfinite="position")).passed
+    # float32 overflows in the middle of the computation, float64 does not: both answers are accepted.
+    reference[0, 0] = 3.0
+    assert one(eager.clone(), eager, reference).passed
+    candidate[0, 0] = 3.0
+    assert one(candidate, eager, reference).passed
+    candidate[0, 0] = 4.0
+    assert not one(candidate, eager, reference).passed
+    candidate[0, 0] = math.nan
+    assert not one(candidate, eager, reference).passed
+
+
+def test_shape_dtype_type_and_nesting() -> None:
+    reference = random(4, 8)
+    eager = reference.float()
+    assert "shape" in one(eager[:, :7], eager, reference).sentence()
+    assert "dtype" in one(reference, eager, reference).sentence()
+
+    class Lazy(torch.Tensor):
+        pass
+
+    assert not one(eager.as_subclass(Lazy), eager, reference).passed
+    found = compare((eager,), (eager, eager), (reference, reference))
+    assert not found.passed and found.structure == ("output[1] is missing.",)
+    nested = {"a": [eager, 3], "b": None}
+    assert compare(nested, nested, {"a": [reference, 3], "b": None}).passed
+    assert not compare({"a": [eager, 4], "b": None}, nested, nested).passed
+    assert list(flatten((1, {"k": [2]}))) == ["output[0]", "output[1]['k'][0]"]
+    strided = eager.t().contiguous().t()
+    assert one(strided, eager, reference).passed and one(strided, eager, reference).strides == (1, 4)
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    eager = torch.arange(12).reshape(3, 4)
+    assert one(eager.clone(), eager, eager).passed
+    candidate = eager.clone()
+    candidate[2, 1] = 0
+    found = one(candidate, eager, eager)
+    assert not found.passed and found.worst_index == (2, 1) and "1 of 12" in found.sentence()
+    tie = eager.clone()
+    tie[2, 1] = 0
+    assert one(candidate, eager, tie).passed  # float64 decides this near tie otherwise than eager
+    assert not one(torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool), torch.zeros(3)).passed
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5, 9), (3, 4, 5), (2, 3, 4, 5), (1, 2, 101)])
+def test_blocks_do_not_change_the_statistics(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = random(*shape)
+    eager = (reference + random(*shape, seed=1) * 1e-6).float()
+    candidate = (reference + random(*shape, seed=2) * 1e-4).float()
+    whole = measure_error(candidate, eager, reference, atol=1e-5, rtol=1e-5)
+    for limit in (1, 7, 16):
+        monkeypatch.setitem(BLOCK_ELEMENTS, "cpu", limit)
+        parts = measure_error(candidate, eager, reference, atol=1e-5, rtol=1e-5)
+        assert parts.worst_index == whole.worst_index and parts.failing == whole.failing
+        assert parts.square_error == pytest.approx(whole.square_error)
+        for a, b in zip(parts.slices, whole.slices, strict=True):
+            assert torch.allclose(a.error, b.error) and torch.allclose(a.reference, b.reference)
+    units = (candidate.double() - reference).abs() / (1e-5 + 1e-5 * reference.abs())
+    assert float(units.reshape(shape)[whole.worst_index]) == pytest.approx(float(units.max()))
+
+
+def test_comparison_has_a_json_form() -> None:
+    reference = random(4, 4)
+    reference[0, 0] = math.nan
+    found = compare([reference.float()], [reference.float()], [reference])
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["passed"] is True
+
+
+# --- distributions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_distributions(name: str) -> None:
+    given = [
+        torch.rand(8, 16, generator=torch.Generator().manual_seed(3)),
+        torch.arange(5),
+        2.0,
+        torch.rand(()),
+    ]
+    before, random_state = (
+        [v.clone() if isinstance(v, torch.Tensor) else v for v in given],
+        torch.get_rng_state(),
+    )
+    distribution = DISTRIBUTIONS[name]
+    first, second, other = (distribution.apply(given, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(given[:2], before[:2], strict=True))
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert torch.equal(first[1], given[1]) and first[2] == 2.0 and first[0].shape == (8, 16)
+    assert torch.equal(first[0].nan_to_num(7.0), second[0].nan_to_num(7.0))
+    finite = torch.isfinite(first[0])
+    assert bool(finite.all()) != distribution.plants
+    if distribution.plants:
+        assert int((~finite).any(1).sum()) == 1  # one entry only
+    if name in ("normal", "large", "heavy-tailed", "sparse", "with NaN"):
+        assert not torch.equal(first[0], other[0])
+    if name == "shifted":
+        assert bool((first[0] < 0).any()) and bool((first[0] > 0).any())
+    if name == "heavy-tailed":
+        assert float(first[0].abs().max()) >= 100
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+class Narrowing(nn.Module):
+    """Asks for float32 in every way that a model may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.rand(6)
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x).float() + self.table
+        z = torch.zeros(y.shape, dtype=torch.float32)
+        z[:] = y.to(torch.float32)
+        return torch.sin(z) * torch.tensor(0.1)
+
+
+def test_the_float64_copy_stays_float64() -> None:
+    model = Narrowing()
+    x = torch.rand(4, 6)
+    with torch.no_grad():
+        out = call_in_float64(float64_copy(model), widened([x]))
+        exact = (
+            torch.sin(
+                torch.nn.functional.linear(
+                    x.double(), model.linear.weight.double(), model.linear.bias.double()
+                )
+                + model.table.double()
+            )
+            * 0.1
+        )
+    assert out.dtype is torch.float64
+    assert float((out - exact).abs().max()) < 1e-9  # float32 anywhere would leave 1e-8; 0.1 itself is float64
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_redrawn_parameters_are_others_and_state_comes_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    original = State.of(model)
+    redraw(model, 5)
+    assert not torch.equal(model[1].weight, torch.ones(4)) and not torch.equal(model[1].bias, torch.zeros(4))
+    assert bool((model[1].running_var > 0).all())
+    first = {n: p.clone() for n, p in model.named_parameters()}
+    assert original.apply(model) == ()
+    assert torch.equal(model[1].weight, torch.ones(4))
+    redraw(model, 5)
+    assert all(torch.equal(first[n], p) for n, p in model.named_parameters())
+
+
+def test_poisoned_empty() -> None:
+    with PoisonedEmpty():
+        assert bool(torch.empty(5).isnan().all()) and bool(torch.empty_like(torch.ones(3)).isnan().all())
+    x = torch.rand(3)
+    with PoisonedEmpty():
+        assert torch.equal(x + 1, x.add(1))
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(3, 8, 3)
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.convolution(x)))
+
+
+def model_inputs(seed: int) -> list[torch.Tensor]:
+    return [torch.rand(5, 3, 9, 9, generator=torch.Generator().manual_seed(seed))]
+
+
+class Right(Model):
+    """The same by another way: shifted channels-last convolution, own statistics, buffers updated."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.einsum("nchwij,ocij->nohw", x.unfold(2, 3, 1).unfold(3, 3, 1), self.convolution.weight)
+        y = y + self.convolution.bias[:, None, None]
+        mean, variance = y.mean((0, 2, 3)), y.var((0, 2, 3), unbiased=False)
+        count = y.numel() / 8
+        self.norm.running_mean.mul_(0.9).add_(0.1 * mean)
+        self.norm.running_var.mul_(0.9).add_(0.1 * variance * count / (count - 1))
+        self.norm.num_batches_tracked += 1
+        scale = self.norm.weight / torch.sqrt(variance + self.norm.eps)
+        return ((y - mean[:, None, None]) * scale[:, None, None] + self.norm.bias[:, None, None]).clamp_min(0)
+
+
+class NoRelu(Model):
+    def forward(self, x):
+        return self.norm(self.convolution(x))
+
+
+class IgnoresAffine(Model):
+    def forward(self, x):
+        y = self.norm(self.convolution(x)) * 1
+        y = (y - self.norm.bias[:, None, None]) / self.norm.weight[:, None, None]
+        return torch.relu(y)
+
+
+class StaleWeights(Model):
+    """Folds its weights once and never looks again."""
+
+    def forward(self, x):
+        if not hasattr(self, "folded"):
+            object.__setattr__(self, "folded", [self.convolution.weight.detach().clone()])
+        return torch.relu(self.norm(torch.conv2d(x, self.folded[0], self.convolution.bias)))
+
+
+class Unsteady(Model):
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x) * (1 + 1.2e-7 * (self.calls % 2))
+
+
+class Mutating(Model):
+    def forward(self, x):
+        y = super().forward(x)
+        x[0, 0, 0, 0] += 1
+        return y
+
+
+class ForgetsBuffers(Model):
+    def forward(self, x):
+        y = self.convolution(x)
+        return torch.relu(
+            torch.batch_norm(y, self.norm.weight, self.norm.bias, None, None, True, 0.1, 1e-5, False)
+        )
+
+
+class Uninitialised(Model):
+    """Leaves the last channel of the last entry to what the memory holds."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        z = torch.empty(y.shape)
+        z[:-1] = y[:-1]
+        z[-1, :-1] = y[-1, :-1]
+        return z
+
+
+class OwnBuffer(Model):
+    def forward(self, x):
+        y = super().forward(x)
+        if not hasattr(self, "kept"):
+            object.__setattr__(self, "kept", [torch.empty_like(y)])
+        return self.kept[0].copy_(y)
+
+
+class DrawsNumbers(Model):
+    def forward(self, x):
+        torch.rand(1)
+        return super().forward(x)
+
+
+class Raises(Model):
+    def forward(self, x):
+        raise RuntimeError("no kernel image is available\nmore")
+
+
+class FromTheSecondCall(Model):
+    """Right once, then the first output for ever."""
+
+    def forward(self, x):
+        if not hasattr(self, "first"):
+            object.__setattr__(self, "first", [super().forward(x)])
+        else:
+            super().forward(x)
+        return self.first[0].clone()
+
+
+class SwallowsNan(Model):
+    def forward(self, x):
+        return super().forward(x.nan_to_num())
+
+
+class Narrow(Model):
+    def forward(self, x):
+        weight = self.convolution.weight.bfloat16().float()
+        return torch.relu(self.norm(torch.conv2d(x.bfloat16().float(), weight, self.convolution.bias)))
+
+
+def judged(candidate, model=Model, inputs=model_inputs, **options):
+    return certify(model, candidate, inputs, plan=Plan(**{"budget_seconds": 20.0, **options}))
+
+
+def test_a_right_candidate_passes_every_trial() -> None:
+    random_state = torch.get_rng_state()
+    found = judged(Right)
+    assert found.passed, found.why
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert not found.skipped and found.deterministic and found.state_copied and not found.uses_randomness
+    assert {t.reference for t in found.trials} == {"float64"}
+    assert {t.plan.distribution for t in found.trials} == set(DISTRIBUTIONS)
+    assert found.trials[0].state is not None  # the running statistics were compared
+    assert 0 < found.candidate_error < 1e-5
+    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert document["trials"][0]["comparison"]["outputs"][0]["eager_relative"] > 0
+    assert "Passed 13 trials" in found.sentence()
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (NoRelu, "outside atol"),
+        (IgnoresAffine, "other parameters"),
+        (StaleWeights, "other parameters"),
+        (Unsteady, "other bits"),
+        (Mutating, "changes input 0"),
+        (ForgetsBuffers, "running_mean"),
+        (Uninitialised, "poisoned memory"),
+        (OwnBuffer, "same memory"),
+        (DrawsNumbers, "random state"),
+        (Raises, "no kernel image"),
+        (FromTheSecondCall, "seed 1"),
+        (SwallowsNan, "with NaN"),
+        (Narrow, "of the output's size"),
+    ],
+)
+def test_each_fault_is_found_and_named(candidate, words: str) -> None:
+    found = judged(candidate)
+    assert not found.passed
+    assert any(words in why for why in found.why), found.why
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_state_that_does_not_fit() -> None:
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Model()
+
+        def forward(self, x):
+            return self.inner(x)
+
+    found = judged(Other)
+    assert not found.passed and not found.state_copied and "does not fit" in found.why[0]
+    lenient = judged(Other, require_state=False, trials=(TrialPlan(0), TrialPlan(1, "as given", True)))
+    assert "cannot be copied by name" in lenient.skipped[0].why
+
+
+def test_what_the_budget_drops_is_recorded() -> None:
+    found = judged(Right, budget_seconds=0.0)
+    assert len(found.trials) == 1 and len(found.skipped) == 12 and "s are left" in found.skipped[0].why
+
+
+def test_a_distribution_the_model_refuses_is_skipped_and_an_informative_one_does_not_decide() -> None:
+    class Refuses(nn.Module):
+        def forward(self, x):
+            if bool((x < 0).any()):
+                raise ValueError("negative")
+            return x * 2
+
+    class NaNsAway(nn.Module):
+        def forward(self, x):
+            return x.nan_to_num() * 2
+
+    inputs = lambda seed: [torch.rand(4, 6, generator=torch.Generator().manual_seed(seed))]  # noqa: E731
+    found = judged(Refuses, Refuses, inputs)
+    assert found.passed and any("negative" in s.why for s in found.skipped)
+    assert not judged(NaNsAway, Refuses, inputs).passed
+    lenient = judged(NaNsAway, Refuses, inputs, informative=frozenset({"with NaN", "with Inf"}))
+    assert lenient.passed and any(not t.passed and not t.gates for t in lenient.trials)
+
+
+class Row(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x), 1)
+
+
+class RowWrongSomewhere(Row):
+    def forward(self, x):
+        y = super().forward(x)
+        y[17] *= 1.001
+        return y
+
+
+def row_inputs(seed: int) -> list[torch.Tensor]:
+    return [torch.rand(40, 64, generator=torch.Generator().manual_seed(seed))]
+
+
+def test_sampling_axis_0_covers_the_other_entries_through_eager() -> None:
+    found = judged(Row, Row, row_inputs, sample_axis0=True)
+    assert found.passed, found.why
+    assert found.sampled and "two batch entries" in found.sentence()
+    assert all(t.reference.startswith("float64 on entries") for t in found.trials)
+    wrong = judged(RowWrongSomewhere, Row, row_inputs, sample_axis0=True, trials=(TrialPlan(3),))
+    assert not wrong.passed and wrong.trials[0].comparison.passed and not wrong.trials[0].against_eager.passed
+
+
+def test_sampling_where_entries_depend_on_each_other_is_found_out() -> None:
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0)
+
+    found = judged(Mean, Mean, row_inputs, sample_axis0=True, trials=(TrialPlan(0, "normal"),))
+    assert not found.passed and "sampling proves nothing" in found.why[0]
+
+
+def test_random_models_get_the_same_random_numbers() -> None:
+    class Dropped(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.5, True) * 2
+
+    class Other(nn.Module):
+        def forward(self, x):
+            torch.rand(3)
+            return nn.functional.dropout(x, 0.5, True) * 2
+
+    found = judged(Dropped, Dropped, row_inputs, trials=(TrialPlan(0), TrialPlan(1, "normal")))
+    assert found.passed and found.uses_randomness
+    assert not judged(Other, Dropped, row_inputs, trials=(TrialPlan(0),)).passed
+
+
+def test_hidden_state_in_a_plain_attribute_is_state() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden = torch.ones(40, 64)
+
+        def forward(self, x):
+            self.hidden = torch.tanh(self.hidden + x)
+            return self.hidden * 2
+
+    class Forgets(Recurrent):
+        def forward(self, x):
+            return torch.tanh(self.hidden + x) * 2
+
+    assert judged(Recurrent, Recurrent, row_inputs).passed
+    found = judged(Forgets, Recurrent, row_inputs, trials=(TrialPlan(0),))
+    assert not found.passed and "hidden" in found.why[0]
+
+
+def test_an_inplace_model_may_be_in_place() -> None:
+    class Doubles(nn.Module):
+        def forward(self, x):
+            return x.mul_(2)
+
+    class Copies(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    assert judged(Doubles, Doubles, row_inputs, trials=(TrialPlan(0),)).passed
+    found = judged(Copies, Doubles, row_inputs, trials=(TrialPlan(0),))
+    assert not found.passed and "input 0" in found.why[0]
+
+
+def test_gradients() -> None:
+    class Detached(Row):
+        def forward(self, x):
+            return super().forward(x.detach())
+
+    class Cut(Row):
+        def forward(self, x):
+            return super().forward(x).detach()
+
+    one_trial = {
+        "trials": (TrialPlan(0),),
+        "check_gradients": True,
+        "gradient_inputs": lambda seed: row_inputs(seed),
+    }
+    right = judged(Row, Row, row_inputs, **one_trial)
+    assert right.passed and {o.path for o in right.gradients.outputs} >= {"gradient['input 0']"}
+    assert "input 0" in judged(Detached, Row, row_inputs, **one_trial).why[0]
+    assert "no output requires a gradient" in judged(Cut, Row, row_inputs, **one_trial).why[0]
+
+
+class Split(Row):
+    """Sums in sixteen parts, as a tiled kernel does, and divides once."""
+
+    def forward(self, x):
+        parts = [x[:, i : i + 4] @ self.linear.weight[:, i : i + 4].t() for i in range(0, 64, 4)]
+        y = sum(parts) + self.linear.bias
+        y = torch.exp(y - y.amax(1, keepdim=True))
+        return y * (1 / y.sum(1, keepdim=True))
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.linear, self.norm = nn.Linear(64, 32), nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+
+class NormedByMoments(Normed):
+    """Statistics from sums and sums of squares, one pass; buffers through the original module."""
+
+    def forward(self, x):
+        y = self.linear(x.flip(1).flip(1))
+        self.norm(y)
+        mean = y.mean(0)
+        variance = (y - y[0]).square().mean(0) - (mean - y[0]).square()
+        scale = self.norm.weight * torch.rsqrt(variance.clamp_min(0) + self.norm.eps)
+        return y * scale + (self.norm.bias - mean * scale)
+
+
+@pytest.mark.parametrize(("model", "candidate"), [(Row, Split), (Normed, NormedByMoments)])
+def test_honest_reorderings_pass_every_distribution(model, candidate) -> None:
+    """Softmax of huge values and norms of constants are badly conditioned: eager is no better there."""
+    found = judged(candidate, model, row_inputs)
+    assert found.passed, found.why
+    assert len(found.trials) == 13
