@@ -348,9 +348,10 @@ def print_resources(messages: str, ptx: str) -> None:
         registers = re.search(r"Used (\d+) registers", body)
         shared = re.search(r"(\d+) bytes smem", body)
         readable = re.search(r"k\d+_case\d+", name)
+        values = [found.group(1) if found else "0" for found in (registers, spills, shared)]
         print(
-            f"{readable.group() if readable else name:14} {registers.group(1) if registers else '?':>3} registers, "
-            f"{spills.group(1) if spills else '?'} spilled, {shared.group(1) if shared else 0:>6} shared, {accesses.get(name, '')}"
+            f"{readable.group() if readable else name:14} {values[0]:>3} registers, {values[1]} spilled, "
+            f"{values[2]:>6} shared, {accesses.get(name, '')}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Compiled:
         self.kernels = kernels
         self.dtype = getattr(torch, dtype)
         self.sources: list[KernelSource] = [
-            module.generate(kernel, f"k{i}_region_sum", dtype) for i, kernel in enumerate(kernels)
+            module.generate(replace(kernel, input_dtype=dtype), f"k{i}_region_sum") for i, kernel in enumerate(kernels)
         ]
         text = "\n".join(source.definition for source in self.sources)
         stream = "" if target == "cpp" else ", nullptr"

@@ -20,6 +20,9 @@ from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.kernels import Progression
 
 Classes = tuple[tuple[Progression, ...], ...]
+_FLOATS = ("float32", "float64")
+_MOST_TAPS = 32
+_MOST_TAP_OPERATIONS = 1 << 24
 
 
 def tap_positions(tap: int, length: int, outputs: int, *, stride: int, padding: int, dilation: int,
@@ -64,11 +67,26 @@ def _everything(size: int) -> Classes:
     return (((0, size, 1),),)
 
 
-def _region_sum(x: Node, classes: tuple[Classes | None, ...]) -> Node:
+def _region_sum(x: Node, classes: tuple[Classes | None, ...], dtype: str) -> Node:
     """The sums over classes; without any reduced axis of size above one, x itself."""
-    if all(c is None or c == _everything(1) for c in classes):
+    if all(c is None or (s == 1 and c == _everything(1)) for s, c in zip(x.shape, classes, strict=True)):
         return x
-    return make("region_sum", x, classes=classes, scale=1.0)
+    return make("region_sum", x, classes=classes, scale=1.0, dtype=dtype)
+
+
+def _whole_axes(x: Node, axes: tuple[int, ...]) -> Node:
+    """Sums over whole axes, kept with size one, in float64."""
+    return _region_sum(x, tuple(_everything(s) if a in axes else None for a, s in enumerate(x.shape)), "float64")
+
+
+def wide(x: Node) -> Node:
+    """x in float64. What is left of a collapsed operator is small, and its terms may cancel."""
+    return x if x.dtype == "float64" else cast(x, "float64")
+
+
+def cast(x: Node, dtype: str) -> Node:
+    """x in another floating type; x itself where it has it."""
+    return x if x.dtype == dtype else make("cast", x, to=dtype, shape=x.shape, dtype=dtype)
 
 
 def _split_weight(node: Node) -> tuple[Node, int, int]:
@@ -76,6 +94,12 @@ def _split_weight(node: Node) -> tuple[Node, int, int]:
     weight, groups = node.inputs[1], node["groups"]
     shape = (groups, weight.shape[0] // groups, *weight.shape[1:])
     return reshape(weight, shape), *((2, 1) if node["transposed"] else (1, 2))
+
+
+def _taps_apart(node: Node) -> bool:
+    """Whether to contract over taps instead of classes of taps: no pass over the weight, but longer rows."""
+    taps = prod(node.inputs[1].shape[2:])
+    return taps <= _MOST_TAPS and 2 * node.shape[0] * node.inputs[1].size <= _MOST_TAP_OPERATIONS
 
 
 def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
@@ -86,6 +110,7 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     groups = node["groups"]
     # Where every spatial axis is summed, the sums per sample are small and often wanted elsewhere.
     batch_now = 0 in axes and bool(kept)
+    apart = not kept and 1 not in axes and _taps_apart(node)
     x_classes: list[Classes | None] = [_everything(x.shape[0]) if batch_now else None, None]
     w_classes: list[Classes | None] = []
     for i in range(rank):
@@ -93,30 +118,36 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
             x_classes.append(None)
             w_classes.append(None)
             continue
-        positions, taps = axis_classes(node.inputs[1].shape[2 + i], x.shape[2 + i], node.shape[2 + i],
-                                       stride=node["stride"][i], padding=node["padding"][i],
-                                       dilation=node["dilation"][i], transposed=node["transposed"])
+        geometry = {"stride": node["stride"][i], "padding": node["padding"][i], "dilation": node["dilation"][i],
+                    "transposed": node["transposed"]}
+        sizes = (node.inputs[1].shape[2 + i], x.shape[2 + i], node.shape[2 + i])
+        positions, taps = axis_classes(*sizes, **geometry)
+        seen = sum(stop - start for runs in taps for start, stop, _ in runs)
+        if apart and (len(positions) > 1 or seen < sizes[0]):
+            by_tap = [tap_positions(k, *sizes[1:], **geometry) for k in range(sizes[0])]
+            positions = tuple((p,) if p[1] > p[0] else () for p in by_tap)
         x_classes.append(positions)
-        w_classes.append(taps)
+        w_classes.append(None if apart else taps)
     weight, out_axis, in_axis = _split_weight(node)
     lead: list[Classes | None] = [None, None, None]
     if 1 in axes:
         lead[out_axis] = _everything(weight.shape[out_axis])
-    sums = _region_sum(x, tuple(x_classes))
+    dtype = x.dtype if kept else "float64"
+    sums = _region_sum(x, tuple(x_classes), dtype)
     if 0 in axes and not batch_now:
-        sums = reduce("sum", sums, (0,))
-    taps = _region_sum(weight, (*lead, *w_classes))
+        sums = reduce("sum", wide(sums), (0,))
+    taps = _region_sum(weight, (*lead, *w_classes), dtype)
     if kept:
         terms = _convolve(node, sums, taps, out_axis, in_axis, spatial, kept)
     else:
-        terms = _contract(node, sums, taps, out_axis, in_axis)
+        terms = _contract(node, wide(sums), wide(taps), out_axis, in_axis)
     if 1 in axes and groups > 1:
         terms = reduce("sum", terms, (1,))
     if len(node.inputs) < 3:
         return terms
     count = prod(node.shape[a] for a in axes if a != 1)
     bias = reduce("sum", node.inputs[2], (0,)) if 1 in axes else node.inputs[2]
-    bias = reshape(bias, (1, bias.size, *(1,) * rank))
+    bias = reshape(bias if kept else wide(bias), (1, bias.size, *(1,) * rank))
     return make("add", terms, make("mul", bias, constant(float(count))) if count != 1 else bias)
 
 
@@ -159,7 +190,7 @@ def _convolve(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int, s
       exactness=Exactness.FINITE)
 def of_convolution(node: Node, context: Context) -> Node | None:
     y = node.inputs[0]
-    if y.op != "convolution" or not node["keepdim"] or 0 in y.shape:
+    if y.op != "convolution" or not node["keepdim"] or 0 in y.shape or y.dtype not in _FLOATS:
         return None
     if not context.may_collapse(y):
         return None
@@ -168,7 +199,7 @@ def of_convolution(node: Node, context: Context) -> Node | None:
         weight, out_axis, _ = _split_weight(y)
         lead = [None] * weight.rank
         lead[out_axis] = _everything(weight.shape[out_axis])
-        summed = reshape(_region_sum(weight, tuple(lead)), _summed_weight_shape(y))
+        summed = reshape(_region_sum(weight, tuple(lead), y.dtype), _summed_weight_shape(y))
         attributes = {k: v for k, v in y.attributes}
         result = make("convolution", y.inputs[0], summed, origin=y.origin, **attributes)
         if y["groups"] > 1:
@@ -179,7 +210,7 @@ def of_convolution(node: Node, context: Context) -> Node | None:
         result = sum_of_convolution(y, axes)
     if node.op == "mean":
         result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in axes)))
-    return result if result.shape == node.shape else None
+    return cast(result, node.dtype) if result.shape == node.shape else None
 
 
 def _summed_weight_shape(y: Node) -> tuple[int, ...]:
@@ -195,24 +226,24 @@ def of_linear(node: Node, context: Context) -> Node | None:
     if y.op != "linear" or not node["keepdim"] or not context.may_collapse(y):
         return None
     x, weight = y.inputs[:2]
-    if weight.rank != 2:
+    if weight.rank != 2 or y.dtype not in _FLOATS or 0 in y.shape:
         return None
-    bias = y.inputs[2] if len(y.inputs) > 2 else None
+    bias = wide(y.inputs[2]) if len(y.inputs) > 2 else None
     axes, last = node["axes"], y.rank - 1
     lead = tuple(a for a in axes if a != last)
     rows = prod(y.shape[a] for a in lead)
-    x = reduce("sum", x, lead)
+    x = _whole_axes(x, lead)
     if last in axes:
-        weight = reduce("sum", weight, (0,))
+        weight = _whole_axes(weight, (0,))
         bias = reduce("sum", bias, (0,)) if bias is not None else None
     rows_left = x.size // x.shape[-1]
-    flat = make("contract", reshape(x, (rows_left, x.shape[-1])), weight, equation="rk,ok->ro")
+    flat = make("contract", wide(reshape(x, (rows_left, x.shape[-1]))), wide(weight), equation="rk,ok->ro")
     result = reshape(flat, (*x.shape[:-1], weight.shape[0]))
     if bias is not None:
         result = make("add", result, make("mul", bias, constant(float(rows))) if rows != 1 else bias)
     if node.op == "mean":
         result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in axes)))
-    return result
+    return cast(result, node.dtype)
 
 
 @rule("sum of a matrix product", *SUMS, law="sum_i (A B)_ij = (sum_i A_i) B;  sum_j (A B)_ij = A (sum_j B_j)",

@@ -8,6 +8,7 @@ from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.identities import IDENTITIES
 from kernelwright.algebra.moments import MOMENTS
 from kernelwright.algebra.norms import NORMS
+from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.rule import Application, Context, Rule
 from kernelwright.ir.graph import BufferUpdate, Graph
@@ -15,7 +16,7 @@ from kernelwright.ir.node import Node, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE)
+RULES: tuple[Rule, ...] = (*IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }

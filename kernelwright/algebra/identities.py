@@ -16,7 +16,8 @@ def _attributes(node: Node) -> dict:
 @rule("keep reduced axes", *REDUCTIONS, law="reduce(x) = reshape(reduce(x, keepdim))", condition="always",
       exactness=Exactness.BITWISE)
 def keep_axes(node: Node, context: Context) -> Node | None:
-    if node["keepdim"]:
+    # A variance over no axis (of a scalar) is 0 or NaN, not the identity.
+    if node["keepdim"] or (node.op == "var" and not node["axes"]):
         return None
     return reshape(reduce(node.op, node.inputs[0], node["axes"], **_attributes(node)), node.shape)
 
@@ -104,6 +105,8 @@ def through_reshape(node: Node, context: Context) -> Node | None:
             return None
         axes += left
     axes = [a for a in axes if x.inputs[0].shape[a] != 1]
+    if node.op == "var" and not axes:
+        return None  # over unit axes: 0 or NaN, not the identity
     return reshape(reduce(node.op, x.inputs[0], tuple(axes), **_attributes(node)), node.shape)
 
 
@@ -140,7 +143,8 @@ def through_factor(node: Node, context: Context) -> Node | None:
         return make("neg", reduce(node.op, x.inputs[0], node["axes"]))
     left, right = (align(i, x.rank) for i in x.inputs)
     for value, factor in ((left, right), (right, left)) if x.op == "mul" else ((left, right),):
-        if value.op == "constant" or any(value.shape[a] != x.shape[a] for a in node["axes"]):
+        # Of another type (truth values, for one) the value has another sum, or none.
+        if value.dtype != x.dtype or any(value.shape[a] != x.shape[a] for a in node["axes"]):
             continue
         if factor.op == "constant" or all(factor.shape[a] == 1 for a in node["axes"]):
             return make(x.op, reduce(node.op, value, node["axes"]), factor)
@@ -173,6 +177,8 @@ def through_terms(node: Node, context: Context) -> Node | None:
         return None
     axes, sizes = node["axes"], dict(enumerate(x.shape))
     terms = [align(i, x.rank) for i in x.inputs]
+    if any(t.op != "constant" and t.dtype != x.dtype for t in terms):
+        return None
     flat = [t.op == "constant" or all(t.shape[a] == 1 for a in axes) for t in terms]
     if not any(flat) and not any(reaches_anchor(t, context) for t in terms):
         return None

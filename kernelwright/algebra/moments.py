@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from kernelwright.algebra.build import align, per_channel, reduce
+from kernelwright.algebra.collapse import cast, wide
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
@@ -38,7 +39,8 @@ def of_affine(node: Node, context: Context) -> Node | None:
         return reduce("var", x.inputs[0], axes, correction=node["correction"])
     left, right = (align(i, x.rank) for i in x.inputs)
     for value, other, swapped in ((left, right, False), (right, left, True)):
-        if value.op == "constant" or any(value.shape[a] != x.shape[a] for a in axes) or not _flat(other, axes):
+        # Truth values have no variance; a value of another type has another.
+        if value.dtype != x.dtype or any(value.shape[a] != x.shape[a] for a in axes) or not _flat(other, axes):
             continue
         if x.op == "div" and swapped:
             continue
@@ -76,8 +78,9 @@ def of_convolution(node: Node, context: Context) -> Node | None:
     count = prod(y.shape[a] for a in axes)
     mean = reduce("mean", plain, axes)
     # In float64, because the two terms may be close; rounding must not make the result negative.
-    difference = make("sub", make("mul", per_channel(energy, y.rank), constant(1.0 / count)), make("square", mean))
-    return make("cast", make("clamp_min", difference, constant(0.0)), to="float32", shape=node.shape, dtype="float32")
+    square = make("square", wide(mean))
+    difference = make("sub", make("mul", per_channel(energy, y.rank), constant(1.0 / count)), square)
+    return cast(make("clamp_min", difference, constant(0.0)), node.dtype)
 
 
 MOMENTS: tuple[Rule, ...] = (biased, of_affine, of_convolution)

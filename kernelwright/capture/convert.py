@@ -99,10 +99,12 @@ for _torch_name, _name in _BINARY.items():
 @converts("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "rsub.Tensor")
 def _add(a: Arguments) -> Node:
     left, right = _pair(a)
+    name = a["operator"].split(".")[0]
+    if name == "rsub":  # other - alpha * self
+        left, right, name = right, left, "sub"
     if a["alpha"] != 1:
         right = make("mul", right, constant(a["alpha"]))
-    name = a["operator"].split(".")[0]
-    return make("sub", right, left) if name == "rsub" else make(name, left, right)
+    return make(name, left, right)
 
 
 @converts("square.default")

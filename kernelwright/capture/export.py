@@ -18,13 +18,15 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from kernelwright import errors
+from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.convert import CONVERTERS, NotConvertible
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node, Origin, constant, make
 
-RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal", "uniform", "exponential", "poisson", "geometric",
-          "cauchy")
 _LITERAL_ELEMENTS = 64
+# These return their operand itself where they have nothing to do; their schemas do not say so.
+_SOMETIMES_IDENTITY = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "type_as",
+                       "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d")
 
 
 class NotCapturable(Exception):
@@ -145,7 +147,7 @@ class _Converter:
         structure = pytree.tree_unflatten(places, self.program.call_spec.out_spec)
         _check_structure(structure)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
-        return Graph(tuple(inputs), tuple(outputs), structure, effects, training)
+        return settle_buffers(Graph(tuple(inputs), tuple(outputs), structure, effects, training))
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
         value = node.meta.get("val")
@@ -199,19 +201,23 @@ class _Converter:
         mutated = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         aliases = any(a.alias_info is not None for a in schema.arguments)
         source = next((a for a in node.args if isinstance(a, torch.fx.Node)), None)
+        if target.split(".")[0] in _SOMETIMES_IDENTITY:
+            aliases = True
+        elif target.startswith("to.") and source is not None:
+            aliases = node.meta["val"].dtype == source.meta["val"].dtype
         self.group[node] = self.group[source] if aliases and source is not None else len(self.group) + len(self.values)
         if target == "batch_norm.default":
             return self._batch_norm(node, arguments, origin)
         if mutated:
             return self._in_place(node, target, arguments, mutated, origin)
-        if not node.users and not any(r in target for r in RANDOM):
+        if not node.users and not _draws(node.target):
             return None
         return self._convert(node, target, arguments, origin)
 
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
-            used = {u.args[1] for u in node.users if u.target is operator.getitem}
+            used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
             try:
                 result = converter({**arguments, "operator": target, "results_used": used})
             except NotConvertible:
@@ -234,7 +240,7 @@ class _Converter:
         keywords = tuple((a.name, _template(arguments[a.name], nodes)) for a in schema.arguments
                          if a.kwarg_only and arguments[a.name] is not None)
         serial = -1
-        if any(word in target for word in RANDOM) or "instance_norm" in target:
+        if _draws(node.target) or "instance_norm" in target:
             serial, self.serial = self.serial, self.serial + 1
         meta = node.meta["val"]
         if isinstance(meta, torch.Tensor):
@@ -346,6 +352,11 @@ class _Converter:
                 line = int(entry.split("line ")[1].split(",")[0])
                 text = lines[position + 1].strip() if position + 1 < len(lines) else ""
         return Origin(module=path, file=self.file or "", line=line, text=text)
+
+
+def _draws(target: Any) -> bool:
+    """Whether an operator may draw from torch's random stream."""
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _leaf(op: str, name: str, value: torch.Tensor) -> Node:

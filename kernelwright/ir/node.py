@@ -94,8 +94,8 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     Raises ValueError where the operator refuses the inputs.
     """
     pairs = tuple(sorted(attributes.items()))
-    # 1, 1.0 and True are equal keys in Python; as operands they promote types differently.
-    key = (op, tuple(map(id, inputs)), tuple((n, type(v).__name__, v) for n, v in pairs))
+    # 1, 1.0 and True (0.0 and -0.0) are equal keys in Python; as operands they differ, at any depth.
+    key = (op, tuple(map(id, inputs)), tuple((n, repr(v)) for n, v in pairs))
     found = _interned.get(key)
     if found is not None:
         return found

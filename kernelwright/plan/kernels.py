@@ -75,13 +75,15 @@ class RegionSum:
 
         out[..., u, ...] = sum over q in classes[a][u] of x[..., q, ...]   (for every reduced axis)
 
-    Classes of one axis may overlap and need not cover it. ``scale`` multiplies the result.
+    Classes of one axis may overlap and need not cover it. ``scale`` multiplies the result, which is of
+    type ``dtype``; x is of type ``input_dtype``.
     """
 
     shape: tuple[int, ...]
     classes: tuple[tuple[tuple[Progression, ...], ...] | None, ...]
     scale: float = 1.0
     dtype: str = "float32"
+    input_dtype: str = "float32"
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -116,7 +116,7 @@ def _steps(grouping: Grouping, loops: dict[Group, Loop], source: dict[Node, Node
             continue
         if group.kind == "special":
             kernel: Kernel = spectral_kernel(node) if node.op == "channel_energy" else \
-                RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype)
+                RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype, node.inputs[0].dtype)
             inputs = tuple(base(i) for i in node.inputs)
             steps.append(KernelStep(_name(steps, [node]), kernel, inputs, (node,), (source[node],)))
             continue

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from kernelwright.report import units
 from kernelwright.report.layout import Page
 from kernelwright.timing import Timing
 from kernelwright.timing.baselines import CANDIDATE
-from kernelwright.verify import Certificate
+from kernelwright.verify import Certificate, TrialPlan
 
 #: How the candidate is called in the report.
 OURS = "ModelNew"
@@ -22,12 +23,12 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
     page.table([[OURS, f"{certificate.candidate_error:.2e}"], ["eager", f"{certificate.eager_error:.2e}"]],
                head=("", "worst error (rms of the error / rms of the output)"))
     gating = [trial for trial in certificate.trials if trial.gates]
-    kinds = Counter((t.plan.distribution, t.plan.redrawn_parameters) for t in gating)
-    words = [kind + (" with other parameters" if redrawn else "") + (f" ({count})" if count > 1 else "")
-             for (kind, redrawn), count in kinds.items()]
     passed = sum(trial.passed for trial in gating)
-    page.paragraph(f"{passed} of {units.counted(len(gating), 'trial')} passed: {', '.join(words) or 'none'}",
-                   hanging=4)
+    page.paragraph(f"{passed} of {units.counted(len(gating), 'trial')} passed: "
+                   f"{_kinds(trial.plan for trial in gating)}", hanging=4)
+    shown = [trial.plan for trial in certificate.trials if not trial.gates]
+    if shown:
+        page.paragraph(f"shown, not judged (the rewriting needs finite values): {_kinds(shown)}", hanging=4)
     facts = []
     if certificate.deterministic is not None:
         facts.append("repeated calls gave the same bits" if certificate.deterministic
@@ -44,11 +45,19 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
                        "eager covered the others", hanging=4)
     for note in dict.fromkeys(note for trial in certificate.trials for note in trial.notes):
         page.paragraph(f"note: {note}", hanging=4)
-    skipped: dict[str, list[str]] = {}
+    skipped: dict[str, list[TrialPlan]] = {}
     for entry in certificate.skipped:
-        skipped.setdefault(entry.why, []).append(entry.plan.words())
+        skipped.setdefault(entry.why, []).append(entry.plan)
     for why, plans in skipped.items():
-        page.paragraph(f"skipped ({why}): {'; '.join(plans)}", "yellow", hanging=4)
+        page.paragraph(f"skipped: {_kinds(plans)} ({why})", "yellow", hanging=4)
+
+
+def _kinds(plans: Iterable[TrialPlan]) -> str:
+    """``as given (2), normal with other parameters``; "none" for no trial."""
+    kinds = Counter((plan.distribution, plan.redrawn_parameters) for plan in plans)
+    words = [kind + (" with other parameters" if redrawn else "") + (f" ({count})" if count > 1 else "")
+             for (kind, redrawn), count in kinds.items()]
+    return ", ".join(words) or "none"
 
 
 def times(page: Page, timing: Timing, title: str) -> None:
@@ -68,8 +77,10 @@ def times(page: Page, timing: Timing, title: str) -> None:
             f"{100 * share:.3g} %" if share is not None else "",
         ])
         styles.append(("green",) if name == CANDIDATE else ())
-    page.table(rows, head=("", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit"),
-               styles=styles)
+    head = ["", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit"]
+    if not timing.ratios:
+        head, rows = head[:4] + head[5:], [row[:4] + row[5:] for row in rows]
+    page.table(rows, head=head, styles=styles)
     for name, why in timing.failures.items():
         page.paragraph(f"{name}: no time, {why}", "yellow", hanging=4)
     if timing.compile_seconds is not None and not timing.failures:

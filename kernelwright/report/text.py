@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelwright.records import KernelUse, Mode, Result
 from kernelwright.report import units
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, rule_groups
@@ -55,6 +57,10 @@ def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
             page.paragraph(f"{label}{captured}; nothing is replaced", "yellow")
     for mode in result.modes:
         label = f"{mode.name}: " if len(result.modes) > 1 else ""
+        if not mode.kernels and mode.timing is not None and mode.timing.ratios:
+            page.paragraph(f"{label}kernels were built and checked, and are not worth it: "
+                           f"{speed_sentence(mode.timing)}", "yellow")
+            continue
         if mode.certificate is not None:
             page.paragraph(label + mode.certificate.sentence(), "green" if mode.certificate.passed else "red")
         if mode.timing is not None and mode.timing.ratios:
@@ -78,7 +84,14 @@ def _kernel(page: Page, kernel: KernelUse) -> None:
     page.lines.append("  " + page.paint(kernel.name, "cyan") + f" ({kernel.kind})")
     page.paragraph(kernel.meaning, indent=4)
     if kernel.covers:
-        page.paragraph(", ".join(kernel.covers), "dim", indent=4, first="replaces ")
+        page.paragraph(", ".join(_short(cover) for cover in kernel.covers), "dim", indent=4, first="does ")
+
+
+def _short(cover: str) -> str:
+    """``name (file:line)`` without the line's text, or the name alone where no place is known."""
+    name, _, place = cover.removesuffix(")").partition(" (")
+    line = re.match(r".*?:\d+(?=: |$)", place)
+    return f"{name} ({line.group() if line else place})" if place else name
 
 
 def _rules(page: Page, mode: Mode, title: str) -> None:

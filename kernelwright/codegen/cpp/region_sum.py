@@ -53,20 +53,20 @@ def _score(columns: int, alignment: int) -> float:
     return min(1.0, columns / 64) * (min(columns, 128) / 128) ** 0.02
 
 
-def generate(kernel: RegionSum, name: str, input_dtype: str = "float32") -> KernelSource:
+def generate(kernel: RegionSum, name: str) -> KernelSource:
     """The C++ kernel that computes ``kernel``; its host function is ``name(x, out, workspace)``.
 
-    x is contiguous, of ``input_dtype``; the output is of ``kernel.dtype``. Raises ValueError for a
+    x is contiguous, of ``kernel.input_dtype``; the output is of ``kernel.dtype``. Raises ValueError for a
     class outside its axis or another dtype.
     """
-    for dtype in (input_dtype, kernel.dtype):
+    for dtype in (kernel.input_dtype, kernel.dtype):
         if dtype not in SCALARS:
             raise ValueError(f"a region sum cannot work in {dtype}")
     axes = join_axes(kernel)
     elements = prod(kernel.shape)
     names: dict[str, object] = {
         "NAME": name,
-        "IN": SCALARS[input_dtype],
+        "IN": SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
         "IF": "" if elements >= SERIAL_ELEMENTS else " if(false)",

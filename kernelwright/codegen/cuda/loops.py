@@ -250,9 +250,7 @@ class _Plan:
             ]
         for buffer, offset in self.workspace:
             place = f"static_cast<char*>(workspace) + {offset}LL"
-            lines.append(
-                f"  {buffer.c_type}* {buffer.name} = reinterpret_cast<{buffer.c_type}*>({place});"
-            )
+            lines.append(f"  {buffer.c_type}* {buffer.name} = reinterpret_cast<{buffer.c_type}*>({place});")
         if not self.workspace:
             lines.append("  (void)workspace;")
         if not self.devices:

@@ -128,20 +128,20 @@ def _layout(stream: Stream, size: int, elements: int) -> Layout:
     return Layout(vector, loads, rows, group, streams, units, split, slots, padded, shared)
 
 
-def generate(kernel: RegionSum, name: str, input_dtype: str = "float32") -> KernelSource:
+def generate(kernel: RegionSum, name: str) -> KernelSource:
     """The CUDA kernel that computes ``kernel``; its host function is ``name(x, out, workspace, stream)``.
 
-    x is contiguous, 16-byte aligned, of ``input_dtype``; the output is of ``kernel.dtype``. Raises
+    x is contiguous, 16-byte aligned, of ``kernel.input_dtype``; the output is of ``kernel.dtype``. Raises
     ValueError for a class outside its axis or another dtype.
     """
-    for dtype in (input_dtype, kernel.dtype):
+    for dtype in (kernel.input_dtype, kernel.dtype):
         if dtype not in SCALARS:
             raise ValueError(f"a region sum cannot work in {dtype}")
     axes = join_axes(kernel)
-    size = 4 if input_dtype == "float32" else 8
+    size = 4 if kernel.input_dtype == "float32" else 8
     names = {
         "NAME": name,
-        "IN": SCALARS[input_dtype],
+        "IN": SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
     }

@@ -46,6 +46,8 @@ declare("contract", "linear", lambda a, b, *, equation: torch.einsum(equation, a
 def _contract_points(node) -> int:
     """Number of multiply-adds of a contraction: the product of the sizes of all its letters."""
     terms = node["equation"].split("->")[0].split(",")
-    sizes = {letter: size for term, operand in zip(terms, node.inputs, strict=True)
-             for letter, size in zip(term, operand.shape, strict=True)}
+    sizes: dict[str, int] = {}
+    for term, operand in zip(terms, node.inputs, strict=True):
+        for letter, size in zip(term, operand.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))  # a size of one broadcasts
     return prod(sizes.values())

@@ -7,8 +7,9 @@ import torch
 from kernelwright.ir.registry import declare
 
 
-def region_sum(x, *, classes, scale):
-    """Sums over classes of positions; see :class:`kernelwright.plan.kernels.RegionSum`."""
+def region_sum(x, *, classes, scale, dtype):
+    """Sums over classes of positions, in type ``dtype``; see :class:`kernelwright.plan.kernels.RegionSum`."""
+    kind = getattr(torch, dtype)
     for axis, axis_classes in enumerate(classes):
         if axis_classes is None:
             continue
@@ -16,8 +17,9 @@ def region_sum(x, *, classes, scale):
         for progressions in axis_classes:
             index = [q for start, stop, step in progressions for q in range(start, stop, step)]
             positions = torch.tensor(index, dtype=torch.int64, device=x.device)
-            parts.append(x.index_select(axis, positions).sum(axis, keepdim=True))
+            parts.append(x.index_select(axis, positions).sum(axis, keepdim=True, dtype=kind))
         x = torch.cat(parts, axis)
+    x = x.to(kind)
     return x * scale if scale != 1.0 else x
 
 

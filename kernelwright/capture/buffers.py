@@ -1,0 +1,55 @@
+"""Buffers that a captured forward updates: old values that outlive the update, and who writes the new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.node import Node, make, rebuild, walk
+
+
+def settle_buffers(graph: Graph) -> Graph:
+    """The graph with its buffer updates safe to run after everything else, one after the other.
+
+    - A batch norm whose result nobody reads has no torch call that could update its statistics, and one
+      whose statistics others read must not update them unseen: those updates are written out.
+    - A result, or another buffer's new value, that is the old memory of an updated buffer becomes a copy.
+    """
+    owners = _sole_owners(graph)
+    changed = {e.name for e in graph.effects}
+    roots = [*graph.outputs, *(e.value for e in graph.effects)]
+    replaced: dict[Node, Node] = {}
+    for node in walk(roots):
+        built = rebuild(node, tuple(replaced[i] for i in node.inputs))
+        if node.op == "batch_norm_training" and node["running"] and node not in owners:
+            built = make(node.op, *built.inputs, origin=node.origin, **{**dict(node.attributes), "running": None})
+        replaced[node] = built
+    outputs = tuple(_apart(replaced[n], changed) for n in graph.outputs)
+    effects = tuple(BufferUpdate(e.name, _apart(replaced[e.value], changed),
+                                 replaced.get(e.owner) if e.owner in owners else None) for e in graph.effects)
+    return replace(graph, outputs=outputs, effects=effects)
+
+
+def _sole_owners(graph: Graph) -> set[Node]:
+    """Batch norms that run for the outputs and whose old statistics nothing but their own update reads."""
+    owners = {e.owner for e in graph.effects if e.owner is not None}
+    while True:
+        owned = [e for e in graph.effects if e.owner in owners]
+        alive = list(walk((*graph.outputs, *(e.value for e in graph.effects if e not in owned))))
+        read = {n["name"] for n in alive if n.op == "buffer"}
+        left = {o for o in owners if o in set(alive) and not read & set(o["running"])}
+        if left == owners:
+            return owners
+        owners = left
+
+
+def _apart(node: Node, changed: Iterable[str]) -> Node:
+    """The node, or a copy where it is the memory of a buffer that changes."""
+    below = node
+    while below.kind == "view":
+        below = below.inputs[0]
+    if below.op != "buffer" or below["name"] not in changed:
+        return node
+    return make("opaque", node, origin=node.origin, target="aten.clone.default", template=(("input", 0),), keywords=(),
+                shape=node.shape, dtype=node.dtype, types=None, serial=-1)

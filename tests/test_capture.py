@@ -1,0 +1,515 @@
+"""Stage 2, CAPTURE: the graph and its buffer effects mean what the module's own forward does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graph_tools import assert_same, check_capture, eager, filled, values_of
+from torch import nn
+
+from kernelwright import errors
+from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.node import constant, make, walk
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+class Of(nn.Module):
+    """A module around a function of (module, inputs...), with parameters and buffers as given."""
+
+    def __init__(self, function: Callable[..., Any], **tensors: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in tensors.items():
+            if isinstance(value, nn.Module) or not isinstance(value, torch.Tensor):
+                setattr(self, name, value)
+            elif name.startswith("buffer"):
+                self.register_buffer(name, value)
+            elif name.startswith("plain"):
+                setattr(self, name, value)
+            else:
+                setattr(self, name, nn.Parameter(value))
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def operators(graph: Any) -> list[str]:
+    return [n["target"] if n.op == "opaque" else n.op for n in graph.operators()]
+
+
+# Values ------------------------------------------------------------------------------------------
+
+X = normal(4, 6)
+
+
+def in_place(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y += 1
+    y.mul_(3).relu_()
+    y.clamp_(max=4.0)
+    return y
+
+
+def in_place_keeps_old(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x * 2
+    z = y.exp()
+    y.add_(z)
+    return y, z
+
+
+def slices(m: Any, x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, dim=1)
+    c, d, e = x.split([1, 3, 2], dim=-1)
+    f = torch.stack([a, b], dim=1).sum(1)
+    g = torch.cat([c, e, d.flip(1)], dim=1)
+    return f.sum() + g[:, ::2].mean() + x[1, 2:].prod() + x[-1].max() + g.unbind(0)[2].min()
+
+
+def shapes(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x.view(2, 2, -1).transpose(1, 2).contiguous().flatten(1).unflatten(1, (3, -1)).unsqueeze(0).squeeze()
+    return y.permute(2, 0, 1).expand(3, 4, 2, 3)[1].mT + x.t().reshape(4, 3, 2)[:, :, :]
+
+
+def chosen(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x.masked_fill(x > 0.5, -1.0).masked_fill(x < -0.5, float("-inf"))
+    return torch.where(torch.isfinite(y) & (x != 0), y, x.new_zeros(())) + torch.where(x > 0, x, 2.0)
+
+
+def made(m: Any, x: torch.Tensor) -> torch.Tensor:
+    grid = torch.arange(6, device=x.device, dtype=x.dtype)
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64) + grid + torch.ones(6) + m.plain_scale
+
+
+def statistics(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    return [x.var(), x.std(1), x.var(0, unbiased=False), x.std((0, 1), correction=2, keepdim=True), x.mean(),
+            x.sum(-1, keepdim=True), x.amax((0, 1)), x.max(1).values, x.min(0)[0], x.max(), x.logsumexp(1),
+            F.softmax(x, -1), F.log_softmax(x, 0), x.norm(), F.normalize(x, dim=1)]
+
+
+def activations(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    names = ("relu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "softsign", "logsigmoid", "selu", "elu",
+             "celu", "leaky_relu", "softplus", "softshrink", "hardshrink", "relu6", "hardtanh", "tanhshrink", "tanh",
+             "sigmoid")
+    return [getattr(F, n)(x) for n in names] + [F.gelu(x, approximate="tanh"), F.threshold(x, 0.1, 20.0), x.sign(),
+                                                F.elu(x, 0.5), F.hardtanh(x, -0.3, 0.2), F.softplus(x, 2.0, 1.0)]
+
+
+def arithmetic(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.add(x, x.exp(), alpha=3), 2 - x, torch.rsub(x, x.abs(), alpha=2), x / 3, 3 / (x + 9), x ** 2,
+            2.0 ** x, x.abs() ** 0.5, x // 0.7, x % 0.7, -x, x.reciprocal(), torch.maximum(x, -x), x.clamp(-0.5, 0.5),
+            x.clamp(min=x.mean()), (x > 0) * x, (x > 0) & (x < 1), ~(x > 0), x.sub(x.sin(), alpha=2), x == x.floor()]
+
+
+def pools(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    y = x.reshape(1, 2, 3, 4)
+    return [F.max_pool2d(y, 2), F.max_pool2d(y, 2, 1, 1), F.avg_pool2d(y, 2, 1, 1, count_include_pad=False),
+            F.avg_pool2d(y, (3, 2), ceil_mode=True), F.adaptive_avg_pool2d(y, 1), F.adaptive_avg_pool2d(y, (2, 3)),
+            F.max_pool1d(x, 3, 2, 1), F.avg_pool1d(x.unsqueeze(0), 2), F.adaptive_max_pool2d(y, 2),
+            F.avg_pool2d(y, 2, divisor_override=3), F.interpolate(y, scale_factor=2, mode="nearest")]
+
+
+def norms(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    y = x.reshape(2, 2, 6)
+    return [F.layer_norm(x, (6,), m.weight, m.shift), F.layer_norm(x, (4, 6)), F.group_norm(y, 2),
+            F.instance_norm(y), F.layer_norm(x, (6,), m.weight), F.rms_norm(x, (6,), m.weight),
+            F.instance_norm(y, weight=m.weight[:2], bias=m.shift[:2]), F.local_response_norm(y, 2)]
+
+
+def nested(m: Any, x: torch.Tensor) -> Any:
+    return {"a": x + 1, "b": [x * 2, (x + 1, {"c": x.sum()})], "d": (x,), "e": None}
+
+
+def strange(m: Any, x: torch.Tensor) -> Any:
+    values, indices = x.topk(2, dim=1)
+    return x.cumsum(0), values, indices, torch.linalg.qr(x)[1].abs(), x.roll(1, 0), torch.einsum("ij,kj->ik", x, x)
+
+
+def attention(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x.reshape(1, 2, 4, 3)
+    return F.scaled_dot_product_attention(y, y, y) + F.softmax(y @ y.transpose(-2, -1) / 3 ** 0.5, -1) @ y
+
+
+FUNCTIONS = [in_place, in_place_keeps_old, slices, shapes, chosen, statistics, activations, arithmetic, pools, nested,
+             strange, attention]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_functions(function: Callable[..., Any]) -> None:
+    check_capture(Of(function), (X,), 1e-12)
+
+
+def test_literals_and_plain_tensors() -> None:
+    graph = check_capture(Of(made, plain_scale=normal(1, 6)), (X,))
+    assert {"literal", "attribute"} <= {n.op for n in graph.nodes()}
+
+
+def test_norms() -> None:
+    check_capture(Of(norms, weight=normal(6), shift=normal(1, 6)[0]), (X,))
+
+
+def test_known_operators_are_not_opaque() -> None:
+    for function in (in_place, activations, shapes, statistics):
+        names = operators(check_capture(Of(function), (X,)))
+        assert not [n for n in names if n.startswith("aten.") and "norm" not in n], names
+
+
+@pytest.mark.parametrize("layer", [
+    nn.Conv1d(4, 6, 3, padding="same"), nn.Conv1d(4, 6, 2, padding="valid", bias=False), nn.Conv1d(4, 8, 3, 2, 1, 2, 4),
+    nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2), nn.Linear(6, 3), nn.Bilinear(6, 6, 2), nn.PReLU(), nn.LSTM(6, 5),
+    nn.LSTM(6, 5, 2, batch_first=True, bidirectional=True), nn.GRU(6, 3), nn.Identity(), nn.Flatten(),
+    nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True), nn.MultiheadAttention(6, 2, batch_first=True),
+    nn.Dropout(0.0), nn.Dropout1d(0.0), nn.BatchNorm1d(4, affine=False), nn.InstanceNorm1d(4, affine=True),
+    nn.InstanceNorm1d(4, track_running_stats=True), nn.CELU(inplace=True), nn.RReLU(), nn.Softmax2d(),
+], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("training", [False, True])
+def test_layers(layer: nn.Module, training: bool) -> None:
+    x = normal(3, 4, 6)
+    inputs = (x, x, x) if isinstance(layer, nn.MultiheadAttention) else (x, x) if isinstance(layer, nn.Bilinear) else \
+        (x,)
+    model = Of(lambda m, *xs: m.layer(*(x * 1.5 for x in xs)), layer=layer.double()).train(training)
+    check_capture(model, inputs)
+
+
+def test_convolutions_in_two_and_three_dimensions() -> None:
+    for layer, x in ((nn.Conv2d(2, 4, (3, 2), (2, 1), (1, 0), (1, 2), 2), normal(2, 2, 6, 7)),
+                     (nn.Conv3d(2, 3, 2, padding=1), normal(1, 2, 3, 4, 3)), (nn.Conv2d(2, 3, 3), normal(2, 5, 6)),
+                     (nn.ConvTranspose2d(4, 2, 3, (2, 3), 1, 1, 2), normal(2, 4, 3, 4)),
+                     (nn.ConvTranspose3d(2, 3, 2, 2), normal(1, 2, 2, 3, 2)),
+                     (nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"), normal(1, 2, 5, 5))):
+        check_capture(layer.double(), (x,))
+
+
+def test_shared_and_tied_parameters() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.second.weight = self.first.weight
+            self.again = self.third
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.again(self.third(self.second(self.first(x)))) @ self.first.weight.t()
+
+    check_capture(Tied().double(), (X,))
+
+
+# Inputs and outputs ------------------------------------------------------------------------------
+
+
+def test_several_inputs_of_many_kinds() -> None:
+    model = Of(lambda m, x, k, flag, rate, y, none: (x * k if flag else x) + y * rate)
+    graph = check_capture(model, (X, 3, True, 0.5, normal(6), None))
+    assert [n is None for n in graph.inputs] == [False, True, True, True, False, True]
+    assert [n["name"] for n in graph.inputs if n is not None] != []
+
+
+def test_nested_inputs() -> None:
+    check_capture(Of(lambda m, xs, named: xs[0] + xs[1] * named["a"]), ([X, X * 2], {"a": normal(6)}))
+
+
+def test_an_input_and_a_view_of_it_returned() -> None:
+    graph = check_capture(Of(lambda m, x: (x, x.view(2, 12), x.t(), x[1:3], x + 1)), (X,))
+    assert graph.outputs[0] is graph.inputs[0]
+    assert [o.kind for o in graph.outputs[1:4]] == ["view"] * 3
+
+
+def test_the_same_result_twice_is_one_output() -> None:
+    graph = check_capture(Of(lambda m, x: (x + 1, {"again": x + 1})), (X,))
+    assert len(graph.outputs) == 1
+
+
+def test_integers_and_truth_values() -> None:
+    tokens = torch.tensor([[1, 4, 2], [0, 3, 3]])
+    model = Of(lambda m, t: (m.embed(t), t + 1, t > 2, (t * 2).float() / 3, F.one_hot(t, 5), t.sum()),
+               embed=nn.Embedding(5, 3, dtype=torch.float64))
+    check_capture(model, (tokens,))
+
+
+def test_mixed_types_promote() -> None:
+    half, single = X.float(), X
+    check_capture(Of(lambda m, x, y: (x + y, x * 2, y.float() * x, x.double().sum(), (x > 0).to(x.dtype) * x)),
+                  (half, single), 1e-6)
+
+
+# Buffers -----------------------------------------------------------------------------------------
+
+
+def test_counters_and_running_values() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.buffer_count += 1
+        m.buffer_mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        m.buffer_last.copy_(x[0])
+        return x - m.buffer_mean
+
+    model = Of(forward, buffer_count=torch.tensor(3), buffer_mean=normal(6), buffer_last=normal(6))
+    graph = check_capture(model, (X,))
+    assert {e.name for e in graph.effects} == {"buffer_count", "buffer_mean", "buffer_last"}
+
+
+def test_an_old_value_is_read_before_the_update() -> None:
+    def forward(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before, old = x + m.buffer_a, m.buffer_a.clone()
+        m.buffer_a.add_(1.0)
+        return before, old, x + m.buffer_a
+
+    graph = check_capture(Of(forward, buffer_a=normal(6)), (X,))
+    # The old value itself is returned: it must not be the buffer's memory, which changes.
+    assert all(o.op != "buffer" for o in graph.outputs)
+
+
+def test_two_buffers_change_places() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        old = m.buffer_a.clone()
+        m.buffer_a.copy_(m.buffer_b)
+        m.buffer_b.copy_(old)
+        return x * m.buffer_a
+
+    graph = check_capture(Of(forward, buffer_a=normal(6), buffer_b=normal(1, 6)[0]), (X,))
+    # Updates are written one after the other: none may read a buffer that an earlier one wrote.
+    assert all(e.value.op != "buffer" for e in graph.effects)
+
+
+def test_the_new_value_is_returned() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.buffer_a.add_(x.sum(0))
+        return m.buffer_a
+
+    check_capture(Of(forward, buffer_a=normal(6)), (X,))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("momentum", [0.1, 0.7, 1.0])
+@pytest.mark.parametrize("tracks", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(affine: bool, momentum: float, tracks: bool, training: bool) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=affine, momentum=momentum, track_running_stats=tracks), nn.ReLU())
+    graph = check_capture(model.double().train(training), (X,))
+    names = {e.name for e in graph.effects}
+    assert names == ({"0.running_mean", "0.running_var", "0.num_batches_tracked"} if tracks and training else set())
+    owners = [e.owner for e in graph.effects if "running" in e.name]
+    assert all(o is not None and o.op == "batch_norm_training" for o in owners)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_cumulative_average(training: bool) -> None:
+    """Momentum None divides by the number of batches: a value, hence no graph in training."""
+    model = nn.BatchNorm1d(6, momentum=None).double().train(training)
+    if not training:
+        check_capture(model, (X,))
+        return
+    try:
+        check_capture(model, (X,))
+    except (NotCapturable, errors.DataDependentControlFlow):
+        pass
+
+
+def test_batch_norm_called_twice_is_not_captured_wrongly() -> None:
+    model = Of(lambda m, x: m.norm(m.norm(x)), norm=nn.BatchNorm1d(6)).double()
+    try:
+        check_capture(model, (X,))
+    except NotCapturable as reason:
+        assert "plain buffers" in str(reason)
+
+
+def test_batch_norm_for_its_statistics_only() -> None:
+    """The norm's result is not used: nobody runs its torch call, so its updates are written out."""
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.second(m.first(x) * 2)
+        return x + 1
+
+    model = Of(forward, first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6)).double()
+    graph = check_capture(model, (X,))
+    alive = set(walk(graph.roots()))
+    for effect in graph.effects:
+        assert effect.value in alive or effect.owner in alive, f"{effect.name} is lost"
+
+
+def test_statistics_that_others_read_are_written_out() -> None:
+    """Where the old or new statistics are read elsewhere, the torch call must not update them unseen."""
+    def forward(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = m.norm.running_mean * 2
+        y = m.norm(x)
+        return y, before, m.norm.running_mean + 1, m.norm.running_var
+
+    graph = check_capture(Of(forward, norm=nn.BatchNorm1d(6)).double(), (X,))
+    norm = next(n for n in graph.nodes() if n.op == "batch_norm_training")
+    assert norm["running"] is None and all(e.owner is None for e in graph.effects)
+
+
+# Randomness --------------------------------------------------------------------------------------
+
+
+def test_dropout_that_does_nothing_disappears() -> None:
+    for model in (nn.Dropout(0.0).train(), nn.Dropout(0.5).eval(), nn.Dropout2d(0.0).train()):
+        graph = check_capture(Of(lambda m, x: m.drop(x) * 2, drop=model), (normal(2, 3, 4, 4),))
+        assert operators(graph) == ["mul"]
+
+
+def test_live_randomness_stays_in_order() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        a = F.dropout(x, 0.5)
+        b = F.dropout(x, 0.5)
+        return a - b + torch.rand_like(x) + F.rrelu(x, training=True) + F.rrelu(x, training=True)
+
+    graph = check_capture(Of(forward), (X,))
+    serials = [n["serial"] for n in graph.operators() if n.op == "opaque"]
+    assert sorted(serials) == list(range(5)), "no draw is merged with another"
+
+
+def test_recurrent_layer_with_dropout_draws() -> None:
+    model = Of(lambda m, x: m.cells(x)[0] + m.cells(x)[0], cells=nn.LSTM(6, 5, 2, dropout=0.5)).double().train()
+    graph = check_capture(model, (normal(3, 4, 6),))
+    assert operators(graph).count("aten.lstm.input") == 2
+
+
+# Aliases -----------------------------------------------------------------------------------------
+
+
+def test_identity_of_dropout_shares_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z = F.dropout(y, 0.5, training=False)
+        z.add_(1)
+        return y + z
+
+    check_capture(Of(forward), (X,))
+
+
+def test_a_copy_does_not_share_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z, w = y.clone(), y.float()
+        z.add_(1)
+        w.mul_(2)
+        return y + z + w
+
+    check_capture(Of(forward), (X,), 1e-6)
+
+
+def test_other_names_of_changed_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z = y.contiguous().detach()
+        y.relu_()
+        return z + y
+
+    check_capture(Of(forward), (X,))
+
+
+@pytest.mark.parametrize("function", [
+    lambda m, x: x.add_(1), lambda m, x: x.view(-1).mul_(2).sum(), lambda m, x: F.relu(x, inplace=True),
+    lambda m, x: F.dropout(x, 0.5, training=False).relu_(), lambda m, x: x[0].zero_() + 1,
+    lambda m, x: m.norm(x.t_()),
+], ids=range(6))
+def test_a_changed_input_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(NotCapturable):
+        capture(Of(function, norm=nn.LayerNorm(4)).double(), (normal(4, 6),))
+
+
+def test_a_changed_part_is_refused_or_right() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, 1:3] = 0
+        y[0].add_(1)
+        return y
+
+    try:
+        check_capture(Of(forward), (X,))
+    except NotCapturable:
+        pass
+
+
+# Refusals ----------------------------------------------------------------------------------------
+
+_BRANCH = '''
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        if y.sum() > 0:
+            return y
+        return -y
+'''
+
+
+def test_a_decision_on_values_names_the_line(tmp_path: Any) -> None:
+    path = tmp_path / "branch.py"
+    path.write_text(_BRANCH)
+    space: dict[str, Any] = {}
+    exec(compile(_BRANCH, str(path), "exec"), space)
+    with pytest.raises(errors.DataDependentControlFlow) as caught:
+        capture(space["Model"](), (X,), file=str(path))
+    assert f"{path}:6" in caught.value.where and "if y.sum() > 0" in caught.value.where
+
+
+def test_hidden_state_is_named() -> None:
+    """Tensors kept between calls; LOAD's trial run finds the other kinds before CAPTURE."""
+    def remember(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.plain_last = x * 2
+        return x + 1
+
+    with pytest.raises(errors.HiddenState) as caught:
+        capture(Of(remember, plain_last=normal(4, 6)), (X,))
+    assert "plain_last" in str(caught.value)
+
+
+def test_a_forward_that_raises() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    with pytest.raises(errors.ForwardRaised) as caught:
+        capture(Of(forward), (X,))
+    assert "RuntimeError" in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [lambda m, x: (x, 3), lambda m, x: "text"], ids=["number", "text"])
+def test_plain_results_are_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises((NotCapturable, errors.OutputsUnsupported)):
+        capture(Of(function), (X,))
+
+
+# The model and the graph -------------------------------------------------------------------------
+
+
+def test_origins_name_module_and_line() -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp() + 1
+
+    graph = check_capture(nn.Sequential(nn.Linear(6, 6), Inner()).double(), (X,), file=__file__)
+    node = next(n for n in graph.nodes() if n.op == "exp")
+    assert node.origin.module.endswith("1") and "x.exp()" in node.origin.text and node.origin.line > 0
+
+
+def test_identical_nodes_are_one_object() -> None:
+    x = make("input", name="x", shape=(3,), dtype="float32")
+    assert make("add", x, constant(1)) is make("add", x, constant(1))
+    for left, right in ((1, 1.0), (1, True), (0.0, -0.0)):
+        assert constant(left) is not constant(right)
+    ones = [make("opaque", x, target="aten.add.Tensor", template=(("input", 0), ("list", v)), keywords=(), shape=(3,),
+                 dtype="float32", types=None, serial=-1) for v in (1, 1.0, True)]
+    assert len(set(ones)) == 3
+
+
+def test_both_modes_differ_only_where_they_must() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.0)).double()
+    training, inference = check_capture(model.train(), (X,)), check_capture(model.eval(), (X,))
+    assert training.training and not inference.training
+    assert operators(training) == ["linear", "batch_norm_training"]
+    assert operators(inference) == ["linear", "batch_norm_inference"]
+
+
+def test_a_second_capture_means_the_same() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.GELU()).double()
+    first, second = capture(model, (X,)), capture(model, (X,))
+    assert first.outputs[0] is second.outputs[0]
+    expected, _ = eager(model, (X,))
+    assert_same(filled(second.structure, evaluate(second.outputs, values_of(model, second, (X,)))), expected, 1e-12)

@@ -1,0 +1,299 @@
+"""The command line, as a user runs it: real processes on small problem files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import kernelwright
+from kernelwright import cli
+
+HEAD = "import torch\nfrom torch import nn\n\n"
+PASSES = """
+    class Model(nn.Module):
+        def __init__(self, width=3):
+            super().__init__()
+            self.layer = nn.Linear(width, width)
+        def forward(self, x):
+            return self.layer(x)
+    """
+INPUTS = """
+    def get_inputs():
+        return [torch.rand(2, 3)]
+    """
+GLOBAL_MEAN = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)
+        def forward(self, x):
+            print("a line of the user's own")
+            return torch.mean(self.up(x) * 0.5, dim=[2, 3])
+    def get_inputs():
+        return [torch.rand(8, 16, 64, 64)]
+    """
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """One cache folder for all commands of this file, so that the machine is measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def command(cache, tmp_path):
+    """A function that runs ``kernelwright`` with arguments and further environment variables."""
+
+    def run(*arguments: object, python: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *python, "-m", "kernelwright", *map(str, arguments)],
+                              capture_output=True, text=True, timeout=240, cwd=tmp_path,
+                              env={**os.environ, "KERNELWRIGHT_CACHE": str(cache), **environment})
+
+    return run
+
+
+def problem(folder: Path, *parts: str, name: str = "problem.py") -> Path:
+    """Write a problem file of the given parts."""
+    path = folder / name
+    path.write_text(HEAD + "\n".join(textwrap.dedent(part) for part in parts))
+    return path
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Everything below ``folder``, with the contents of files."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def refused(done: subprocess.CompletedProcess[str], code: str) -> None:
+    """Assert that a command ended with a user's error of this code, and no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert f"error {code}: " in done.stderr
+    assert "  fix:   " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+# ---- quick to start --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help")])
+def test_starts_without_pytorch(command, arguments):
+    done = command(*arguments, python=("-X", "importtime"))
+    assert done.returncode == 0
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "kernelwright.cli" in imported or "kernelwright" in imported
+    assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy")}
+    if arguments == ("--version",):
+        assert done.stdout == f"kernelwright {kernelwright.__version__}\n"
+
+
+# ---- bad input -------------------------------------------------------------------------------------
+
+BAD = {
+    "no Model": ("KW106", (INPUTS,)),
+    "no get_inputs": ("KW108", (PASSES,)),
+    "syntax error": ("KW103", (PASSES, "def get_inputs(:\n")),
+    "constructor raises": ("KW110", ("""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                raise ValueError("no width given")
+            def forward(self, x):
+                return x
+        """, INPUTS)),
+    "get_inputs raises": ("KW112", (PASSES, "def get_inputs():\n    return [torch.rand(2, -3)]\n")),
+    "forward raises": ("KW114", ("""
+        class Model(nn.Module):
+            def forward(self, x):
+                return x @ x
+        """, INPUTS)),
+    "inputs beyond memory": ("KW115", (PASSES, "def get_inputs():\n    return [torch.rand(10**14)]\n")),
+    "data-dependent control flow": ("KW201", ("""
+        class Model(nn.Module):
+            def forward(self, x):
+                if x.sum() > 0:
+                    return x * 2
+                return x - 1
+        """, INPUTS)),
+    "hidden state": ("KW202", ("""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.calls = 0
+            def forward(self, x):
+                self.calls += 1
+                return x * self.calls
+        """, INPUTS)),
+}
+LINES = {"constructor raises": 'raise ValueError("no width given")', "get_inputs raises": "torch.rand(2, -3)",
+         "forward raises": "return x @ x", "inputs beyond memory": "torch.rand(10**14)",
+         "data-dependent control flow": "if x.sum() > 0:"}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_problem(command, tmp_path, kind):
+    code, parts = BAD[kind]
+    path = problem(tmp_path, *parts)
+    before = snapshot(tmp_path)
+    done = command("optimize", path, "--quiet", "--effort", "quick")
+    refused(done, code)
+    assert LINES.get(kind, "") in done.stderr
+    assert snapshot(tmp_path) == before
+
+
+def test_missing_file(command, tmp_path):
+    done = command("optimize", tmp_path / "nothing.py", "--quiet")
+    refused(done, "KW101")
+    assert snapshot(tmp_path) == {}
+
+
+def test_no_compiler(command, tmp_path):
+    path = problem(tmp_path, PASSES, INPUTS)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    before = snapshot(tmp_path)
+    refused(command("optimize", path, "--quiet", CXX="/nonexistent/c++", PATH=str(empty)), "KW301")
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("folder", ["below a file", "missing", "kernel's own"])
+def test_unusable_output_folder(command, tmp_path, folder):
+    path = problem(tmp_path, PASSES, INPUTS)
+    output = {"below a file": path / "out.py", "missing": tmp_path / "missing" / "out.py",
+              "kernel's own": Path("/proc/out.py")}[folder]
+    before = snapshot(tmp_path)
+    refused(command("optimize", path, "-o", output, "--quiet", "--effort", "quick"), "KW401")
+    assert snapshot(tmp_path) == before
+
+
+def test_existing_output_is_kept(command, tmp_path):
+    path = problem(tmp_path, PASSES, INPUTS)
+    (tmp_path / "problem_new.py").write_text("precious = True\n")
+    before = snapshot(tmp_path)
+    done = command("optimize", path, "--json")
+    assert done.returncode == 2
+    assert "error KW402: " in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "KW402"
+    assert snapshot(tmp_path) == before
+
+
+# ---- the command line itself: in this process, because no model is run ------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["optimize"], ["explode", "x.py"], ["optimize", "x.py", "--seed", "many"],
+                                       ["optimize", "x.py", "--nonsense"]])
+def test_usage_errors(capfd, arguments):
+    assert cli.run([*arguments, "--json"]) == 2
+    captured = capfd.readouterr()
+    assert captured.err
+    assert json.loads(captured.out)["error"]["exit_status"] == 2
+
+
+@pytest.mark.parametrize("option", [["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"],
+                                    ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"]])
+def test_option_values(capfd, tmp_path, option):
+    path = problem(tmp_path, PASSES, INPUTS)
+    assert cli.run(["optimize", str(path), *option, "--quiet", "--json"]) == 2
+    captured = capfd.readouterr()
+    assert "error KW403: " in captured.err
+    assert json.loads(captured.out)["error"]["code"] == "KW403"
+
+
+def test_internal_errors_are_reported(capfd, monkeypatch, tmp_path):
+    import kernelwright.pipeline
+
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kernelwright.pipeline, "optimize", fails)
+    assert cli.run(["optimize", "x.py", "--json", "--quiet"]) == 70
+    captured = capfd.readouterr()
+    assert "internal error KW900" in captured.err
+    assert "kernelwright optimize x.py" in captured.err
+    found = json.loads(captured.out)["error"]
+    assert "ZeroDivisionError: a fault of ours" in Path(found["traceback"]).read_text()
+
+
+def test_interrupt(cache, tmp_path):
+    path = problem(tmp_path, "import time\ntime.sleep(60)\n", PASSES, INPUTS)
+    process = subprocess.Popen([sys.executable, "-m", "kernelwright", "optimize", str(path)], cwd=tmp_path,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache)})
+    assert process.stderr is not None
+    assert "load" in process.stderr.readline()  # the first line of progress: it is at work
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err and out == ""
+
+
+# ---- success ---------------------------------------------------------------------------------------
+
+
+def test_optimize(command, tmp_path):
+    """JSON and nothing else on stdout, the file written, and its ModelNew computes what Model does."""
+    path = problem(tmp_path, GLOBAL_MEAN)
+    before = path.read_bytes()
+    done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == 1 and document["target"] == "cpp"
+    emitted = tmp_path / "problem_new.py"
+    assert document["path"] == str(emitted)
+    mode = document["modes"][0]
+    assert mode["certificate"]["passed"] and mode["timing"]["entries"]["candidate"]["median"] > 0
+    assert mode["kernels"] and "sum of a convolution" in {rule["name"] for rule in mode["rules"]}
+    assert "a line of the user's own" in done.stderr
+    assert "capture" in done.stderr  # progress
+    assert path.read_bytes() == before
+    assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py"}
+    check = textwrap.dedent("""
+        import torch, problem, problem_new
+        torch.manual_seed(0); old = problem.Model()
+        torch.manual_seed(0); new = problem_new.ModelNew()
+        x = torch.rand(8, 16, 64, 64)
+        with torch.no_grad():
+            torch.testing.assert_close(new(x), old(x), atol=1e-5, rtol=1e-5)
+        """)
+    environment = {**os.environ, "KERNELWRIGHT_CACHE": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, timeout=240, env=environment)
+
+
+def test_nothing_pays_is_said(command, tmp_path):
+    path = problem(tmp_path, PASSES, INPUTS)
+    output = tmp_path / "result.py"
+    output.write_text("to be replaced\n")
+    done = command("optimize", path, "-o", output, "--force", "--effort", "quick", "--target", "cpp")
+    assert done.returncode == 0, done.stderr
+    assert "The result is the original computation" in done.stdout
+    assert f"Written to {output}" in done.stdout
+    assert "class ModelNew" in output.read_text()
+    assert "\x1b[" not in done.stdout + done.stderr
+
+
+def test_explain_writes_nothing(command, tmp_path):
+    path = problem(tmp_path, GLOBAL_MEAN)
+    before = snapshot(tmp_path)
+    done = command("explain", path, "--verbose", "--quiet", "--target", "cpp")
+    assert done.returncode == 0, done.stderr
+    assert "sum of a convolution" in done.stdout and "condition" in done.stdout
+    assert "Captured graph" in done.stdout and "Rewritten graph" in done.stdout
+    assert "problem.py:9" in done.stdout or "problem.py:10" in done.stdout  # the user's own line
+    assert snapshot(tmp_path) == before
+
+
+def test_doctor(command):
+    done = command("doctor", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == 1 and document["devices"][0]["read"] > 0

@@ -1,0 +1,72 @@
+"""Run every kernel of a problem's plan alone on the device and compare it with its meaning in float64.
+
+    python tools/check_kernels.py examples/convt_global_mean.py [--target cuda]
+
+Finds which kernel is wrong when a certificate fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+
+import torch
+
+from kernelwright.build.library import build_library
+from kernelwright.codegen.generate import generate, support_text
+from kernelwright.codegen.loop_evaluator import evaluate as evaluate_loop
+from kernelwright.emit.launcher import make_launcher
+from kernelwright.ir.registry import torch_dtype
+from kernelwright.pipeline import _load, _Stages, _understand
+from kernelwright.plan.kernels import LoopKernel
+from kernelwright.progress import Progress
+from kernelwright.roofline.devices import current_device
+from kernelwright.settings import Settings
+
+
+def main() -> None:
+    """Print a row for each kernel: name, worst relative error of each output."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path")
+    parser.add_argument("--target", choices=("cpp", "cuda"), default="cuda" if torch.cuda.is_available() else "cpp")
+    options = parser.parse_args()
+    cuda = options.target == "cuda"
+    device = torch.device("cuda" if cuda else "cpu")
+    settings = Settings(target=options.target)
+    problem, example = _load(options.path, None, options.target, settings)
+    modes, _ = _understand(problem, example, current_device(device), settings, _Stages(Progress()))
+    for mode in modes:
+        plans, sources = generate([mode.plan], options.target)
+        for step in plans[0].kernels:
+            names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
+            launcher = make_launcher("check", [step], sources, lambda n: True, names.__getitem__, cuda=cuda)
+            library = build_library("\n\n".join([support_text([sources[step]], options.target),
+                                                 sources[step].definition, launcher.text]), options.target, "check")
+            memory = {n: torch.rand(n.shape, dtype=torch_dtype(n.dtype), device=device) for n in step.inputs}
+            outputs = {n: torch.full(n.shape, float("nan"), dtype=torch_dtype(n.dtype), device=device)
+                       for n in step.outputs}
+            buffers = {name: outputs[step.outputs[i]] for i, name in step.buffers}
+            tensors = [buffers[a] if isinstance(a, str) else {**memory, **outputs}[a] for a in launcher.arguments]
+            if launcher.workspace_bytes:
+                tensors.append(torch.full((launcher.workspace_bytes,), 255, dtype=torch.uint8, device=device))
+            addresses = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+            failure = library.check(addresses, torch.cuda.current_stream().cuda_stream if cuda else None)
+            if cuda:
+                torch.cuda.synchronize()
+            values = [memory[n].double() for n in step.inputs]
+            if isinstance(step.kernel, LoopKernel):
+                expected = evaluate_loop(step.kernel, [v.cpu() for v in values], [n.size for n in step.outputs])
+            else:
+                node = step.covers[0]
+                attributes = {**dict(node.attributes), **({"dtype": "float64"} if node.get("dtype") else {})}
+                shaped = [v.reshape(i.shape) for v, i in zip(values, node.inputs, strict=True)]
+                expected = [node.operator.reference(*shaped, **attributes)]
+            errors = []
+            for node, wanted in zip(step.outputs, expected, strict=True):
+                wanted = wanted.reshape(node.shape).cpu().double()
+                errors.append(float((outputs[node].cpu().double() - wanted).abs().max() / wanted.abs().max()))
+            print(f"{mode.name:10} {step.name:32} {failure or ''} " + " ".join(f"{e:9.1e}" for e in errors), flush=True)
+
+
+if __name__ == "__main__":
+    main()
