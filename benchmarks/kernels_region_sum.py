@@ -129,6 +129,7 @@ def measure(name: str, kernel: RegionSum, function, workspace_bytes: int, flush:
         times = []
         for _ in range(REPEATS):
             flush.fill_(1)
+            flush.max()  # clean lines: nothing is left to write back while we time
             # The device is kept busy while the host queues the events, so that no launch gap is timed.
             torch.cuda._sleep(200000)
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

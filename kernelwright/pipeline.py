@@ -170,7 +170,9 @@ def _understand(problem: Problem, example: list[Any], device: Device, settings: 
         with stages.stage("rewrite"):
             rewriting = rewrite(graph, device)
         with stages.stage("plan"):
-            modes.append(_Mode(name, candidate, graph, rewriting, make_plan(rewriting.graph, graph)))
+            # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
+            plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda")
+            modes.append(_Mode(name, candidate, graph, rewriting, plan))
     return modes, notes
 
 
@@ -241,7 +243,7 @@ def _judge(problem: Problem, modes: list[_Mode], text: str, example: list[Any], 
     """Build, drop the regions that lose, verify and time; a mode that is not faster keeps the original."""
     with stages.stage("tune"):
         lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
-        modes = [_keeping(m, losers) for m, losers in zip(modes, lost, strict=True)]
+        modes = [_keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
     certificates: dict[str, Certificate] = {}
     timings: dict[str, Any] = {}
     with stages.stage("build"):
@@ -261,7 +263,7 @@ def _judge(problem: Problem, modes: list[_Mode], text: str, example: list[Any], 
         if mode.plan.kernels and timing.ratios[EAGER].value < 1.0:
             slower.add(render(mode.captured))
     if slower:
-        modes = [_keeping(m, {n: SLOWER for n in m.rewriting.graph.nodes()}, whole=True)
+        modes = [_keeping(m, {n: SLOWER for n in m.rewriting.graph.nodes()}, device, whole=True)
                  if render(m.captured) in slower else m for m in modes]
         with stages.stage("build"):
             text, _ = _generate(problem, modes, example, target, device)
@@ -269,7 +271,7 @@ def _judge(problem: Problem, modes: list[_Mode], text: str, example: list[Any], 
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
 
-def _keeping(mode: _Mode, kept: dict[Node, str], *, whole: bool = False) -> _Mode:
+def _keeping(mode: _Mode, kept: dict[Node, str], device: Device, *, whole: bool = False) -> _Mode:
     """The mode planned again with more operators left to PyTorch (``whole``: all, as captured)."""
     if not kept:
         return mode
@@ -277,7 +279,8 @@ def _keeping(mode: _Mode, kept: dict[Node, str], *, whole: bool = False) -> _Mod
         rewriting = replace(mode.rewriting, graph=mode.captured, applications=())
         kept = {n: SLOWER for n in mode.captured.nodes() if n.kind not in ("leaf", "view")}
         return replace(mode, rewriting=rewriting, plan=make_plan(mode.captured, mode.captured, kept))
-    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept}))
+    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
+                                        move_bias=device.kind == "cuda"))
 
 
 def _certified(problem: Problem, mode: _Mode, emitted: Any, budget: Budget, settings: Settings, stages: _Stages

@@ -265,7 +265,9 @@ def test_main_shapes_use_whole_vectors() -> None:
     for size in (128, 512):
         axis = (((0, size, 1),), ((1, size, 1),))
         text = cuda.generate(RegionSum((16, 64, size, size), (None, None, axis, axis)), "kernel").definition
-        assert "float4" in text and "kernel_finish" not in text
+        assert "float4" in text
+        # Small planes fill the device one block each; only large ones are worth a second kernel.
+        assert ("kernel_finish" in text) == (size == 512)
 
 
 def test_bad_records_are_refused() -> None:

@@ -12,7 +12,7 @@ from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.rule import Application, Context, Rule
 from kernelwright.ir.graph import BufferUpdate, Graph
-from kernelwright.ir.node import Node, rebuild, walk
+from kernelwright.ir.node import Node, made_for, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
@@ -80,7 +80,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
                 continue
             built = rebuild(current, tuple(results[i] for i in current.inputs))
             for candidate in _BY_ROOT.get(built.op, ()):
-                replacement = candidate.rewrite(built, context)
+                with made_for(built.origin):
+                    replacement = candidate.rewrite(built, context)
                 if replacement is not None and replacement is not built:
                     steps += 1
                     if steps > _MOST_STEPS:

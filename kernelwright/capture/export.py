@@ -169,6 +169,8 @@ class _Converter:
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             tensor = self.program.constants[spec.target]
             leaf = self._constant_tensor(spec.target, tensor)
+            if leaf.op == "attribute":
+                self.fixed[self.group[node]] = "a plain attribute"
         else:
             raise NotCapturable(f"an argument of kind {spec.kind}")
         self.values[node] = leaf

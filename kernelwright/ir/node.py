@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -85,6 +87,19 @@ class Node:
         return f"{self.op}({inputs}{attributes}) -> {self.dtype}{list(self.shape)}"
 
 
+_origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
+
+
+@contextmanager
+def made_for(origin: Origin | None) -> Iterator[None]:
+    """Nodes made inside come from ``origin`` unless they are told otherwise."""
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
 _interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
 
 
@@ -102,7 +117,7 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     node = Node.__new__(Node)
     node.op, node.inputs, node.attributes = op, inputs, pairs
     node._attributes = attributes
-    node.origin = origin if origin is not None else next((i.origin for i in inputs if i.origin), None)
+    node.origin = origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
     node.shape, node.dtype = registry.infer(node)
     _interned[key] = node
     return node

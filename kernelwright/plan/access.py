@@ -157,7 +157,14 @@ class Puller:
         if self.buffer(x) is not None and self.resolve(x, position) is None:
             flat = linear(position, node.shape, len(self.domain))
             return Load(self.buffer(x), Index(flat.coefficients, flat.constant), guards, fill)
-        groups = axis_groups(x.shape, node.shape)
+        return self.pull(x, self.reshaped(position, node.shape, x), guards, fill)
+
+    def reshaped(self, position: Position, shape: tuple[int, ...], x: Node) -> Position:
+        """The position in ``x`` of an element that stands at ``position`` in a reshape of x to ``shape``.
+
+        Raises MustStore(x) where it is not affine, SplitAxis where it is on a finer domain.
+        """
+        groups = axis_groups(x.shape, shape)
         if groups is None:
             raise MustStore(x)
         moved = [self.zero()] * x.rank
@@ -165,12 +172,12 @@ class Puller:
             wide = [a for a in left if x.shape[a] != 1]
             if not wide:
                 continue
-            sizes = tuple(node.shape[a] for a in right)
+            sizes = tuple(shape[a] for a in right)
             flat = linear(tuple(position[a] for a in right), sizes, len(self.domain))
             digits = self._digits(flat, tuple(x.shape[a] for a in wide), x)
             for axis, digit in zip(wide, digits, strict=True):
                 moved[axis] = digit
-        return self.pull(x, tuple(moved), guards, fill)
+        return tuple(moved)
 
     def _digits(self, value: Affine, sizes: tuple[int, ...], node: Node) -> list[Affine]:
         """``value`` as a mixed-radix number: one affine digit per size, most significant first."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.access import Affine, Position, Puller, SplitAxis, linear, strides_of
+from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Reduced
 from kernelwright.plan.groups import REDUCTIONS, Group
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
@@ -115,9 +115,14 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
     values: dict[Node, Expression] = dict(meaning)
     places: dict[Node, tuple[Index, bool]] = {}
     for node in group.nodes:
-        in_row = bool(group.axes) and node not in own and node.shape == group.domain and rows > 0
-        if not group.axes or in_row:
+        in_row = bool(group.axes) and node not in own and node.size == prod(group.domain) and rows > 0
+        if node.shape == group.domain and (not group.axes or in_row):
             position: Position = full
+        elif in_row:
+            try:
+                position = puller.reshaped(full, group.domain, node)
+            except MustStore as problem:
+                raise Apart(node) from problem
         else:
             left = iter(outer)
             position = tuple(next(left) if s != 1 else zero for s in node.shape)

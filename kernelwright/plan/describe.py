@@ -72,6 +72,8 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
     for step in plan.steps:
         if not isinstance(step, TorchStep) or step.node.kind in ("view", "leaf") or step.node.op == "item":
             continue
+        if any(update.value is step.node for update in plan.effects):
+            continue  # a batch counter
         node = step.node
         same = (r for n, r in plan.kept.items() if n is node or (n.op == node.op and n.origin is node.origin))
         reason = next(same, _LIBRARY if node.kind == "linear" else _UNKNOWN)

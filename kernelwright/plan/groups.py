@@ -28,7 +28,7 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
     """leaf, pointwise, view, reduction, special, or torch (stays a torch call)."""
     if node.kind == "leaf":
         return "torch" if node.op == "literal" else "leaf"
-    if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape:
+    if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape or any(0 in i.shape for i in node.inputs):
         return "torch"
     typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
     if node.op == "cast":
@@ -47,6 +47,12 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
 def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes other than one."""
     return tuple(s for s in shape if s != 1)
+
+
+def _drawing_in_order(roots: list[Node]) -> list[Node]:
+    """Every node, inputs before users, and those that draw random numbers in the program's order."""
+    drawing = [n for n in walk(roots) if n.get("serial", -1) >= 0]
+    return list(walk([*sorted(drawing, key=lambda n: n["serial"]), *roots]))
 
 
 def base(node: Node) -> Node:
@@ -103,12 +109,13 @@ class Grouping:
     def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node]) -> None:
         self.apart = apart
         self.roots = list(dict.fromkeys(roots))
-        self.order = list(walk(self.roots))
+        self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
         self.roles = {n: role(n, kept) for n in self.order}
         self.in_memory = self._in_memory(stored)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
+        self.last_draw: Group | None = None
         for node in self.order:
             self._place(node)
 
@@ -199,6 +206,10 @@ class Grouping:
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         self.groups.append(group)
         self._extend(group, node, needs)
+        if group.kind == "torch" and node.get("serial", -1) >= 0:
+            if self.last_draw is not None:
+                group.reads[self.last_draw] = None
+            self.last_draw = group
 
     def _extend(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         group.nodes.append(node)
@@ -222,7 +233,8 @@ class Grouping:
         if wide(node.shape) == wide(group.outer):
             return True
         on_chip = prod(group.row) * 4 <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS
-        return on_chip and node.shape == group.domain
+        # A norm over groups of channels gives the domain in another shape: see whether it maps (else Apart).
+        return on_chip and (node.shape == group.domain or node.size == prod(group.domain))
 
     def _share(self, node: Node, group: Group) -> bool:
         mine = set(self._loads(node))

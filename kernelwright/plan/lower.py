@@ -11,7 +11,7 @@ from math import inf, prod
 
 from kernelwright.algebra.build import per_channel, reduce, reshape
 from kernelwright.algebra.norms import batch_norm_affine
-from kernelwright.ir.node import Node, constant, make, rebuild, walk
+from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 
 FLOATS = ("float32", "float64")
 # Above this many multiply-adds a contraction is a library's product, not a row of dot products.
@@ -133,15 +133,33 @@ def lowerable(node: Node) -> bool:
     return node.op in _LOWERINGS
 
 
-def lower(roots: Iterable[Node], kept: frozenset[Node]) -> tuple[dict[Node, Node], dict[Node, Node]]:
+def bias_apart(node: Node) -> Node:
+    """A convolution as one without bias, and the bias added by whatever kernel reads it."""
+    plain = make("convolution", *node.inputs[:2], origin=node.origin, **dict(node.attributes))
+    return make("add", plain, per_channel(node.inputs[2], node.rank), origin=node.origin)
+
+
+def _bias_can_move(node: Node, readers: list[Node], kept: frozenset[Node]) -> bool:
+    return node.op == "convolution" and len(node.inputs) == 3 and node.dtype in FLOATS and bool(readers) and all(
+        r not in kept and (r.kind in ("pointwise", "reduction", "row") or lowerable(r)) for r in readers)
+
+
+def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = False
+          ) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Lower everything below ``roots`` but the nodes in ``kept``, which stay torch calls.
 
-    Returns the lowered form of every node, and for every primitive the graph's node that it came from.
+    move_bias: take the bias out of convolutions that only kernels read (where the library adds it in a pass
+    of its own). Returns the lowered form of every node, and for every primitive the graph's node that it
+    came from.
     """
+    roots = list(roots)
     lowered: dict[Node, Node] = {}
     source: dict[Node, Node] = {}
+    readers = users(roots) if move_bias else {}
     for node in walk(roots):
         built = rebuild(node, tuple(lowered[i] for i in node.inputs))
+        if move_bias and node not in roots and _bias_can_move(node, readers[node], kept):
+            built = bias_apart(built)
         if node not in kept and built.op in _LOWERINGS and lowerable(built):
             # A lowering may build composites (a variance in a norm): lower again until primitive.
             known = set(walk(built.inputs))

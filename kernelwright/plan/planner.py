@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
@@ -13,23 +12,23 @@ from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
 from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum
-from kernelwright.plan.lower import lower
+from kernelwright.plan.lower import lower, lowerable
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.spectral import spectral_kernel
 
 _ALONE = "one operator that PyTorch does well; nothing fuses with it"
 
 
-def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None) -> Plan:
+def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
-    that would become a kernel all alone are kept, too.
+    that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
     """
     kept = dict(kept or {})
     captured_operators = {(n.op, id(n.origin)) for n in captured.nodes()}
     while True:
-        plan = _attempt(graph, kept)
+        plan = _attempt(graph, kept, move_bias)
         alone = {n: _ALONE for step in plan.kernels
                  if (n := _lone(step, captured_operators)) is not None and n not in kept}
         if not alone:
@@ -42,16 +41,17 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int]]) -> Node | 
 
     An operator whose inputs were rewritten is another node, of the same kind and origin.
     """
-    if len(step.covers) == 1 and (step.covers[0].op, id(step.covers[0].origin)) in captured_operators:
-        return step.covers[0]
-    return None
+    node = step.covers[0]
+    captured = (node.op, id(node.origin)) in captured_operators and node.dtype != "float64"
+    return node if len(step.covers) == 1 and captured else None
 
 
-def _attempt(graph: Graph, kept: dict[Node, str]) -> Plan:
+def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine."""
-    effects = tuple(e for e in graph.effects if e.owner is None or e.owner not in kept)
+    # A norm that stays a torch call updates its statistics by itself.
+    effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
-    lowered, source = lower(roots, frozenset(kept))
+    lowered, source = lower(roots, frozenset(kept), move_bias=move_bias)
     kept_lowered = {lowered[n] for n in kept if n in lowered}
     stored: set[Node] = set()
     apart: set[Node] = set()
@@ -91,11 +91,6 @@ def _ordered(groups: list[Group]) -> list[Group]:
             visit(needed)
         result.append(group)
 
-    # Operators that draw random numbers run in the program's order.
-    serial = [g for g in groups if g.kind == "torch" and g.nodes[0].get("serial", -1) >= 0]
-    serial.sort(key=lambda g: g.nodes[0]["serial"])
-    for before, after in pairwise(serial):
-        after.reads[before] = None
     for group in groups:
         visit(group)
     return result

@@ -106,10 +106,17 @@ def _torch(steps: Sequence[KernelStep], device: torch.device) -> Callable[[], ob
     outer = {i for n in order for i in n.inputs if i not in order}
     given = {n: n["value"] if n.op == "constant" else _tensor(n, device) for n in outer}
 
+    # Of a convolution a region covers the bias alone.
+    products = {n: _tensor(n, device) for n in order if n.op == "convolution"}
+
     def call() -> object:
         values = dict(given)
         with torch.no_grad():
             for node in order:
+                if node in products:
+                    bias = values[node.inputs[2]]
+                    values[node] = products[node] + bias.view(1, -1, *(1,) * (node.rank - 2))
+                    continue
                 values[node] = node.operator.reference(*(values[i] for i in node.inputs), **dict(node.attributes))
         return values
 

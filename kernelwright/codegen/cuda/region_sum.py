@@ -32,8 +32,8 @@ DIALECT = Dialect("static __device__ __forceinline__", "static __device__ const"
 SCALARS = {"float32": "float", "float64": "double"}
 
 MULTIPROCESSORS = 132
-BLOCKS_PER_MULTIPROCESSOR = 4
-THREADS = 256
+BLOCKS_PER_MULTIPROCESSOR = 8
+THREADS = 128
 IN_FLIGHT = 32
 """Elements that a thread loads before it adds them."""
 OWNED = 8

@@ -1,0 +1,115 @@
+"""The shape of the source: imports point one way, modules stay small, and the documents name what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "kernelwright"
+ROOT = PACKAGE.parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+#: Importable from everywhere.
+COMMON = {"errors", "settings", "records", "progress"}
+#: Each folder or module may import itself and what stands before it.
+ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
+         "tune", "report", "pipeline", "__init__", "cli", "__main__")
+#: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.
+EXCEPTIONS = {
+    ("algebra/collapse.py", "plan.kernels"),  # the progressions of positions that a region sum adds
+    ("ir/ops/special.py", "plan.spectral"),  # the operations of a spectral kernel, which its plan decides
+}
+MOST_LINES, SHOULD_BE_LINES = 500, 300
+#: The catalogue of errors is one list of short classes.
+LONG = {"errors.py"}
+
+
+def part_of(name: str) -> str:
+    """The folder or top module of a dotted name below ``kernelwright``."""
+    return name.split(".")[0]
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Dotted names below ``kernelwright`` that a module imports, also inside functions.
+
+    Imports under ``if TYPE_CHECKING`` are left out: they do not happen.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "kernelwright":
+                yield from (a.name for a in node.names if a.name != "__version__")
+            elif node.module and node.module.startswith("kernelwright."):
+                yield node.module.removeprefix("kernelwright.")
+        elif isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("kernelwright.") for a in node.names
+                        if a.name.startswith("kernelwright."))
+        waiting += ast.iter_child_nodes(node)
+
+
+def wrong_imports(own: str, path: str, names: Iterator[str]) -> list[str]:
+    """The imports of module ``path`` (in part ``own``) that point the wrong way."""
+    allowed = set(ORDER[:ORDER.index(own) + 1]) | COMMON if own in ORDER else COMMON
+    return [n for n in names if part_of(n) not in allowed and (path, n) not in EXCEPTIONS]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_module(module):
+    """One way of imports, a docstring, and not too long."""
+    text = module.read_text()
+    tree = ast.parse(text)
+    path = module.relative_to(PACKAGE).as_posix()
+    own = path.split("/")[0].removesuffix(".py")
+    assert own in ORDER or own in COMMON, f"{own} has no place in the order of imports"
+    assert wrong_imports(own, path, imports(tree)) == []
+    assert not text.strip() or ast.get_docstring(tree), "a module begins with its docstring"
+    lines = text.count("\n")
+    assert lines < MOST_LINES or path in LONG
+    if lines > SHOULD_BE_LINES and path not in LONG:
+        warnings.warn(f"{path} has {lines} lines; {SHOULD_BE_LINES} are enough for most", stacklevel=1)
+
+
+def test_the_check_finds_wrong_imports():
+    tree = ast.parse("from kernelwright.cli import main\ndef f():\n    import kernelwright.report.text\n")
+    assert sorted(wrong_imports("plan", "plan/x.py", imports(tree))) == ["cli", "report.text"]
+
+
+def test_exceptions_are_needed():
+    used = {(m.relative_to(PACKAGE).as_posix(), name) for m in MODULES for name in imports(ast.parse(m.read_text()))}
+    assert used >= EXCEPTIONS
+
+
+def test_the_document_names_every_folder():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    folders = {m.parent.relative_to(PACKAGE).as_posix() for m in MODULES} - {"."}
+    assert {folder for folder in folders if f"`{folder}/`" not in text} == set()
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md"])
+def test_documents_name_files_that_exist(document):
+    """Paths in backticks are real, seen from the repository or from the package."""
+    text = (ROOT / document).read_text()
+    paths = set(re.findall(r"`([\w./-]+/[\w.-]*\.(?:py|md|txt|toml)|[\w-]+(?:/[\w-]+)*/)`", text))
+    assert paths
+    missing = {p for p in paths if not (ROOT / p).exists() and not (PACKAGE / p).exists()}
+    assert {p for p in missing if not p.startswith(("benchmarks/results", "my_"))} == set()
+
+
+def test_every_option_is_in_the_readme():
+    from dataclasses import fields
+
+    from kernelwright.settings import ENVIRONMENT, Settings
+
+    text = (ROOT / "README.md").read_text()
+    assert {f.name for f in fields(Settings) if f"--{f.name}" not in text} == set()
+    assert {v.name for v in ENVIRONMENT if v.name not in text} == set()

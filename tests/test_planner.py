@@ -1,0 +1,645 @@
+"""Stage 5, PLAN: the steps of a plan compute what the graph means, in an order that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import random
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graph_tools import (
+    MORE,
+    all_anchors,
+    anchor,
+    assert_same,
+    eager,
+    exact,
+    filled,
+    graph_of,
+    leaf,
+    random_values,
+    run_plan,
+    values_of,
+)
+from torch import nn
+
+from kernelwright.algebra.engine import rewrite_with
+from kernelwright.capture.export import capture
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node, constant, make
+from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import KernelStep, Plan, TorchStep
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+# Checks ------------------------------------------------------------------------------------------
+
+
+def check_order(plan: Plan) -> None:
+    """Every step's inputs exist before it runs, and every result and update exists at the end."""
+    made: set[Node] = set()
+    for step in plan.steps:
+        reads = step.inputs if isinstance(step, KernelStep) else step.node.inputs
+        for node in reads:
+            assert node in made or node.kind == "leaf" and node.op != "literal", f"{step} reads {node!r} too early"
+        new = step.outputs if isinstance(step, KernelStep) else (step.node,)
+        assert not made & set(new), "a value is computed twice"
+        made.update(new)
+        if isinstance(step, KernelStep):
+            assert step.covers and len(set(step.inputs)) == len(step.inputs)
+            if isinstance(step.kernel, LoopKernel):
+                assert step.kernel.input_dtypes == tuple(n.dtype for n in step.inputs)
+                assert step.kernel.output_dtypes == tuple(n.dtype for n in step.outputs)
+                assert 1 not in (*step.kernel.outer, *step.kernel.row)
+    for node in (*plan.results, *(e.value for e in plan.effects)):
+        assert node in made or node.kind == "leaf" and node.op != "literal"
+    assert all(reason for reason in plan.kept.values())
+    kept = [s.node for s in plan.steps if isinstance(s, TorchStep)]
+    assert len(kept) == len(set(kept))
+
+
+def check_graph(graph: Graph, tolerance: float = 1e-9, kept: dict[Node, str] | None = None,
+                captured: Graph | None = None) -> Plan:
+    """Plan a hand-made graph and compare its results with the graph's meaning."""
+    plan = make_plan(graph, captured or graph_of(), kept)
+    check_order(plan)
+    values = random_values([*graph.outputs, *(e.value for e in graph.effects)])
+    found, _ = run_plan(plan, values)
+    for actual, expected in zip(found, exact(graph.outputs, values), strict=True):
+        if isinstance(expected, torch.Tensor) and expected.dtype == torch.bool:
+            actual = actual.bool()
+        assert_same(actual, expected, tolerance)
+    return plan
+
+
+def check_model(model: nn.Module, inputs: tuple[Any, ...], *, rewrite: bool = False, tolerance: float = 1e-9) -> Plan:
+    """Capture, optionally rewrite, plan, run; results and buffers as the module's own in float64."""
+    graph = capture(model, inputs)
+    final = rewrite_with(graph, all_anchors(graph))[0] if rewrite else graph
+    plan = make_plan(final, graph)
+    check_order(plan)
+    double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
+    expected, buffers = eager(model.double(), double)
+    values = values_of(model, graph, double)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        found, after = run_plan(plan, values)
+    assert_same(filled(final.structure, found), expected, tolerance)
+    for name, tensor in buffers.items():
+        assert_same(after[name], tensor, tolerance, f"buffer {name}")
+    return plan
+
+
+def loops(plan: Plan) -> list[LoopKernel]:
+    return [s.kernel for s in plan.kernels if isinstance(s.kernel, LoopKernel)]
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [type(s.kernel).__name__ if isinstance(s, KernelStep) else s.node.op for s in plan.steps]
+
+
+class Of(nn.Module):
+    """A module around a function of (module, inputs...), with tensors as given."""
+
+    def __init__(self, function: Any, **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in parts.items():
+            if isinstance(value, torch.Tensor) and name.startswith("buffer"):
+                self.register_buffer(name, value)
+            else:
+                setattr(self, name, nn.Parameter(value) if isinstance(value, torch.Tensor) else value)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+# The examples ------------------------------------------------------------------------------------
+
+
+def example(name: str, *arguments: Any) -> nn.Module:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    torch.manual_seed(1)
+    return module.Model(*arguments)
+
+
+@pytest.mark.parametrize("rewrite", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("name", "arguments", "shapes"), [
+    ("conv_network", (4, 5), [(2, 3, 16, 16)]), ("convt_batchnorm_pool", (3, 4, 3, 2.0), [(2, 3, 3, 4, 5)]),
+    ("convt_global_mean", (3, 4, 3, 2, 1, 1, 0.5), [(2, 3, 6, 5)]),
+    ("convt_mean_logsumexp", (3, 4, 3, (4, 1, 1)), [(2, 3, 6, 7)]), ("square_matmul", (), [(8, 8), (8, 8)]),
+    ("transformer_block", (8, 16, 0.0), [(2, 5, 8)]),
+])
+def test_examples(name: str, arguments: tuple, shapes: list, training: bool, rewrite: bool) -> None:
+    model = example(name, *arguments).train(training)
+    inputs = tuple(torch.randn(s, generator=torch.Generator().manual_seed(2)) for s in shapes)
+    plan = check_model(model, inputs, rewrite=rewrite, tolerance=2e-8)
+    if name == "square_matmul":
+        assert not plan.kernels and kinds(plan) == ["matmul"]
+    if name == "convt_mean_logsumexp" and rewrite:
+        assert [n for n in kinds(plan) if n == "RegionSum"] and "convolution" not in kinds(plan)
+        assert len(plan.kernels) == len(plan.steps) <= 5
+    if name == "convt_batchnorm_pool" and rewrite:
+        assert "convolution" not in kinds(plan)
+        assert any(isinstance(s.kernel, SpectralEnergy) for s in plan.kernels) == training
+        assert any(isinstance(s.kernel, RegionSum) for s in plan.kernels)
+    if name == "transformer_block":
+        assert kinds(plan).count("linear") == 2
+    if name == "conv_network":
+        assert kinds(plan).count("convolution") == 2 and kinds(plan).count("max_pool") == 0
+
+
+# Fusion of rows ----------------------------------------------------------------------------------
+
+ROWS = {
+    "softmax": lambda m, x: F.softmax(x * 2, -1) + 1, "softmax first axis": lambda m, x: F.softmax(x, 0) * x,
+    "softmax middle": lambda m, x: F.softmax(x.relu(), 1).square(),
+    "log softmax": lambda m, x: -F.log_softmax(x + 3, -1), "log softmax first": lambda m, x: F.log_softmax(x, 0) * 2,
+    "layer norm": lambda m, x: F.gelu(F.layer_norm(x + x.abs(), (4,), m.weight, m.shift)) + x,
+    "layer norm of two": lambda m, x: F.layer_norm(x.tanh(), (3, 4)).relu(),
+    "layer norm of all": lambda m, x: F.layer_norm(x, (2, 3, 4)) * 2,
+    "group norm": lambda m, x: F.group_norm(x.transpose(1, 2) * 2, 2, m.weight, m.shift).relu(),
+    "instance norm": lambda m, x: F.instance_norm(x.exp()).relu(),
+    "two softmaxes": lambda m, x: F.softmax(F.softmax(x * 3, -1) * 2, -1) * 5,
+    "softmax over both": lambda m, x: F.softmax(F.softmax(x, -1), -2) + 1,
+    "square mean": lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * m.weight,
+    "standard": lambda m, x: (x - x.mean((0, 1), keepdim=True)) / (x.std((0, 1), keepdim=True) + 1e-3),
+    "extrema": lambda m, x: (x - x.amin(-1, keepdim=True)) / (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)),
+    "mean and variance": lambda m, x: (x.mean(1), x.var(1), x.sum(1) * 2, x.amax(1)),
+    "scalar": lambda m, x: ((x - x.mean()) ** 2).mean() / x.numel() + x.max(),
+    "logsumexp": lambda m, x: torch.logsumexp(x * 2 + 1, dim=(0, 2)).relu() - 1,
+    "normalize": lambda m, x: x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name: str) -> None:
+    torch.manual_seed(0)
+    model = Of(ROWS[name], weight=torch.randn(4), shift=torch.randn(4))
+    check_model(model, (torch.randn(2, 3, 4),), tolerance=1e-8)
+
+
+def test_large_softmax_in_one_kernel() -> None:
+    plan = check_model(Of(lambda m, x: F.softmax(x * 0.5 + 1, -1) * 3), (torch.randn(512, 40),))
+    assert len(plan.kernels) == 1 and len(plan.steps) == 1
+    plan = check_model(Of(lambda m, x: F.log_softmax(x * 0.5 + 1, -1) * 3), (torch.randn(512, 40),))
+    assert len(plan.steps) == 1
+
+
+def test_large_norms_in_one_kernel() -> None:
+    for function in (lambda m, x: F.relu(F.layer_norm(x + 1, (16,))), lambda m, x: F.instance_norm(x * 2).sigmoid(),
+                     lambda m, x: F.relu(F.group_norm(x + 1, 4))):
+        plan = check_model(Of(function), (torch.randn(80, 8, 16),), tolerance=1e-8)
+        assert len(plan.steps) == 1, kinds(plan)
+
+
+@pytest.mark.parametrize("function", [
+    lambda m, x: F.softmax(x, -1), lambda m, x: F.layer_norm(x, (4,)), lambda m, x: x.relu(), lambda m, x: x.sum(-1),
+    lambda m, x: F.max_pool1d(x, 2), lambda m, x: x @ x.mT, lambda m, x: F.log_softmax(x, 1),
+    lambda m, x: F.instance_norm(x), lambda m, x: x.amax(1), lambda m, x: x.cumsum(0), lambda m, x: x.t() if
+    x.ndim == 2 else x.mT.reshape(-1), lambda m, x: x,
+], ids=range(12))
+def test_lone_operators_stay(function: Any) -> None:
+    plan = check_model(Of(function), (torch.randn(2, 3, 4),))
+    assert not plan.kernels
+    assert all(reason for reason in plan.kept.values())
+
+
+# Pools, views, broadcasting ----------------------------------------------------------------------
+
+POOLS = {
+    "prologue": lambda x: F.max_pool2d(F.relu(x + 1), 2) * 2, "padded": lambda x: F.max_pool2d(x * 2 - 3, 3, 2, 1) + 1,
+    "padded load": lambda x: F.max_pool2d(x, 3, 2, 1).relu(), "average": lambda x: F.avg_pool2d(x * 2, 2).relu(),
+    "average padded": lambda x: F.avg_pool2d(x, 3, 2, 1) * 3, "average padded prologue":
+    lambda x: F.avg_pool2d(x.exp(), 3, 1, 1) * 3, "dilated": lambda x: F.max_pool2d(x, 2, 1, 0, 2) * 2,
+    "not counted": lambda x: F.avg_pool2d(x * 2, 3, 1, 1, count_include_pad=False) + 1,
+    "pool of pool": lambda x: F.max_pool2d(F.max_pool2d(x + 1, 2), 2) - 1,
+    "shared": lambda x: F.max_pool2d(x + 1, 2) + F.avg_pool2d(x + 1, 2), "mean of pool":
+    lambda x: F.max_pool2d(x, 2).mean((2, 3)) * 2, "softmax of pool": lambda x: F.softmax(F.avg_pool2d(x, 2) * 2, 1),
+    "pool of view": lambda x: F.max_pool2d(x.transpose(2, 3)[:, 1:], (2, 3), padding=1) * 2,
+    "pool of reshape": lambda x: F.max_pool1d(x.flatten(2) * 2, 3, 2, 1).relu(), "one row":
+    lambda x: F.avg_pool2d(x, (1, 4)).sigmoid(), "ceil": lambda x: F.max_pool2d(x * 2, 3, ceil_mode=True) + 1,
+    "divisor": lambda x: F.avg_pool2d(x * 2, 2, divisor_override=3) + 1, "minimum":
+    lambda x: -F.max_pool2d(-x, 3, 1, 1), "pool of norm": lambda x: F.max_pool2d(F.instance_norm(x), 2) * 2,
+    "overlap": lambda x: F.max_pool2d(x + 1, 3, 1).sum(1) * 2, "to one": lambda x: F.adaptive_avg_pool2d(x * 2, 1) + 1,
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools(name: str) -> None:
+    check_model(Of(lambda m, x: POOLS[name](x)), (torch.randn(2, 3, 8, 8),), tolerance=1e-8)
+
+
+def test_padding_of_a_maximum_never_wins() -> None:
+    plan = check_model(Of(lambda m, x: F.max_pool2d(-x.exp() - 5, 3, 1, 1).relu() - 1), (torch.randn(2, 2, 4, 4),))
+    assert plan.kernels
+
+
+VIEWS = {
+    "transpose": lambda x: (x * 2).mT.relu() + 1, "odd reshape": lambda x: (x * 2).reshape(2, 8, 2) + 1,
+    "reshape and transpose": lambda x: (x + 1).reshape(4, 2, 4).permute(2, 0, 1).reshape(8, 4) * 2,
+    "uneven": lambda x: (x.mT * 2).reshape(2, 2, 8) * 3, "slices": lambda x: (x * 2)[:, 1:3] + x[:, ::2].relu(),
+    "halves": lambda x: (x * 2)[..., :2] * (x + 1)[..., 2:], "flatten of a slice":
+    lambda x: (x * 2)[:, 1:].flatten(1) + 1, "slice of a reshape": lambda x: (x * 2).flatten()[3:20] + 1,
+    "step of a reshape": lambda x: (x * 2).flatten(1)[:, 1::3] * 2, "rows and columns":
+    lambda x: x.softmax(-1) + x.softmax(-2) + x.sum(-1).unsqueeze(1) + x.sum(-2).unsqueeze(-1),
+    "crossed": lambda x: (x.sum(-1, keepdim=True).mT + x).relu(), "crossed means":
+    lambda x: x - x.mean(-1, keepdim=True).mT - x.mean(-2, keepdim=True),
+    "outer": lambda x: x.sum(-1).unsqueeze(-1) * x.sum(-1).unsqueeze(-2), "transposed reduction":
+    lambda x: x.mT.sum(-1) + x.sum(-1), "reduction of a reshape": lambda x: (x * 2).reshape(2, 2, 8).amax(-1) + 1,
+    "expand": lambda x: x[:, :1].expand(2, 4, 4) * x + 1, "sum of expand": lambda x: x[:, :1].expand(2, 4, 4).sum(1) * 2,
+    "short vector": lambda x: x + torch.arange(4.0) * x[0, 0], "scalar result": lambda x: x * x.sum() + x.mean(),
+    "concatenation": lambda x: torch.cat([x * 2, x + 1], 1).relu() + 1, "stack":
+    lambda x: torch.stack([x, x * 2]).sum(0) + 1, "shuffle":
+    lambda x: (x * 2).reshape(2, 2, 2, 4).transpose(1, 2).reshape(2, 4, 4) + 1, "reduced then split":
+    lambda x: (x.sum(0) * 2).reshape(2, 8).sum(0) + 1, "mask": lambda x: torch.where(x > 0, x, x.sum(-1, True)) * 2,
+    "masked softmax": lambda x: F.softmax(x.masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf")), -1) * 2,
+    "compare": lambda x: ((x > 0) & (x < x.mean())) * x, "truth": lambda x: (x * 2 > 1, (x > 0) | (x < -1)),
+    "rotary": lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * x.sin() + x * x.cos(), "square reshape":
+    lambda x: (x.sum(0) * 2).reshape(1, 4, 4) + x.amax(0).t(), "double transpose": lambda x: (x.mT + 1).mT * x,
+    "select": lambda x: x[:, 1] * 2 + x[:, -1].relu(), "negative rows": lambda x: x.sum(-1, True) * x.amax(-2, True),
+    "split reduction": lambda x: x.reshape(2, 2, 2, 4).mean((1, 3)) * 2 + 1, "long chain":
+    lambda x: ((((x * 2).sum(-1) + 1).relu() * 3).amax(-1) - 1).exp(), "view of a result": lambda x: (x * 2 + 1).view(-1),
+    "slices of one": lambda x: sum(x[:, i:i + 1] * (i + 1) for i in range(4)) + 1,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("rewrite", [False, True])
+def test_views(name: str, rewrite: bool) -> None:
+    check_model(Of(lambda m, x: VIEWS[name](x)), (torch.randn(2, 4, 4),), rewrite=rewrite)
+
+
+@pytest.mark.parametrize("shapes", [p for p in itertools.product(
+    [(4, 4), (4, 1), (1, 4), (4,), (1,), ()], repeat=2)], ids=str)
+def test_broadcasting_of_square_shapes(shapes: tuple) -> None:
+    x, (a, b) = leaf("x", 4, 4), (leaf(f"t{i}", *s) for i, s in enumerate(shapes))
+    row, column = (make("sum", x, axes=(i,), keepdim=True) for i in (1, 0))
+    y = make("add", make("mul", x, a), b)
+    check_graph(graph_of(make("sum", y, axes=(1,), keepdim=False), make("mul", make("add", row, a), b),
+                         make("sub", make("mul", column, b), y), make("add", make("mul", row, column), a),
+                         make("add", make("relu", column), make("reshape", row, shape=(1, 4)))))
+
+
+# Graph shapes ------------------------------------------------------------------------------------
+
+
+def test_diamonds_do_not_make_cycles() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(8, 8)
+
+    def through_product(m: Any, x: torch.Tensor) -> Any:
+        s = (x + 1).relu()
+        return s.sum(-1, keepdim=True) + (s.sum(-1, keepdim=True).mT @ x) @ m.weight + s.amax(-1, keepdim=True)
+
+    def reductions_apart(m: Any, x: torch.Tensor) -> Any:
+        a = x.sum(-1)
+        b = x.amax(-1) + (a @ m.weight).sum()
+        return a + b, (x * b.unsqueeze(-1)).sum(-1), x.amin(-1) * a.cumsum(0)
+
+    def pointwise_apart(m: Any, x: torch.Tensor) -> Any:
+        a = (x * 2).relu()
+        b = a @ m.weight
+        return a + b, a * 3, b.sigmoid() * a, (x + b).tanh()
+
+    for function in (through_product, reductions_apart, pointwise_apart):
+        check_model(Of(function, weight=weight), (torch.randn(8, 8),), tolerance=1e-8)
+
+
+def test_several_outputs_that_later_kernels_read() -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        a = x * 2 + 1
+        b = a.sum(-1, keepdim=True)
+        c = (a / b).relu()
+        d = F.max_pool1d(c, 2) * 3
+        return {"a": a, "b": b, "c": [c, c.amax(1)], "d": d.flatten(1) + 1, "x": x, "view": a.mT}
+
+    check_model(Of(forward), (torch.randn(2, 4, 6),), tolerance=1e-8)
+
+
+def test_inputs_and_buffers_as_results() -> None:
+    check_model(Of(lambda m, x, y: (x, y + m.buffer_a, m.buffer_a, m.w), buffer_a=torch.randn(3), w=torch.randn(2)),
+                (torch.randn(3), torch.randn(2, 3)))
+
+
+def test_kept_nodes_stay_torch_calls() -> None:
+    x = leaf("x", 4, 6)
+    soft = make("softmax", make("mul", x, constant(2.0)), axis=1)
+    plan = check_graph(graph_of(make("relu", soft), make("sum", soft, axes=(0,), keepdim=False)), kept={soft: "asked"})
+    assert [s.node for s in plan.steps if isinstance(s, TorchStep)] == [soft] and plan.kept[soft] == "asked"
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (1, 1), (1,), ()], ids=str)
+def test_empty_and_unit_tensors(shape: tuple[int, ...]) -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        y = (x * 2 + 1).relu()
+        return y, y.sum() * 2, (y.mean(-1) + 1) if x.ndim else y + 1, F.softmax(y, -1) * 2 if x.ndim else y * 3
+
+    check_model(Of(forward), (torch.randn(shape),))
+
+
+def test_other_types() -> None:
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        model = Of(lambda m, x: F.softmax(x * 2, -1) + 1)
+        graph = capture(model, (torch.randn(3, 4).to(dtype),))
+        plan = make_plan(graph, graph)
+        check_order(plan)
+        assert bool(plan.kernels) == (dtype == torch.float64)
+        assert all(k.compute == "float64" for k in loops(plan))
+    check_model(Of(lambda m, t, x: (x[0] * t + t.float().mean(), t * 2 + 1, (t > 1) * x)),
+                (torch.arange(4), torch.randn(2, 4)), tolerance=1e-6)
+
+
+# Buffers -----------------------------------------------------------------------------------------
+
+
+def _running(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.buffer_mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+    m.buffer_count += 1
+    return x - m.buffer_mean
+
+
+def _swap(m: Any, x: torch.Tensor) -> torch.Tensor:
+    old = m.buffer_mean.clone()
+    m.buffer_mean.copy_(m.buffer_other)
+    m.buffer_other.copy_(old)
+    return x + old
+
+
+def _old_and_new(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    old = m.buffer_mean.clone()
+    m.buffer_mean.add_(x.sum(0))
+    return old, m.buffer_mean + 1, (x * old).sum(), m.buffer_other * m.buffer_mean
+
+
+def _each_other(m: Any, x: torch.Tensor) -> torch.Tensor:
+    a, b = m.buffer_mean * 1, m.buffer_other * 1
+    m.buffer_mean.copy_(b * 2 + x[0])
+    m.buffer_other.copy_(a * 3 + x[1])
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [_running, _swap, _old_and_new, _each_other])
+def test_buffers_are_written_in_the_right_order(function: Any) -> None:
+    torch.manual_seed(0)
+    model = Of(function, buffer_mean=torch.randn(6), buffer_other=torch.randn(6), buffer_count=torch.tensor(2))
+    check_model(model, (torch.randn(4, 6),))
+
+
+NORMED = {
+    "alone": lambda m, x: m.norm(x), "relu": lambda m, x: F.relu(m.norm(x * 2)), "pool":
+    lambda m, x: F.adaptive_avg_pool2d(m.norm(x), 1), "product": lambda m, x: F.relu(m.norm(m.convolution(x))),
+    "statistics only": lambda m, x: (m.norm(x) * 0, x + 1)[1], "new statistics":
+    lambda m, x: (m.norm(x), m.norm.running_mean + 1), "old statistics":
+    lambda m, x: (m.norm.running_mean * 2, m.norm(x).relu()), "two": lambda m, x: m.norm(x) + m.second(m.norm.weight *
+    x.mT.mT.sum((2, 3), keepdim=True) + x),
+    "concatenated": lambda m, x: torch.cat([m.norm(x), m.second(x)], 1).cumsum(1),
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("rewrite", [False, True])
+def test_batch_norm_statistics(name: str, training: bool, rewrite: bool) -> None:
+    torch.manual_seed(0)
+    model = Of(lambda m, x: NORMED[name](m, x), norm=nn.BatchNorm2d(4), second=nn.BatchNorm2d(4, affine=False),
+               convolution=nn.Conv2d(4, 4, 3)).train(training)
+    check_model(model, (torch.randn(3, 4, 5, 4),), rewrite=rewrite, tolerance=1e-7)
+
+
+def test_norm_that_has_no_kernel_updates_its_statistics_once() -> None:
+    """In bfloat16 the torch call stays, and it updates the statistics by itself."""
+    model = Of(lambda m, x: F.relu(m.norm(x)), norm=nn.BatchNorm1d(4)).bfloat16().train()
+    inputs = (torch.randn(3, 4, 5).bfloat16(),)
+    graph = capture(model, inputs)
+    plan = make_plan(graph, graph)
+    check_order(plan)
+    assert {e.name for e in plan.effects} == {"norm.num_batches_tracked"}
+
+
+# Order of random draws ---------------------------------------------------------------------------
+
+
+def test_draws_keep_their_order_whatever_fuses() -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        a = F.dropout(x, 0.5)  # first draw, read last
+        b = F.dropout((x * 2).relu(), 0.25)
+        c = (x * 2).relu() + b
+        d = F.dropout(c * 2, 0.5)
+        return d.sum(-1) + c.sum(-1), F.rrelu(x + 1, training=True) * 2, a * d + c
+
+    def crossing(m: Any, x: torch.Tensor) -> Any:
+        a, b = x.sum(-1), x * 3 + 1
+        first = F.dropout(b, 0.5)
+        second = F.dropout(a, 0.5)
+        return (x * second.unsqueeze(-1)).sum(-1) + a, first.sum(-1), b * second.unsqueeze(-1)
+
+    def late(m: Any, x: torch.Tensor) -> Any:
+        first, second = torch.rand_like(x), torch.rand_like(x)
+        u, v = x.sum(-1), (x * second).sum(-1)
+        return second * 2 + v.unsqueeze(-1), F.dropout(u, 0.5), first * u.unsqueeze(-1)
+
+    def between(m: Any, x: torch.Tensor) -> Any:
+        # The sums share their pass over x, but the second needs a draw that comes after the first's.
+        first = F.dropout(x.sum(-1), 0.5)
+        return (x * torch.rand_like(x)).sum(-1) * 2, first
+
+    for function in (forward, crossing, late, between):
+        plan = check_model(Of(function), (torch.randn(4, 6),))
+        serials = [s.node["serial"] for s in plan.steps if isinstance(s, TorchStep) and s.node.op == "opaque"]
+        assert serials == sorted(serials)
+
+
+# Random graphs -----------------------------------------------------------------------------------
+
+
+class Maker:
+    """Draws small graphs over pointwise operators, reductions, views, norms, pools and products."""
+
+    unary = ("relu", "tanh", "sigmoid", "neg", "abs", "square", "gelu_erf", "silu", "sin", "exp")
+    binary = ("add", "sub", "mul", "maximum", "minimum")
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        shape = tuple(self.random.choice((1, 2, 3, 4, 4, 4)) for _ in range(self.random.randint(1, 4)))
+        self.nodes: list[Node] = [leaf("x", *shape)]
+        self.leaves = 1
+
+    def new_leaf(self, *shape: int) -> Node:
+        self.leaves += 1
+        return leaf(f"leaf{self.leaves}", *shape, op=self.random.choice(("input", "parameter", "buffer")))
+
+    def pick(self) -> Node:
+        return self.random.choice(self.nodes[-6:])
+
+    def step(self) -> None:
+        node = getattr(self, self.random.choice((
+            "one", "one", "two", "two", "two", "reduced", "reduced", "centred", "moved", "reshaped", "sliced", "expanded",
+            "softmax", "layer_norm", "group_norm", "instance_norm", "pooled", "product", "cat", "choice", "opaque",
+            "batch_norm", "variance")))(self.pick())
+        if node is not None and node.size <= 4096 and node.rank <= 5:
+            self.nodes.append(node)
+
+    def one(self, x: Node) -> Node:
+        # exp and square of what is large already would leave the range that a comparison can resolve.
+        return make(self.random.choice(self.unary), make("tanh", x) if self.random.random() < 0.5 else make("sin", x))
+
+    def two(self, x: Node) -> Node:
+        others = []
+        for y in self.nodes:
+            pairs = zip(reversed(x.shape), reversed(y.shape), strict=False)
+            if all(a == b or 1 in (a, b) for a, b in pairs):
+                others.append(y)
+        others += [constant(0.5), constant(2), self.new_leaf(*(s if self.random.random() < 0.6 else 1 for s in x.shape))]
+        pair = [x, self.random.choice(others)]
+        self.random.shuffle(pair)
+        scalar = any(n.op == "constant" for n in pair)
+        return make(self.random.choice(self.binary[:3] if scalar else self.binary), *pair)
+
+    def axes(self, x: Node) -> tuple[int, ...]:
+        return tuple(sorted(self.random.sample(range(x.rank), self.random.randint(1, x.rank))))
+
+    def reduced(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        return make(self.random.choice(("sum", "mean", "amax", "amin", "logsumexp")), x, axes=self.axes(x),
+                    keepdim=self.random.random() < 0.5)
+
+    def centred(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        return make(self.random.choice(("sub", "add")), x, make("mean", x, axes=self.axes(x), keepdim=True))
+
+    def variance(self, x: Node) -> Node | None:
+        return make("var", x, axes=self.axes(x), keepdim=self.random.random() < 0.5, correction=0) if x.rank else None
+
+    def moved(self, x: Node) -> Node | None:
+        axes = self.random.sample(range(x.rank), x.rank)
+        return make("permute", x, axes=tuple(axes)) if axes != sorted(axes) else None
+
+    def reshaped(self, x: Node) -> Node | None:
+        sizes, left = [], x.size
+        while left > 1:
+            part = self.random.choice([p for p in range(2, left + 1) if left % p == 0])
+            sizes.append(part)
+            left //= part
+        if self.random.random() < 0.3:
+            sizes.insert(self.random.randint(0, len(sizes)), 1)
+        return make("reshape", x, shape=tuple(sizes)) if tuple(sizes) != x.shape and len(sizes) <= 5 else None
+
+    def sliced(self, x: Node) -> Node | None:
+        axis = self.random.randrange(x.rank) if x.rank else 0
+        if not x.rank or x.shape[axis] < 2:
+            return None
+        start = self.random.randrange(x.shape[axis] - 1)
+        return make("slice", x, axis=axis, start=start, stop=self.random.randint(start + 1, x.shape[axis]),
+                    step=self.random.choice((1, 1, 2)))
+
+    def expanded(self, x: Node) -> Node | None:
+        shape = (*((2,) if self.random.random() < 0.3 else ()), *(self.random.choice((1, 3)) if s == 1 else s
+                                                                  for s in x.shape))
+        return make("expand", x, shape=shape) if shape != x.shape else None
+
+    def softmax(self, x: Node) -> Node | None:
+        name = self.random.choice(("softmax", "log_softmax"))
+        return make(name, x, axis=self.random.randrange(x.rank)) if x.rank else None
+
+    def layer_norm(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        axes = self.random.randint(1, x.rank)
+        rest = [self.new_leaf(*x.shape[x.rank - axes:]) for _ in range(self.random.choice((0, 1, 2)))]
+        return make("layer_norm", x, *rest, axes=axes, eps=0.1, affine=bool(rest))
+
+    def channel_pair(self, x: Node) -> list[Node]:
+        return [self.new_leaf(x.shape[1]), self.new_leaf(x.shape[1])] if self.random.random() < 0.5 else []
+
+    def group_norm(self, x: Node) -> Node | None:
+        if x.rank < 2 or x.size // x.shape[0] < 2:
+            return None
+        groups = self.random.choice([g for g in range(1, x.shape[1] + 1) if x.shape[1] % g == 0])
+        if x.size // x.shape[0] // groups < 2:
+            return None
+        rest = self.channel_pair(x)
+        return make("group_norm", x, *rest, groups=groups, eps=0.1, affine=bool(rest))
+
+    def instance_norm(self, x: Node) -> Node | None:
+        if x.rank < 3 or prod(x.shape[2:]) < 2:
+            return None
+        rest = self.channel_pair(x)
+        return make("instance_norm", x, *rest, eps=0.1, affine=bool(rest))
+
+    def batch_norm(self, x: Node) -> Node | None:
+        if x.rank < 2 or x.size // x.shape[1] < 2:
+            return None
+        rest = self.channel_pair(x)
+        return make("batch_norm_training", x, *rest, eps=0.1, affine=bool(rest), momentum=0.1, running=None)
+
+    def pooled(self, x: Node) -> Node | None:
+        rank = x.rank - 2
+        if rank < 1 or rank > 3:
+            return None
+        kernel = tuple(self.random.randint(1, min(3, s)) for s in x.shape[2:])
+        stride = tuple(self.random.randint(1, 2) for _ in kernel)
+        padding = tuple(self.random.randint(0, k // 2) for k in kernel)
+        if self.random.random() < 0.5:
+            return make("max_pool", x, kernel=kernel, stride=stride, padding=padding, dilation=(1,) * rank, ceil=False)
+        return make("average_pool", x, kernel=kernel, stride=stride, padding=padding, ceil=False, include_padding=True,
+                    divisor=None)
+
+    def product(self, x: Node) -> Node | None:
+        return anchor("linear", x, self.new_leaf(3, x.shape[-1]), self.new_leaf(3)) if x.rank else None
+
+    def cat(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        axis = self.random.randrange(x.rank)
+        other = next((y for y in self.nodes if y.shape == x.shape), x)
+        shape = tuple(2 * s if a == axis else s for a, s in enumerate(x.shape))
+        return make("concatenate", x, other, axis=axis, shape=shape, dtype=x.dtype)
+
+    def choice(self, x: Node) -> Node:
+        test = make(self.random.choice(("gt", "le")), x, constant(0.1))
+        return make("where", test, x, make("mul", x, constant(0.25)))
+
+    def opaque(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        return make("opaque", x, target="aten.cumsum.default", template=(("input", 0), x.rank - 1), keywords=(),
+                    shape=x.shape, dtype=x.dtype, types=None, serial=-1)
+
+
+@pytest.mark.parametrize("block", range(10 * MORE))
+def test_random_graphs(block: int) -> None:
+    for number in range(24):
+        maker = Maker(block * 1000 + number)
+        for _ in range(maker.random.randint(2, 12)):
+            maker.step()
+        outputs = [maker.nodes[-1], *(n for n in maker.nodes[1:-1] if maker.random.random() < 0.25)]
+        graph = graph_of(*dict.fromkeys(outputs))
+        try:
+            check_graph(graph, 1e-8, captured=graph if maker.random.random() < 0.5 else None)
+            check_graph(rewrite_with(graph, all_anchors(graph))[0], 1e-6)
+        except Exception as error:
+            raise AssertionError(f"graph {block}/{number}: " + "; ".join(map(repr, graph.nodes()))) from error
+
+
+# The plan does not depend on hashing, and repeats ------------------------------------------------
+
+
+def test_plans_repeat() -> None:
+    model = Of(lambda m, x: (F.softmax(x * 2, -1).sum(0), F.layer_norm(x, (6,)).relu(), x.amax(-1) + x.mean(-1)))
+    graph = capture(model, (torch.randn(4, 6),))
+    first, second = make_plan(graph, graph), make_plan(graph, graph)
+    assert [getattr(s, "kernel", None) for s in first.steps] == [getattr(s, "kernel", None) for s in second.steps]
+    assert [getattr(s, "name", "") for s in first.steps] == [getattr(s, "name", "") for s in second.steps]
