@@ -32,6 +32,7 @@ from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem, load_problem
+from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.devices import Device, current_device
@@ -110,9 +111,10 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
 
 
 def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settings: Settings | None = None,
-            progress: Progress | None = None, **options: Any) -> Result:
+            progress: Progress | None = None, device: Device | None = None, **options: Any) -> Result:
     """The decisions and the mathematics of :func:`optimize`, without building, checking or timing.
 
+    device: the row to plan for, in place of the machine's own; the text then depends on no measurement.
     Raises KernelwrightError for what the user can mend.
     """
     settings = replace(settings or Settings(), **options) if options else settings or Settings()
@@ -122,7 +124,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
     with _threads(settings.threads):
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
-        device = current_device("cuda" if target == "cuda" else "cpu")
+        device = device or current_device("cuda" if target == "cuda" else "cpu")
         modes, notes = _understand(problem, example, device, settings, stages)
         with stages.stage("generate"):
             text, _ = _generate(problem, modes, example, target, device)
@@ -163,7 +165,8 @@ def _understand(problem: Problem, example: list[Any], device: Device, settings: 
         try:
             with stages.stage("capture"):
                 graph = capture(candidate, example, name=problem.class_name,
-                                file=str(problem.path) if problem.path else None)
+                                file=str(problem.path) if problem.path else None,
+                                check_state=lambda: probe_forward(problem, settings.seed))
         except NotCapturable as reason:
             notes.append(f"{name.capitalize()} mode stays as it is: {reason}.")
             continue
@@ -306,6 +309,8 @@ def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:
     """A ModelNew with the problem's parameters: constructed alike, or a copy of the instance in its class."""
     if problem.is_instance:
         model = problem.make_model(seed)
+        if hasattr(emitted, "_kernelwright_own"):  # submodules keep the classes of the user's file
+            emitted._kernelwright_own.add(type(model).__module__)
         model.__class__ = emitted.ModelNew
         return model
     torch.manual_seed(seed)

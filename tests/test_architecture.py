@@ -73,10 +73,15 @@ def test_module(module):
     assert own in ORDER or own in COMMON, f"{own} has no place in the order of imports"
     assert wrong_imports(own, path, imports(tree)) == []
     assert not text.strip() or ast.get_docstring(tree), "a module begins with its docstring"
-    lines = text.count("\n")
-    assert lines < MOST_LINES or path in LONG
-    if lines > SHOULD_BE_LINES and path not in LONG:
-        warnings.warn(f"{path} has {lines} lines; {SHOULD_BE_LINES} are enough for most", stacklevel=1)
+    assert text.count("\n") < MOST_LINES or path in LONG
+
+
+def test_long_modules_are_listed():
+    """Not a failure: a list to shorten one day."""
+    counts = {m.relative_to(PACKAGE).as_posix(): m.read_text().count("\n") for m in MODULES}
+    long = sorted(f"{path} ({lines})" for path, lines in counts.items() if lines > SHOULD_BE_LINES)
+    if long:
+        warnings.warn(f"{len(long)} modules have more than {SHOULD_BE_LINES} lines: {', '.join(long)}", stacklevel=1)
 
 
 def test_the_check_finds_wrong_imports():

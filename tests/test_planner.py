@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
-from math import prod
+from math import inf, nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,28 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
+from kernelwright.codegen import loop_evaluator
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make
+from kernelwright.plan import groups
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(params=["rows on chip", "rows apart"])
+def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan small tensors both ways: rows stay on chip between reductions and stores, or they are as long
+    as those that do not, and what is dear and read more than once is stored."""
+    if request.param == "rows on chip":
+        monkeypatch.setattr(groups, "_ROW_BYTES", 1 << 30)
+        monkeypatch.setattr(groups, "_FEW_ROWS", 1)
+    else:
+        monkeypatch.setattr(groups, "_ROW_BYTES", 0)
+        monkeypatch.setattr(groups, "_SHORT_ROW_BYTES", 0)
+        monkeypatch.setattr(groups, "_DEAR", 12)
 
 
 # Checks ------------------------------------------------------------------------------------------
@@ -48,7 +63,7 @@ def check_order(plan: Plan) -> None:
     for step in plan.steps:
         reads = step.inputs if isinstance(step, KernelStep) else step.node.inputs
         for node in reads:
-            assert node in made or node.kind == "leaf" and node.op != "literal", f"{step} reads {node!r} too early"
+            assert node in made or (node.kind == "leaf" and node.op != "literal"), f"{step} reads {node!r} too early"
         new = step.outputs if isinstance(step, KernelStep) else (step.node,)
         assert not made & set(new), "a value is computed twice"
         made.update(new)
@@ -59,7 +74,7 @@ def check_order(plan: Plan) -> None:
                 assert step.kernel.output_dtypes == tuple(n.dtype for n in step.outputs)
                 assert 1 not in (*step.kernel.outer, *step.kernel.row)
     for node in (*plan.results, *(e.value for e in plan.effects)):
-        assert node in made or node.kind == "leaf" and node.op != "literal"
+        assert node in made or (node.kind == "leaf" and node.op != "literal")
     assert all(reason for reason in plan.kept.values())
     kept = [s.node for s in plan.steps if isinstance(s, TorchStep)]
     assert len(kept) == len(set(kept))
@@ -183,7 +198,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows(name: str) -> None:
+def test_rows(name: str, on_chip: None) -> None:
     torch.manual_seed(0)
     model = Of(ROWS[name], weight=torch.randn(4), shift=torch.randn(4))
     check_model(model, (torch.randn(2, 3, 4),), tolerance=1e-8)
@@ -194,6 +209,22 @@ def test_large_softmax_in_one_kernel() -> None:
     assert len(plan.kernels) == 1 and len(plan.steps) == 1
     plan = check_model(Of(lambda m, x: F.log_softmax(x * 0.5 + 1, -1) * 3), (torch.randn(512, 40),))
     assert len(plan.steps) == 1
+
+
+def test_log_softmax_of_large_and_infinite_values() -> None:
+    x = leaf("x", 4, 3)
+    graph = graph_of(make("mul", make("log_softmax", x, axis=1), constant(2.0)))
+    plan = make_plan(graph, graph_of())
+    values = {"x": torch.tensor([[inf, 0.0, 1.0], [-inf, -inf, -inf], [-inf, 2.0, 1.0], [1.0, nan, 2.0]])}
+    found, _ = run_plan(plan, values)
+    assert_same(found[0], 2 * torch.log_softmax(values["x"].double(), 1), 1e-12)
+    # In float32, at a large offset, nothing but the offset's own rounding may be lost.
+    offset = torch.tensor([[16384.0, 16384.5, 16385.25]]).repeat(4, 1)
+    result = offset
+    assert len(plan.kernels) == 1
+    for step in plan.kernels:
+        result, = loop_evaluator.evaluate(step.kernel, [result], dtype=torch.float32)
+    assert_same(result.reshape(4, 3), 2 * torch.log_softmax(offset.double(), 1), 1e-6)
 
 
 def test_large_norms_in_one_kernel() -> None:
@@ -236,7 +267,7 @@ POOLS = {
 
 
 @pytest.mark.parametrize("name", POOLS)
-def test_pools(name: str) -> None:
+def test_pools(name: str, on_chip: None) -> None:
     check_model(Of(lambda m, x: POOLS[name](x)), (torch.randn(2, 3, 8, 8),), tolerance=1e-8)
 
 
@@ -257,7 +288,8 @@ VIEWS = {
     lambda x: x - x.mean(-1, keepdim=True).mT - x.mean(-2, keepdim=True),
     "outer": lambda x: x.sum(-1).unsqueeze(-1) * x.sum(-1).unsqueeze(-2), "transposed reduction":
     lambda x: x.mT.sum(-1) + x.sum(-1), "reduction of a reshape": lambda x: (x * 2).reshape(2, 2, 8).amax(-1) + 1,
-    "expand": lambda x: x[:, :1].expand(2, 4, 4) * x + 1, "sum of expand": lambda x: x[:, :1].expand(2, 4, 4).sum(1) * 2,
+    "expand": lambda x: x[:, :1].expand(2, 4, 4) * x + 1,
+    "sum of expand": lambda x: x[:, :1].expand(2, 4, 4).sum(1) * 2,
     "short vector": lambda x: x + torch.arange(4.0) * x[0, 0], "scalar result": lambda x: x * x.sum() + x.mean(),
     "concatenation": lambda x: torch.cat([x * 2, x + 1], 1).relu() + 1, "stack":
     lambda x: torch.stack([x, x * 2]).sum(0) + 1, "shuffle":
@@ -269,20 +301,21 @@ VIEWS = {
     lambda x: (x.sum(0) * 2).reshape(1, 4, 4) + x.amax(0).t(), "double transpose": lambda x: (x.mT + 1).mT * x,
     "select": lambda x: x[:, 1] * 2 + x[:, -1].relu(), "negative rows": lambda x: x.sum(-1, True) * x.amax(-2, True),
     "split reduction": lambda x: x.reshape(2, 2, 2, 4).mean((1, 3)) * 2 + 1, "long chain":
-    lambda x: ((((x * 2).sum(-1) + 1).relu() * 3).amax(-1) - 1).exp(), "view of a result": lambda x: (x * 2 + 1).view(-1),
+    lambda x: ((((x * 2).sum(-1) + 1).relu() * 3).amax(-1) - 1).exp(), "view of a result":
+    lambda x: (x * 2 + 1).view(-1),
     "slices of one": lambda x: sum(x[:, i:i + 1] * (i + 1) for i in range(4)) + 1,
 }
 
 
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("rewrite", [False, True])
-def test_views(name: str, rewrite: bool) -> None:
+def test_views(name: str, rewrite: bool, on_chip: None) -> None:
     check_model(Of(lambda m, x: VIEWS[name](x)), (torch.randn(2, 4, 4),), rewrite=rewrite)
 
 
 @pytest.mark.parametrize("shapes", [p for p in itertools.product(
     [(4, 4), (4, 1), (1, 4), (4,), (1,), ()], repeat=2)], ids=str)
-def test_broadcasting_of_square_shapes(shapes: tuple) -> None:
+def test_broadcasting_of_square_shapes(shapes: tuple, on_chip: None) -> None:
     x, (a, b) = leaf("x", 4, 4), (leaf(f"t{i}", *s) for i, s in enumerate(shapes))
     row, column = (make("sum", x, axes=(i,), keepdim=True) for i in (1, 0))
     y = make("add", make("mul", x, a), b)
@@ -294,7 +327,7 @@ def test_broadcasting_of_square_shapes(shapes: tuple) -> None:
 # Graph shapes ------------------------------------------------------------------------------------
 
 
-def test_diamonds_do_not_make_cycles() -> None:
+def test_diamonds_do_not_make_cycles(on_chip: None) -> None:
     torch.manual_seed(0)
     weight = torch.randn(8, 8)
 
@@ -316,7 +349,7 @@ def test_diamonds_do_not_make_cycles() -> None:
         check_model(Of(function, weight=weight), (torch.randn(8, 8),), tolerance=1e-8)
 
 
-def test_several_outputs_that_later_kernels_read() -> None:
+def test_several_outputs_that_later_kernels_read(on_chip: None) -> None:
     def forward(m: Any, x: torch.Tensor) -> Any:
         a = x * 2 + 1
         b = a.sum(-1, keepdim=True)
@@ -410,7 +443,7 @@ NORMED = {
 @pytest.mark.parametrize("name", NORMED)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("rewrite", [False, True])
-def test_batch_norm_statistics(name: str, training: bool, rewrite: bool) -> None:
+def test_batch_norm_statistics(name: str, training: bool, rewrite: bool, on_chip: None) -> None:
     torch.manual_seed(0)
     model = Of(lambda m, x: NORMED[name](m, x), norm=nn.BatchNorm2d(4), second=nn.BatchNorm2d(4, affine=False),
                convolution=nn.Conv2d(4, 4, 3)).train(training)
@@ -430,7 +463,7 @@ def test_norm_that_has_no_kernel_updates_its_statistics_once() -> None:
 # Order of random draws ---------------------------------------------------------------------------
 
 
-def test_draws_keep_their_order_whatever_fuses() -> None:
+def test_draws_keep_their_order_whatever_fuses(on_chip: None) -> None:
     def forward(m: Any, x: torch.Tensor) -> Any:
         a = F.dropout(x, 0.5)  # first draw, read last
         b = F.dropout((x * 2).relu(), 0.25)
@@ -484,8 +517,9 @@ class Maker:
 
     def step(self) -> None:
         node = getattr(self, self.random.choice((
-            "one", "one", "two", "two", "two", "reduced", "reduced", "centred", "moved", "reshaped", "sliced", "expanded",
-            "softmax", "layer_norm", "group_norm", "instance_norm", "pooled", "product", "cat", "choice", "opaque",
+            "one", "one", "two", "two", "two", "reduced", "reduced", "centred", "moved", "reshaped", "sliced",
+            "expanded", "softmax", "layer_norm", "group_norm", "instance_norm", "pooled", "product", "cat",
+            "choice", "opaque",
             "batch_norm", "variance")))(self.pick())
         if node is not None and node.size <= 4096 and node.rank <= 5:
             self.nodes.append(node)
@@ -500,7 +534,8 @@ class Maker:
             pairs = zip(reversed(x.shape), reversed(y.shape), strict=False)
             if all(a == b or 1 in (a, b) for a, b in pairs):
                 others.append(y)
-        others += [constant(0.5), constant(2), self.new_leaf(*(s if self.random.random() < 0.6 else 1 for s in x.shape))]
+        shape = tuple(s if self.random.random() < 0.6 else 1 for s in x.shape)
+        others += [constant(0.5), constant(2), self.new_leaf(*shape)]
         pair = [x, self.random.choice(others)]
         self.random.shuffle(pair)
         scalar = any(n.op == "constant" for n in pair)
@@ -620,7 +655,7 @@ class Maker:
 
 
 @pytest.mark.parametrize("block", range(10 * MORE))
-def test_random_graphs(block: int) -> None:
+def test_random_graphs(block: int, on_chip: None) -> None:
     for number in range(24):
         maker = Maker(block * 1000 + number)
         for _ in range(maker.random.randint(2, 12)):

@@ -13,13 +13,16 @@ from kernelwright.ir.node import Node, make
 from kernelwright.ir.scalar import FUNCTIONS
 
 _MOST_ELEMENTS = 1 << 20
+# A jump turns a rounding into a whole step: these see what PyTorch's see.
+_JUMPS = ("floor", "ceil", "round", "trunc", "sign", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 def _rounded(node: Node) -> bool:
     return node.op == "cast" and node.dtype == "float32" and node.inputs[0].dtype == "float64"
 
 
-@rule("round late", *FUNCTIONS, "sum", "mean", "amax", "amin", "logsumexp", "reshape", "permute",
+@rule("round late", *(name for name in FUNCTIONS if name not in _JUMPS), "sum", "mean", "amax", "amin", "logsumexp",
+      "reshape", "permute",
       law="f(round(x)) = round(f(x)) up to the rounding of x", condition="x is small, and f does not make it larger",
       exactness=Exactness.ROUNDING)
 def round_late(node: Node, context: Context) -> Node | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, isnan
 
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node
@@ -37,7 +37,8 @@ def value_range(node: Node, depth: int = 12) -> Range:
         return -high, -low
     if node.op == "add":
         other = value_range(node.inputs[1], depth - 1)
-        return low + other[0], high + other[1]
+        # inf - inf says nothing.
+        return (-inf if isnan(low + other[0]) else low + other[0]), (inf if isnan(high + other[1]) else high + other[1])
     return FUNCTIONS[node.op].range
 
 

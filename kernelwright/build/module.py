@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import itertools
 import os
@@ -43,18 +44,22 @@ def load_text(text: str, name: str) -> ModuleType:
     The text stays findable for tracebacks and ``inspect``. Raises BuildFailed where the kernels don't compile.
     """
     folder = Path(tempfile.mkdtemp(prefix="kernelwright_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"{name}_new.py"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", newline="\n")
     module_name = f"_kernelwright_emitted_{next(_numbers)}_{name}"
     specification = importlib.util.spec_from_file_location(module_name, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[module_name] = module
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        specification.loader.exec_module(module)
-    trouble = getattr(module, "_kernelwright_trouble", "")
-    if "could not be built" in trouble:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    if getattr(module, "_kernelwright_details", ""):
         raise BuildFailed(module._kernelwright_details)
     return module
 
@@ -62,7 +67,7 @@ def load_text(text: str, name: str) -> ModuleType:
 def compile_cuda(source: str, architecture: str = "90a") -> str:
     """Compile CUDA text with nvcc without running it; the compiler's messages, "" where all is well.
 
-    Returns None's text where there is no nvcc: callers ask :func:`find_cuda_compiler` first.
+    Without nvcc the message says so: callers ask :func:`find_cuda_compiler` first.
     """
     compiler = find_cuda_compiler()
     if compiler is None:

@@ -329,7 +329,8 @@ def _window(a: Arguments, name: str) -> tuple[int, ...]:
 def _max_pool(a: Arguments) -> Node:
     kernel = _window(a, "kernel_size")
     return make("max_pool", _float_only(a["self"]), kernel=kernel,
-                stride=_window(a, "stride") if a["stride"] else kernel, padding=_window(a, "padding"), dilation=_window(a, "dilation"), ceil=a["ceil_mode"])
+                stride=_window(a, "stride") if a["stride"] else kernel, padding=_window(a, "padding"),
+                dilation=_window(a, "dilation"), ceil=a["ceil_mode"])
 
 
 @converts("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")

@@ -8,9 +8,12 @@ graph can't hold (state in plain attributes, decisions on values).
 from __future__ import annotations
 
 import copy
+import io
 import operator
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -33,26 +36,54 @@ class NotCapturable(Exception):
     """The model can't be a graph of ours; the reason is for the report. The original computation stays."""
 
 
-def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None) -> Graph:
+def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
+            check_state: Callable[[], object] | None = None) -> Graph:
     """The graph of ``model(*inputs)`` in the model's present mode. The model is not changed.
 
+    check_state: called where the forward assigns plain attributes; it tells a cache from hidden state by
+    running the model, and raises HiddenState for the latter.
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors),
     and NotCapturable where the model is legal but its graph has no form here.
     """
     work = copy.deepcopy(model)
     before = _plain_state(work)
+    assigned: list[str] = []
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        # The exporter prints the graph of a trace that fails.
+        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()), _watched(work, assigned):
             warnings.simplefilter("ignore")
             program = torch.export.export(work, tuple(inputs), strict=False)
     except Exception as error:
-        changed = _changed(before, _plain_state(work))
+        changed = _changed(before, _plain_state(work)) or assigned
         _explain(error, model, inputs, changed, name, file)
         raise NotCapturable(errors.describe(error)) from error
     changed = _changed(before, _plain_state(work))
     if changed:
         raise errors.HiddenState(model=name, attributes=", ".join(changed), where=errors.place(file))
+    if assigned and check_state is not None:
+        check_state()
     return _Converter(program, work, file).graph(training=model.training)
+
+
+@contextmanager
+def _watched(model: torch.nn.Module, assigned: list[str]) -> Iterator[None]:
+    """Note the plain attributes that are assigned to ``model`` and its parts: the exporter takes them back."""
+    paths = {id(m): path for path, m in model.named_modules()}
+    original = torch.nn.Module.__setattr__
+
+    def note(module: torch.nn.Module, key: str, value: Any) -> None:
+        registered = isinstance(value, (torch.nn.Module, torch.nn.Parameter)) or key in vars(module).get("_buffers", ())
+        if id(module) in paths and not registered and not key.startswith("_") and key != "training":
+            name = f"{paths[id(module)]}.{key}".lstrip(".")
+            if name not in assigned:
+                assigned.append(name)
+        original(module, key, value)
+
+    torch.nn.Module.__setattr__ = note  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
 
 
 def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], changed: list[str], name: str,
@@ -62,6 +93,8 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], ch
     text = str(error)
     if kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"} or \
             "data-dependent" in text.lower():
+        if _inside_library(error):
+            return
         raise errors.DataDependentControlFlow(model=name, exception=errors.describe(error),
                                               where=errors.where_of(error, file)) from error
     if "attribute" in text and "assigned during export" in text:
@@ -75,6 +108,14 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], ch
         device = next((t.device for t in inputs if isinstance(t, torch.Tensor)), "cpu")
         raise errors.ForwardRaised(model=name, exception=errors.describe(failure), device=device,
                                    where=errors.where_of(failure, file)) from failure
+
+
+def _inside_library(error: Exception) -> bool:
+    """Whether a module of torch.nn, and not the user's own code, decides by a value."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    layers = [i for i, f in enumerate(files) if "/torch/nn/modules/" in f and not f.endswith("/module.py")]
+    own = [i for i, f in enumerate(files) if "/torch/" not in f]
+    return bool(layers and own) and layers[-1] > own[-1]
 
 
 def _plain_state(model: torch.nn.Module) -> dict[str, Any]:

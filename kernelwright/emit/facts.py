@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from kernelwright.ir.node import walk
+from kernelwright.emit.runtime import FORMS, IMPORTS
+from kernelwright.ir.node import Node, make, walk
 from kernelwright.plan.records import Plan
 
-_PLAIN = (bool, int, float, str, bytes, type(None))
+# The emitted file describes attributes with the very same functions.
+_forms: dict[str, Any] = {}
+exec(compile(IMPORTS + FORMS, "<kernelwright forms>", "exec"), _forms)
 
 
 def literal(value: Any) -> str:
@@ -26,53 +30,62 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-def plain(value: Any) -> Any:
-    """As ``_kernelwright_print`` of the emitted file: a form that compares across processes."""
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, (tuple, list)):
-        return tuple(map(plain, value))
-    name = getattr(value, "__qualname__", None)
-    return f"{value.__module__}.{name}" if name else f"a {type(value).__module__}.{type(value).__qualname__}"
+def module_facts(model: nn.Module) -> list[tuple[str, str]]:
+    """What every mode of a model must be like, as (key, text).
 
-
-def module_facts(model: nn.Module) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """Class names of the submodules by path, and the plain attributes of every module by path.
-
-    A class of the user's own file has another ``__module__`` in the emitted file, so attributes that are
-    objects are told apart by class only where the class comes from elsewhere.
+    modules: class of every submodule by path. attributes: every attribute of every module that nn.Module did
+    not make, by path, and class attributes of the model's own classes. held: parameters and buffers that are
+    not None. tied: names of one and the same tensor. Objects of the model's own file appear without their
+    module's name, since that differs between the original and the emitted file.
     """
-    classes = {path: type(m).__qualname__ for path, m in model.named_modules() if path}
-    own = type(model).__module__
-    attributes: dict[str, dict[str, Any]] = {}
-    for path, module in model.named_modules():
-        found = {}
-        for key, value in vars(module).items():
-            if key.startswith("_") or key == "training" or isinstance(value, (torch.Tensor, nn.Module)):
-                continue
-            form = plain(value)
-            if own not in repr(form):
-                found[key] = form
-        if found:
-            attributes[path] = found
-    return classes, attributes
+    own = {type(model).__module__}
+    classes = {path: _forms["_kernelwright_name"](type(m), own) for path, m in model.named_modules() if path}
+    attributes = {path: found for path, m in model.named_modules()
+                  if (found := _forms["_kernelwright_attributes"](m, own))}
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    groups: dict[int, list[str]] = {}
+    for name, tensor in tensors:
+        groups.setdefault(id(tensor), []).append(name)
+    rows = [f"        {literal(path)}: {literal(entries)}," for path, entries in attributes.items()]
+    return [("modules", literal(classes)), ("attributes", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
+            ("held", literal(tuple(sorted(name for name, _ in tensors)))),
+            ("tied", literal(tuple(tuple(g) for g in groups.values() if len(g) > 1)))]
+
+
+def plan_tensors(plan: Plan) -> dict[str, Node]:
+    """The model's tensors that a plan's run function is given after the inputs, by name, in order."""
+    given: dict[str, Node] = {}
+    for node in walk([*plan.graph.roots(), *(e.value for e in plan.graph.effects)]):
+        if node.op in ("parameter", "buffer", "attribute"):
+            given.setdefault(node["name"], node)
+    for update in plan.graph.effects:
+        if update.name not in given:  # written and never read
+            given[update.name] = make("buffer", name=update.name, shape=update.value.shape, dtype=update.value.dtype)
+    return given
 
 
 def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> list[tuple[str, str]]:
-    """The entries of a plan's table of facts, as (key, text)."""
-    given = []
-    for position, (node, value) in enumerate(zip(plan.graph.inputs, inputs, strict=True)):
+    """The entries of a plan's table of facts, as (key, text).
+
+    inputs: (name, shape, dtype) of a tensor, (name, value) of anything else. nested: None, or the arguments'
+    structure with numbers for the inputs. tensors: the model's tensors that the kernels use. updated: buffers
+    that a forward changes. random: whether it draws random numbers.
+    """
+    flat, structure = pytree.tree_flatten(tuple(inputs))
+    entries = []
+    for position, (node, value) in enumerate(zip(plan.graph.inputs, flat, strict=True)):
         if node is None:
-            given.append(f'("argument {position}", {literal(value)})')
+            entries.append(f'("argument {position}", {literal(value)})')
         else:
-            given.append(f'("{node["name"]}", ({literal(node.shape)}, torch.{node.dtype}))')
-    leaves = {n["name"]: n for n in walk([*plan.graph.roots(), *(e.value for e in plan.graph.effects)])
-              if n.op in ("parameter", "buffer", "attribute")}
-    leaves |= {e.name: e.value for e in plan.graph.effects if e.name not in leaves}
-    tensors = ", ".join(f'"{n}": ({literal(leaf.shape)}, torch.{leaf.dtype})' for n, leaf in leaves.items())
+            entries.append(f'("{node["name"]}", {literal(node.shape)}, torch.{node.dtype})')
+    nested = None
+    if any(isinstance(i, (list, tuple, dict)) for i in inputs):
+        nested = pytree.tree_unflatten(list(range(len(flat))), structure)
+    rows = [f'        "{n}": ({literal(leaf.shape)}, torch.{leaf.dtype}),' for n, leaf in plan_tensors(plan).items()]
     other = tuple(p for p, m in model.named_modules() if m.training != model.training)
     drawn = any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
     return [("training", repr(model.training)), ("other_mode", literal(other)),
-            ("inputs", "(" + ", ".join(given) + ("," if len(given) == 1 else "") + ")"),
-            ("tensors", "{" + tensors + "}"), ("structure", literal(plan.graph.structure)), ("random", repr(drawn)),
-            ("run", f"_kernelwright_{mode}")]
+            ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
+            ("nested", literal(nested)), ("tensors", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
+            ("updated", literal(tuple(e.name for e in plan.graph.effects))),
+            ("structure", literal(plan.graph.structure)), ("random", repr(drawn)), ("run", f"_kernelwright_{mode}")]

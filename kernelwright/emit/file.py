@@ -66,11 +66,11 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     kernels = '_KERNELWRIGHT_SOURCE = r"""\n' + text + '"""'
     forward = _forward(indent, modes_left)
     runs = "\n\n\n".join(dict.fromkeys(programs.values()))
-    classes, attributes = module_facts(variants[0].model)
-    shared = _table("_KERNELWRIGHT_MODULES", [("modules", literal(classes)), ("attributes", _nested(attributes))])
+    shared = _table("_KERNELWRIGHT_MODEL", module_facts(variants[0].model))
     tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
-                     spread="_KERNELWRIGHT_MODULES") for v in variants]
-    plans = f"_KERNELWRIGHT_PLANS = ({', '.join(f'_KERNELWRIGHT_{v.mode.upper()}' for v in variants)},)"
+                     spread="_KERNELWRIGHT_MODEL") for v in variants]
+    plans = ", ".join(f"{v.model.training}: _KERNELWRIGHT_{v.mode.upper()}" for v in variants)
+    plans = f"_KERNELWRIGHT_PLANS = {{{plans}}}  # by model.training"
     parts = [docstring + future, IMPORTS + imports, source.support,
              source.model_class + "\n" + forward, source.trailing,
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
@@ -101,8 +101,3 @@ def _table(name: str, entries: list[tuple[str, str]], spread: str | None = None)
     lines = [f"{name} = {{"] + ([f"    **{spread},"] if spread else [])
     lines += [f'    "{key}": {text},' for key, text in entries]
     return "\n".join([*lines, "}"])
-
-
-def _nested(table: dict[str, dict[str, Any]]) -> str:
-    rows = [f"        {literal(path)}: {literal(entries)}," for path, entries in table.items()]
-    return "\n".join(["{", *rows, "    }"]) if rows else "{}"

@@ -14,6 +14,7 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep
 
 _ALIGNMENT = 256
+_LOCAL_BYTES = 32768  # a smaller workspace lives on the stack of a CPU launcher
 C_TYPES = {"float32": "float", "float64": "double", "bool": "bool", "int64": "long long", "int32": "int"}
 
 
@@ -73,7 +74,10 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         constant = "" if argument in writable else "const "
         lines.append(f"    auto* {names[argument]} = static_cast<{constant}{C_TYPES[argument.dtype]}*>"
                      f"(tensors[{place}]);")
-    if size:
+    local = not cuda and 0 < size <= _LOCAL_BYTES
+    if local:
+        lines.append(f"    alignas({_ALIGNMENT}) char workspace[{size}];")
+    elif size:
         lines.append(f"    auto* workspace = static_cast<char*>(tensors[{len(arguments)}]);")
     for node, offset in inner.items():
         names[node] = identifier(node)
@@ -86,4 +90,4 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         passed += ["static_cast<cudaStream_t>(stream)"] if cuda else []
         lines.append(f"    if (const char* failure = {sources[step].name}({', '.join(passed)})) return failure;")
     lines += ["    return nullptr;", "}"]
-    return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), size)
+    return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), 0 if local else size)

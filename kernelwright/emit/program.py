@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import keyword
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
+from kernelwright.emit.facts import plan_tensors
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.graph import BufferUpdate
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
+
+# What generated Python and C++ use themselves, and C++ words that a parameter may be called.
+_WORDS = """
+_device _stream torch workspace stream tensors failure _kernelwright_launch std main
+alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default
+delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
+namespace new noexcept not nullptr operator or private protected public register reinterpret_cast requires return
+short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef
+typeid typename union unsigned using virtual void volatile wchar_t while xor
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +76,17 @@ def counts_up(update: BufferUpdate) -> object | None:
 
 
 def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, cuda: bool) -> Program:
-    """The run function ``_kernelwright_<mode>`` of a plan."""
+    """The run function ``_kernelwright_<mode>(_device, _stream, *tensors)`` of a plan.
+
+    The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`.
+    """
     counters = {u.value: u for u in plan.effects if counts_up(u) is not None}
     needed = {n for s in plan.steps for n in _inputs(s)} | set(plan.results)
     steps = in_runs(tuple(s for s in plan.steps if not (
         isinstance(s, TorchStep) and s.node in counters and s.node not in needed)))
-    names = _names(steps)
+    given = [n for n in plan.graph.inputs if n is not None]
+    names = _names([*given, *plan_tensors(plan).values()], steps)
+    places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
     lines: list[str] = []
     launchers: list[Launcher] = []
@@ -76,7 +94,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
-            lines += _torch_lines(step.node, names, contiguous=step.node in kernel_reads)
+            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads)
             place += 1
             continue
         run = []
@@ -89,21 +107,24 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
         launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
                                  (others & inside).__contains__, lambda n: names[n], cuda=cuda)
         launchers.append(launcher)
-        lines += _launch_lines(launcher, names)
+        lines += _launch_lines(launcher, names, places)
     for update in plan.effects:
-        amount = counts_up(update)
+        amount, buffer = counts_up(update), places[update.name]
         if amount is not None:
-            lines.append(f'_tensor["{update.name}"].add_({amount!r})')
+            lines.append(f"{buffer}.add_({amount!r})")
         else:
-            lines.append(f'_tensor["{update.name}"].copy_({names[update.value]}.reshape(_tensor["{update.name}"].shape))')
-    results = ", ".join(names[n] for n in plan.results)
-    lines.append(f"return ({results},)")
-    head = [f"def _kernelwright_{mode}(model, _tensor, *inputs):",
-            f'    """The program of {mode} mode: {_summary(steps)}."""',
-            "    _device = next(iter(_tensor.values())).device"]
-    used = [n for n in names if n.kind == "leaf" and n.op != "literal"]
-    head += [f'    {names[n]} = _tensor["{n["name"]}"]' for n in used]
+            lines.append(f"{buffer}.copy_({_text(update.value, names)}.reshape({buffer}.shape))")
+    results = ", ".join(_text(n, names) for n in plan.results)
+    lines.append(f"return ({results}{',' if results else ''})")
+    head = [*_signature(f"_kernelwright_{mode}", ["_device", "_stream", *(names[n] for n in given), *places.values()]),
+            f'    """The program of {mode} mode: {_summary(steps)}."""']
     return Program("\n".join(head + [f"    {line}" for line in lines]), tuple(launchers))
+
+
+def _signature(name: str, arguments: list[str]) -> list[str]:
+    """The first lines of a function, wrapped."""
+    return textwrap.wrap(f"def {name}({', '.join(arguments)}):", 110, subsequent_indent=" " * (len(name) + 5),
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def _summary(steps: list[Step]) -> str:
@@ -112,23 +133,22 @@ def _summary(steps: list[Step]) -> str:
     return f"{kernels} kernel{'s' * (kernels != 1)}, {calls} torch call{'s' * (calls != 1)}"
 
 
-def _names(steps: list[Step]) -> dict[Node, str]:
+def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
     """A Python (and C) name for every value of the program."""
     names: dict[Node, str] = {}
-    taken = {"model", "inputs", "_tensor", "_device", "torch", "workspace", "stream", "tensors", "failure"}
+    taken = {*_WORDS.split(), *keyword.kwlist}
 
     def name(node: Node, wanted: str) -> None:
-        wanted = re.sub(r"\W", "_", wanted)
+        wanted = re.sub(r"\W", "_", wanted, flags=re.ASCII)
+        wanted = f"_{wanted}" if wanted[:1].isdigit() else wanted
         unique, number = wanted, 2
         while unique in taken:
             unique, number = f"{wanted}_{number}", number + 1
         taken.add(unique)
         names[node] = unique
 
-    for step in steps:
-        for node in _inputs(step):
-            if node not in names and node.kind == "leaf" and node.op not in ("constant", "literal"):
-                name(node, node["name"])
+    for node in given:
+        name(node, node["name"])
     for step in steps:
         for number, node in enumerate(_outputs(step)):
             if isinstance(step, KernelStep):
@@ -145,8 +165,10 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
     return node.operator.code([], node)  # constants
 
 
-def _torch_lines(node: Node, names: Mapping[Node, str], *, contiguous: bool) -> list[str]:
+def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool) -> list[str]:
     code = node.operator.code([_text(i, names) for i in node.inputs], node)
+    # Operators that update buffers name them in their text as _tensor["..."].
+    code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):
         code = "torch.nn.functional." + code[2:]
     lines = []
@@ -157,16 +179,18 @@ def _torch_lines(node: Node, names: Mapping[Node, str], *, contiguous: bool) -> 
     return lines
 
 
-def _launch_lines(launcher: Launcher, names: Mapping[Node, str]) -> list[str]:
+def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping[str, str]) -> list[str]:
     lines = []
     for node in launcher.allocated:
         shape = ", ".join(map(str, node.shape)) + ("," if node.rank == 1 else "")
         lines.append(f"{names[node]} = torch.empty(({shape}), dtype=torch.{node.dtype}, device=_device)")
-    passed = [f'_tensor["{a}"]' if isinstance(a, str) else names[a] for a in launcher.arguments]
+    passed = [places[a] if isinstance(a, str) else names[a] for a in launcher.arguments]
     if launcher.workspace_bytes:
         lines.append(f"workspace = torch.empty({launcher.workspace_bytes}, dtype=torch.uint8, device=_device)")
         passed.append("workspace")
-    lines.append(f'_kernelwright_launch("{launcher.name}", _device, {", ".join(passed)})')
+    call = f'_kernelwright_launch("{launcher.name}", _stream, {", ".join(passed)})'
+    lines += textwrap.wrap(call, 106, subsequent_indent=" " * 21, break_long_words=False, break_on_hyphens=False)
     updated = [a for a in launcher.arguments if isinstance(a, str)]
-    lines += [f'torch.autograd.graph.increment_version(_tensor["{name}"])' for name in updated]
+    if updated:
+        lines.append(f"torch.autograd.graph.increment_version(({', '.join(places[name] for name in updated)},))")
     return lines

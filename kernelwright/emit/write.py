@@ -30,7 +30,7 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
         raise OutputFolderUnusable(folder=path.parent, problem=f"may not be written to ({error.strerror})",
                                    file=path.name) from error
     try:
-        with os.fdopen(descriptor, "w") as stream:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
         umask = os.umask(0)
         os.umask(umask)
@@ -42,6 +42,10 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
                 os.link(temporary, path)  # unlike a rename, a link never replaces
             except FileExistsError as error:
                 raise OutputExists(file=path) from error
+            except OSError:  # a file system without links: the look and the rename are two steps there
+                if path.exists():
+                    raise OutputExists(file=path) from None
+                os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -19,9 +19,11 @@ REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
 _KERNEL_TYPES = (*FLOATS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
-# Rows up to this many bytes stay on chip between a row's reductions and its stores.
+# Rows up to this many bytes stay on chip between a row's reductions and its stores; longer ones only where
+# there are rows enough to fill a device with one of them per block.
 _ROW_BYTES = 192 * 1024
-_FEW_ROWS = 256
+_SHORT_ROW_BYTES = 16 * 1024
+_FEW_ROWS = 64
 
 
 def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
@@ -195,7 +197,8 @@ class Grouping:
             self._add(Group("special" if kind == "special" else "torch"), node, needs)
             return
         for group in reversed(self.groups):
-            if group.kind == "loop" and self._joins(node, kind, group, needs):
+            if group.kind == "loop" and self._fits(node, kind, group, needs) and not any(
+                    other is not group and depends(other, group) for other in needs):
                 self._extend(group, node, needs)
                 return
         if kind == "reduction":
@@ -216,9 +219,8 @@ class Grouping:
         group.reads.update({g: None for g in needs if g is not group})
         self.home[node] = group
 
-    def _joins(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
-        if any(other is not group and (depends(other, group)) for other in needs):
-            return False
+    def _fits(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
+        """Whether ``node`` may be computed by ``group``, as far as shapes and operands go."""
         if kind == "reduction":
             same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
             return same and (group in needs or self._share(node, group))
@@ -232,7 +234,8 @@ class Grouping:
             return False
         if wide(node.shape) == wide(group.outer):
             return True
-        on_chip = prod(group.row) * 4 <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS
+        row = prod(group.row) * 4
+        on_chip = row <= _SHORT_ROW_BYTES or (row <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS)
         # A norm over groups of channels gives the domain in another shape: see whether it maps (else Apart).
         return on_chip and (node.shape == group.domain or node.size == prod(group.domain))
 

@@ -26,8 +26,11 @@ def softmax(node: Node) -> Node:
 
 
 def log_softmax(node: Node) -> Node:
-    """x - logsumexp(x)."""
-    return make("sub", node.inputs[0], reduce("logsumexp", node.inputs[0], (node["axis"],)))
+    """(x - max) - log(sum(exp(x - max))), as PyTorch does: x - logsumexp(x) would lose the digits of a small
+    result under a large x, and give -inf where PyTorch gives NaN (beside +inf)."""
+    x, axes = node.inputs[0], (node["axis"],)
+    shifted = make("sub", x, reduce("amax", x, axes))
+    return make("sub", shifted, make("log", reduce("sum", make("exp", shifted), axes)))
 
 
 def _normalise(x: Node, axes: tuple[int, ...], eps: float) -> Node:
@@ -160,16 +163,30 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
         built = rebuild(node, tuple(lowered[i] for i in node.inputs))
         if move_bias and node not in roots and _bias_can_move(node, readers[node], kept):
             built = bias_apart(built)
-        if node not in kept and built.op in _LOWERINGS and lowerable(built):
-            # A lowering may build composites (a variance in a norm): lower again until primitive.
-            known = set(walk(built.inputs))
-            replaced = _LOWERINGS[built.op](built)
-            if replaced is not None:
-                built = replaced
-                inner, _ = lower([built], frozenset(known)) if any(
-                    n.op in _LOWERINGS for n in walk([built]) if n not in known) else ({built: built}, {})
-                built = inner[built]
+        if node not in kept:
+            built = _primitives(built)
         lowered[node] = built
-        for part in walk([built]):
-            source.setdefault(part, node)
+        stack = [built]
+        while stack:
+            part = stack.pop()
+            if part not in source:
+                source[part] = node
+                stack += part.inputs
     return lowered, source
+
+
+def _primitives(node: Node) -> Node:
+    """A node in primitives, its inputs taken as they are. A lowering may build composites: they follow."""
+    if node.op not in _LOWERINGS or not lowerable(node):
+        return node
+    replaced = _LOWERINGS[node.op](node)
+    if replaced is None:
+        return node
+    done: dict[Node, Node] = {i: i for i in node.inputs}
+
+    def finish(part: Node) -> Node:
+        if part not in done:
+            done[part] = part if part.kind == "leaf" else _primitives(rebuild(part, tuple(map(finish, part.inputs))))
+        return done[part]
+
+    return finish(replaced)

@@ -84,14 +84,19 @@ def _kernel(page: Page, kernel: KernelUse) -> None:
     page.lines.append("  " + page.paint(kernel.name, "cyan") + f" ({kernel.kind})")
     page.paragraph(kernel.meaning, indent=4)
     if kernel.covers:
-        page.paragraph(", ".join(_short(cover) for cover in kernel.covers), "dim", indent=4, first="does ")
+        page.paragraph(_covered(kernel.covers), "dim", indent=4, first="does ")
 
 
-def _short(cover: str) -> str:
-    """``name (file:line)`` without the line's text, or the name alone where no place is known."""
-    name, _, place = cover.removesuffix(")").partition(" (")
-    line = re.match(r".*?:\d+(?=: |$)", place)
-    return f"{name} ({line.group() if line else place})" if place else name
+def _covered(covers: tuple[str, ...]) -> str:
+    """``mul, add (file:line)``: the operators of one line together, those without a known place first."""
+    lines: dict[str, list[str]] = {}
+    for cover in covers:
+        name, _, place = cover.removesuffix(")").partition(" (")
+        found = re.match(r".*?:\d+(?=: |$)", place)
+        lines.setdefault(found.group() if found else place, []).append(name)
+    parts = [", ".join(dict.fromkeys(names)) + (f" ({place})" if place else "")
+             for place, names in sorted(lines.items(), key=lambda entry: entry[0] != "")]
+    return "; ".join(parts)
 
 
 def _rules(page: Page, mode: Mode, title: str) -> None:

@@ -12,9 +12,10 @@ def digits(value: float) -> str:
     """``value`` with three significant digits, without an exponent where it is between 0.001 and 1000."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    if not 1e-3 <= abs(value) < 999.5:
-        return f"{value:.3g}" if abs(value) < 1e-3 else f"{value:.0f}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))}f}"
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) < 1e-3:
+        return f"{rounded:g}"
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def scaled(value: float, unit: str) -> str:

@@ -1,0 +1,36 @@
+# make venv   the environment, once
+# make demo   one example at full size, ending with its report
+# make test   all tests
+# make lint   ruff
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell tools/find-python)
+# Processes that run tests side by side.
+JOBS ?= 2
+DEMO := build/demo
+
+.PHONY: venv demo test lint clean
+.DEFAULT_GOAL := test
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python from 3.11 to 3.13 was found; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[development]" torch
+	@touch $@
+
+demo: $(STAMP)
+	@mkdir -p $(DEMO)
+	$(BIN)/kernelwright optimize examples/convt_global_mean.py -o $(DEMO)/convt_global_mean_new.py --force
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,187 @@
+"""Text of every emitted file: launch, gradients, and the forward of ModelNew."""
+
+CALL = '''\
+def _kernelwright_launch(launcher, stream, *tensors):
+    """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
+    addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
+    failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    if failure:
+        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+
+
+def _kernelwright_run(facts, values):
+    """Run the program of a mode on its tensors' device and stream; gradients must be off."""
+    device = values[0].device
+    if device.type != "cuda":
+        return facts["run"](device, None, *values)
+    if device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _kernelwright_run(facts, values)
+    return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+
+
+def _kernelwright_restore(structure, parts):
+    """A nested value from its structure, in which numbers stand for the parts."""
+    if isinstance(structure, dict):
+        return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
+    return None if structure is None else parts[structure]
+
+
+def _kernelwright_flatten(structure, value, parts):
+    """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
+    if isinstance(structure, int):
+        parts[structure] = value
+    elif structure is not None:
+        if type(value) is not type(structure) or len(value) != len(structure):
+            raise _KernelwrightMisfit("an argument", "is nested in another way")
+        keys = structure if isinstance(structure, dict) else range(len(structure))
+        for key in keys:
+            if isinstance(structure, dict) and key not in value:
+                raise _KernelwrightMisfit("an argument", "has other keys")
+            _kernelwright_flatten(structure[key], value[key], parts)
+    return parts
+
+
+def _kernelwright_twin(model, binding):
+    """A copy of a model without its tensors: a backward fills in what the forward saw.
+
+    The model itself may change before the backward, and may be in use by another thread.
+    """
+    memo = {}
+    for module in model.modules():
+        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
+        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
+        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
+        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
+            value = vars(module).get(key)
+            if isinstance(value, (dict, set)):  # hooks
+                memo[id(value)] = type(value)()
+    return copy.deepcopy(model, memo)
+
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """The original computation of a model, as a module of its own (for functional_call)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs):
+        return self.model._original_forward(*inputs)
+
+
+class _KernelwrightFunction(torch.autograd.Function):
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+
+    @staticmethod
+    def forward(ctx, binding, facts, inputs, values, state, *tensors):
+        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
+        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        ctx.binding, ctx.facts, ctx.state = binding, facts, state
+        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
+                       if name in facts["updated"]}
+        ctx.device_type = values[0].device.type
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        outputs = _kernelwright_run(facts, values)
+        ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
+        needed = ctx.needs_input_grad[5:]
+        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
+            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
+                     for t, n in zip(ctx.saved_tensors, needed)]
+            inputs = list(ctx.inputs)
+            for place, value in zip(ctx.places, given):
+                inputs[place] = value
+            if ctx.facts["nested"] is not None:
+                inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
+            state = dict(zip(ctx.state, given[len(ctx.places):]))
+            state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+            with ctx.binding.lock:
+                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
+                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+            outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
+            pairs = [(outputs[i], g) for i, g in enumerate(gradients) if g is not None and outputs[i].requires_grad]
+            wanted = [i for i, n in enumerate(needed) if n]
+            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+        result = [None] * len(given)
+        for i, gradient in zip(wanted, found):
+            result[i] = gradient
+        return (None, None, None, None, None, *result)
+
+
+def _kernelwright_positional(model, inputs, named, count):
+    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+    signature = inspect.signature(model._original_forward)
+    try:
+        bound = signature.bind(*inputs, **named)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
+    inputs = bound.args
+    defaults = [p.default for p in signature.parameters.values()]
+    while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+        inputs = inputs[:-1]
+    if len(inputs) != count:
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
+    return inputs
+
+
+def _kernelwright_call(model, inputs, named, plans):
+    """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
+    if torch.compiler.is_compiling():
+        return model._original_forward(*inputs, **named)
+    try:
+        facts = plans.get(model.training)
+        if facts is None:
+            raise _KernelwrightMisfit("this mode", "was not built")
+        nested = facts["nested"]
+        count = len(facts["inputs"] if nested is None else nested)
+        given = inputs
+        if named or len(inputs) != count:
+            given = _kernelwright_positional(model, inputs, named, count)
+        if given is None:
+            return model._original_forward(*inputs, **named)  # raises
+        if nested is not None:
+            given = list(_kernelwright_flatten(nested, given, {}).values())
+        binding, values = _kernelwright_fit(model, facts, given)
+        differentiated = torch.is_grad_enabled() and (
+            any([value.requires_grad for value in values])
+            or any([home[key].requires_grad for home, key in binding.parameters.values()]))
+        if differentiated and binding.twin is None:
+            try:
+                binding.twin = _kernelwright_twin(model, binding)
+            except Exception as error:
+                raise _KernelwrightMisfit("the model", f"can't be copied for gradients ({error})") from None
+    except _KernelwrightMisfit as misfit:
+        reason = misfit
+    else:
+        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+            return model._original_forward(*inputs, **named)
+        if differentiated:
+            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
+                     if name not in facts["updated"]}
+            tensors = [value for value in given if isinstance(value, torch.Tensor)]
+            outputs = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *tensors,
+                                                  *state.values())
+        elif torch.is_grad_enabled():
+            with torch.no_grad():
+                outputs = _kernelwright_run(facts, values)
+        else:
+            outputs = _kernelwright_run(facts, values)
+        return outputs[0] if facts["structure"] == 0 else _kernelwright_restore(facts["structure"], outputs)
+    _kernelwright_warn(model, reason)
+    return model._original_forward(*inputs, **named)
+'''

@@ -1,0 +1,243 @@
+"""Text of every emitted file: whether the kernels fit a model and a call."""
+
+FORMS = '''\
+def _kernelwright_name(value, own):
+    """The full name of a class or function; without its module's where that is one of ``own``."""
+    name = value.__qualname__.rpartition("<locals>.")[2]
+    return name if value.__module__ in own else f"{value.__module__}.{name}"
+
+
+def _kernelwright_form(value, own, depth=0):
+    """An attribute's value as plain numbers, text and tuples, which compare across processes."""
+    kind = type(value)
+    if kind in (bool, int, float, str, bytes, type(None)):
+        return value
+    if kind in (tuple, list):
+        return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
+    if isinstance(value, torch.Tensor):
+        known = value.numel() <= 64 and value.device.type != "meta"  # larger ones are never written into the kernels
+        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+    if isinstance(value, torch.nn.Module) or depth > 3:
+        return _kernelwright_name(kind, own)
+    if isinstance(value, (set, frozenset)):
+        return ("set", *sorted(repr(_kernelwright_form(v, own, depth + 1)) for v in value))
+    if isinstance(value, dict):
+        return ("dict", *[(_kernelwright_form(k, own, depth + 1), _kernelwright_form(v, own, depth + 1))
+                          for k, v in value.items()])
+    if isinstance(getattr(value, "__qualname__", None), str):
+        return _kernelwright_name(value, own)
+    if isinstance(value, functools.partial):
+        return ("partial", *[_kernelwright_form(v, own, depth + 1)
+                             for v in (value.func, value.args, value.keywords)])
+    if isinstance(getattr(value, "__dict__", None), dict):
+        return (_kernelwright_name(kind, own), *[(k, _kernelwright_form(v, own, depth + 1))
+                                                 for k, v in vars(value).items()])
+    text = repr(value)
+    return _kernelwright_name(kind, own) if " at 0x" in text else text
+
+
+# What nn.Module and torch.compile keep for themselves.
+_kernelwright_internal = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
+
+
+def _kernelwright_attributes(module, own):
+    """The form of every attribute of a module and of every plain attribute of its own classes."""
+    found = {key: _kernelwright_form(value, own) for key, value in vars(module).items()
+             if key not in _kernelwright_internal and not isinstance(value, torch.Tensor)}
+    for kind in type(module).__mro__:
+        if kind.__module__ in own:
+            found.update({f"class {key}": _kernelwright_form(value, own) for key, value in vars(kind).items()
+                          if not key.startswith("__") and "class " + key not in found
+                          and isinstance(value, (bool, int, float, str, tuple, list, dict))})
+    return found
+'''
+
+GUARD = '''\
+_kernelwright_own = {__name__}  # modules whose classes are those of this file
+_kernelwright_bindings = weakref.WeakKeyDictionary()
+_kernelwright_warned = weakref.WeakKeyDictionary()
+
+
+class _KernelwrightMisfit(Exception):
+    """The kernels don't fit a call: what does not fit, and what is wrong with it."""
+
+
+def _kernelwright_warn(model, misfit):
+    """Say, once per model and misfitting thing, that the original computation runs."""
+    thing, problem = misfit.args
+    warned = _kernelwright_warned.setdefault(model, set())
+    if thing not in warned:
+        warned.add(thing)
+        warnings.warn(f"ModelNew runs the original computation: {thing} {problem}", RuntimeWarning, stacklevel=6)
+
+
+class _KernelwrightBinding:
+    """A model that was compared with the facts of a mode, and how to see at later calls that it is the same.
+
+    tables and snapshots: dictionaries (of attributes, submodules, hooks) that must equal their copies.
+    numbers: (dictionary, key, value) of the own classes' attributes; 2, 2.0 and True are equal, yet not the same.
+    homes and keys: where the tensors of the facts are kept. Raises _KernelwrightMisfit.
+    """
+
+    def __init__(self, model, facts):
+        own = _kernelwright_own | {type(model).__module__}
+        modules = dict(model.named_modules())
+        classes = {path: _kernelwright_name(type(m), own) for path, m in modules.items() if path}
+        if classes != facts["modules"]:
+            changed = sorted(p for p in classes.keys() | facts["modules"].keys()
+                             if classes.get(p) != facts["modules"].get(p))
+            raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
+        self.tables, self.numbers, self.sized, self.absent, self.special = [], [], [], [], []
+        for path, module in modules.items():
+            attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
+            for key in sorted(attributes.keys() | expected.keys()):
+                if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
+                    raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
+                                              f"is not {expected.get(key, 'missing')!r}")
+            if module.training != (facts["training"] != (path in facts["other_mode"])):
+                raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
+            hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                     module._backward_pre_hooks]
+            if path and any(hooks):
+                raise _KernelwrightMisfit(f"module {path}", "has a hook")
+            self.tables += [vars(module), module._modules, *(hooks if path else [])]
+            for key, value in vars(module).items():
+                if key not in _kernelwright_internal:
+                    self._watch(value)
+            if type(module).__module__ in own:
+                self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
+                                 if isinstance(value, (bool, int, float))]
+                self.numbers += [(vars(kind), key[6:], vars(kind)[key[6:]]) for kind in type(module).__mro__
+                                 for key in expected if key.startswith("class ") and key[6:] in vars(kind)]
+            self.sized += [module._parameters, module._buffers]
+            self.absent += [(table, key) for table in (module._parameters, module._buffers)
+                            for key, value in table.items() if value is None]
+        self.snapshots = [copy.copy(table) for table in self.tables]
+        self.sizes = list(map(len, self.sized))
+        self._bind_tensors(model, modules, facts)
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) == 2]
+        self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
+        self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.twin, self.lock = None, threading.Lock()
+
+    def _watch(self, value):
+        """Keep a copy of an attribute that can change without being replaced."""
+        if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.MethodType)):
+            return
+        if isinstance(value, (list, tuple)):
+            if isinstance(value, list):
+                self.tables.append(value)
+            if any(isinstance(v, torch.Tensor) for v in value):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            for part in value:
+                self._watch(part)
+        elif isinstance(value, set):
+            self.tables.append(value)
+        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+
+    def _bind_tensors(self, model, modules, facts):
+        tables = {(path, key): table for path, m in modules.items()
+                  for table in (vars(m), m._buffers, m._parameters) for key in table}
+
+        def home(name):
+            path, _, key = name.rpartition(".")
+            if (path, key) not in tables:
+                raise _KernelwrightMisfit(name, "is missing")
+            return tables[path, key], key
+
+        held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        held = tuple(sorted(name for name, _ in held))
+        if held != facts["held"]:
+            changed = sorted(set(held) ^ set(facts["held"]))
+            raise _KernelwrightMisfit("the model", f"has other parameters or buffers: {', '.join(changed)}")
+        places = [home(name) for name in facts["tensors"]]
+        self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
+        self.parameters = {name: home(name) for name, _ in model.named_parameters()}
+        self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
+        for (table, key), (other, other_key) in self.tied:
+            if table[key] is not other[other_key]:
+                raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
+
+    def holds(self):
+        """Whether the model is still as it was when it was bound."""
+        try:
+            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+                    and all([table[key] is value for table, key, value in self.numbers])
+                    and all([table[key] is None for table, key in self.absent])
+                    and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
+                    and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
+        except (KeyError, RuntimeError, ValueError, TypeError):
+            return False  # something is gone, or can't be compared: bind anew
+
+
+def _kernelwright_misfit(value, name, shape, dtype):
+    """What is wrong with a tensor."""
+    if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+        return _KernelwrightMisfit(name, f"is a {type(value).__name__}")
+    if value.dtype is not dtype or value.shape != shape:
+        return _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
+    if value.device.type != _KERNELWRIGHT_DEVICE:
+        return _KernelwrightMisfit(name, f"is on {value.device}")
+    return _KernelwrightMisfit(name, "is not dense, contiguous and aligned to 16 bytes")
+
+
+def _kernelwright_intercepted():
+    """What stands between this call and the tensors' memory, or ""."""
+    if torch.is_autocast_enabled(_KERNELWRIGHT_DEVICE):
+        return "autocast"
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "a transform such as vmap or forward-mode differentiation"
+    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+        return "a tracer or a dispatch mode"
+    if torch._C._len_torch_function_stack() and any(
+            type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
+        return "a torch function mode"
+    return "a global module hook" if torch.nn.modules.module._has_any_global_hook() else ""
+
+
+def _kernelwright_fit(model, facts, inputs, tensor=torch.Tensor, parameter=torch.nn.Parameter, strided=torch.strided):
+    """The binding and the tensors (inputs, then the model's) of a call. Raises _KernelwrightMisfit."""
+    if _kernelwright_library is None:
+        raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
+    intercepted = _kernelwright_intercepted()
+    if intercepted:
+        raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    bindings = _kernelwright_bindings.get(model)
+    if bindings is None:
+        bindings = _kernelwright_bindings.setdefault(model, {})
+    binding = bindings.get(facts["training"])
+    if binding is None or not binding.holds():
+        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    values = []
+    for expected, value in zip(facts["inputs"], inputs):
+        if len(expected) == 3:
+            values.append(value)
+        elif type(value) is not type(expected[1]) or value != expected[1]:
+            raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+    try:
+        values += map(operator.getitem, binding.homes, binding.keys)
+    except KeyError as missing:
+        raise _KernelwrightMisfit(missing.args[0], "is missing") from None
+    device = getattr(values[0], "device", None)
+    for value, (name, shape, dtype) in zip(values, binding.checks):
+        kind = type(value)
+        if (kind is not parameter and kind is not tensor) or value.dtype is not dtype or value.shape != shape \\
+                or value.layout is not strided or not value.is_contiguous() or value.is_neg():
+            raise _kernelwright_misfit(value, name, shape, dtype)
+        if value.device != device:
+            raise _KernelwrightMisfit("the model", "has tensors on several devices")
+        address = value.data_ptr()
+        if not address or address & 15:
+            raise _kernelwright_misfit(value, name, shape, dtype)
+    if device.type != _KERNELWRIGHT_DEVICE or device.index not in _kernelwright_devices:
+        raise _KernelwrightMisfit("the model", f"is on {device}, and its kernels were built for another device")
+    if binding.updated:
+        addresses = [value.data_ptr() for value in values]
+        if any(addresses.count(addresses[i]) > 1 for i in binding.updated):
+            raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
+    return binding, values
+'''

@@ -1,0 +1,171 @@
+"""The report: what it says, once, in which words, and its JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.records import Kept, KernelUse, Mode, Result, RuleUse, Work
+from kernelwright.report import as_json, render_explanation, render_text, units
+from kernelwright.timing.baselines import CANDIDATE, EAGER, summarize
+from kernelwright.timing.clock import Times
+from kernelwright.verify import Plan, TrialPlan, certify
+
+RULE = RuleUse("sum of a convolution", "sum_p conv(x, w)[p] = contraction of sums", "any axes but the channels",
+               "reassociates sums", "model.py:9: x = x.mean((2, 3))", "mean(convolution[16, 32])", "add[16, 32]")
+KERNEL = KernelUse("k0_region_sum", "region sum", "sums over classes of positions, one pass",
+                   ("conv_transpose2d (model.py:8: x = self.up(x))", "mean ()"))
+
+
+KEPT = Kept("linear", "model.py:10: self.fc(x)", "the library does it well")
+
+
+def mode(name: str = "inference", **changes: object) -> Mode:
+    base = Mode(name, 4, 3, (RULE,), (KERNEL,), (KEPT,),
+                Work(38_900_000_000, 2_210_000_000), Work(17_900_000, 67_800_000), 5.0e-3, "one read of the input")
+    return dataclasses.replace(base, **changes)
+
+
+def result(*modes: Mode, **changes: object) -> Result:
+    base = Result("model", "source", Path("out/model_new.py"), "cpp", "A Processor", modes or (mode(),),
+                  ("Not timed: there is no GPU here.",), {"load": 0.5})
+    return dataclasses.replace(base, **changes)
+
+
+def measured(name: str, seconds: list[float]) -> Times:
+    middle = sorted(seconds)[len(seconds) // 2]
+    return Times(name, tuple(seconds), tuple(seconds), middle, min(seconds), max(seconds), min(seconds),
+                 (min(seconds), max(seconds)), len(seconds), 2, middle, None, 0, 0.0)
+
+
+def timing(candidate: float = 0.01, floor: float | None = 5e-3):
+    entries = {EAGER: measured(EAGER, [0.4, 0.41, 0.42]),
+               CANDIDATE: measured(CANDIDATE, [candidate, candidate * 1.01, candidate * 1.02])}
+    return summarize(entries, device="cpu", floor_seconds=floor, failures={"torch.compile": "no compiler"})
+
+
+class Linear(nn.Module):
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 8)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+def certificate(scale: float = 1.0, budget: float = 20.0):
+    def inputs(seed: int) -> list[torch.Tensor]:
+        return [torch.rand(4, 8, generator=torch.Generator().manual_seed(seed))]
+
+    plan = Plan(trials=(TrialPlan(0), TrialPlan(1), TrialPlan(2, "normal", True)), budget_seconds=budget)
+    return certify(Linear, lambda: Linear(scale), inputs, plan=plan)
+
+
+def test_everything_is_said():
+    text = render_text(result(mode(certificate=certificate(), timing=timing())), width=100)
+    for words in ("captured 4 operators; 1 kernel does the work of 3 of them", "sum_p conv(x, w)[p]",
+                  "reassociates sums", "model.py:9: x = x.mean((2, 3))", "does mean; conv_transpose2d (model.py:8)",
+                  "linear (model.py:10: self.fc(x))", "the library does it well", "38.9 GFLOP", "17.9 MFLOP",
+                  "2170x fewer", "2.21 GB", "67.8 MB", "5.00 ms: one read of the input",
+                  "3 of 3 trials passed: as given (2), normal with other parameters", "the same bits",
+                  "410 ms", "400 ms to 420 ms", "40.59x", "of the limit", "torch.compile: no time, no compiler",
+                  "Not timed: there is no GPU here.", "Written to out/model_new.py", "from model_new import ModelNew",
+                  "model = ModelNew(*get_init_inputs())"):
+        assert words in text, words
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert text == "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def test_colours_change_nothing_but_colours():
+    full = result(mode(certificate=certificate(), timing=timing()))
+    plain, painted = render_text(full), render_text(full, colour=True)
+    assert "\x1b[" not in plain and "\x1b[" in painted
+    assert re.sub(r"\x1b\[[\d;]*m", "", painted) == plain
+
+
+def test_one_program_is_said_once_and_two_are_told_apart():
+    same = render_text(result(mode("inference"), mode("training")))
+    assert same.count("k0_region_sum") == 1
+    assert "the same program for inference and training" in " ".join(same.split())
+    other = render_text(result(mode("inference"), mode("training", kernels=(), replaced=0, rules=())))
+    assert "Algebra (inference)" in other and "Algebra (training)" not in other
+    assert "training: captured 4 operators; nothing is replaced" in other
+    assert "The result is the original computation" not in other
+
+
+def test_nothing_pays():
+    text = render_text(result(mode(kernels=(), rules=(), replaced=0)))
+    assert "The result is the original computation" in text
+    assert "the library does it well" in " ".join(text.split())
+
+
+def test_kernels_that_lost_are_no_success():
+    text = render_text(result(mode(kernels=(), timing=timing(candidate=0.5), certificate=certificate())))
+    assert "not worth it: 0.81x as fast as eager" in " ".join(text.split())
+
+
+def test_failed_and_skipped_checks_are_shown():
+    failed = render_text(result(mode(certificate=certificate(scale=1.5))), width=200)
+    assert "FAILED: " in failed and "0 of 3 trials passed" in failed
+    skipped = render_text(result(mode(certificate=certificate(budget=0.0))), width=200)
+    assert "1 of 1 trial passed" in skipped
+    assert re.search(r"skipped: as given, normal with other parameters \(.*s are left\)", skipped) or (
+        skipped.count("skipped: ") == 2)
+
+
+def test_a_time_below_the_limit_is_doubted():
+    text = render_text(result(mode(timing=timing(candidate=0.001))))
+    assert "ModelNew is faster than the limit" in text
+
+
+def test_explanation_has_every_step():
+    graphs = mode(graph="%0: float32[16] = mean(x)", rewritten="%0: float32[16] = region_sum(x)")
+    text = render_explanation(result(graphs, path=None))
+    for label in ("law", "condition", "exactness", "where", "before", "after"):
+        assert re.search(rf"^ +{label} ", text, re.MULTILINE), label
+    assert "Captured graph" not in text and "Written to" not in text
+    verbose = render_explanation(result(graphs, path=None), verbose=True)
+    assert "Captured graph" in verbose and "  %0: float32[16] = region_sum(x)" in verbose
+    assert "no rule applies" in render_explanation(result(mode(rules=())))
+
+
+def test_json():
+    infinite = mode(floor_seconds=float("inf"), certificate=certificate(), timing=timing())
+    document = json.loads(json.dumps(as_json(result(infinite, mode("training"))), allow_nan=False))
+    assert document["schema"] == 1 and document["path"] == "out/model_new.py"
+    first, second = document["modes"]
+    assert first["floor_seconds"] == "inf"
+    assert first["rules"][0]["law"] == RULE.law and first["kernels"][0]["covers"] == list(KERNEL.covers)
+    assert first["before"] == {"operations": 38_900_000_000, "bytes": 2_210_000_000}
+    assert first["certificate"]["passed"] is True and first["timing"]["entries"][EAGER]["repetitions"] == 3
+    assert second["certificate"] is None and second["timing"] is None
+    assert as_json(result(path=None))["path"] is None
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0, "0 s"), (1.0, "1.00 s"), (0.9999, "1.00 s"), (0.5, "500 ms"), (12.3456e-6, "12.3 us"), (7e-9, "7.00 ns"),
+    (1e-12, "0.00100 ns"), (123.4, "123 s")])
+def test_seconds(value, text):
+    assert units.seconds(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (2_210_000_000, "2.21 GB"), (999_600, "1.00 MB"),
+    (10**20, "100 EB")])
+def test_bytes(value, text):
+    assert units.memory(value) == text
+
+
+@pytest.mark.parametrize(("before", "after", "text"), [
+    (10, 10, "the same"), (100, 10, "10.0x less"), (10, 25, "2.50x more"), (10, 0, "none left"), (0, 0, "the same"),
+    (0, 5, "more")])
+def test_change(before, after, text):
+    assert units.change(before, after) == text
