@@ -35,6 +35,7 @@ from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
 from kernelwright.records import Mode, Result
+from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device, current_device
 from kernelwright.settings import Settings, check_output, check_versions
 from kernelwright.timing.baselines import EAGER, time_model
@@ -43,6 +44,9 @@ from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, certify, default_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.compare import Tolerance
+
+
+_MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 
 
 @dataclass(slots=True)
@@ -295,8 +299,9 @@ def _certified(problem: Problem, mode: _Mode, emitted: Any, budget: Budget, sett
         trials = Trials(trials=default_trials(settings.seed), budget_seconds=budget.verify_seconds,
                         tolerance=Tolerance(nonfinite="position" if finite else "exact"),
                         informative=frozenset({"with Inf"} if finite else ()),
-                        # Float64 is slow on a CPU only; a GPU checks every entry.
-                        sample_axis0=problem.device.type == "cpu" and batch_independent(mode.captured))
+                        # Where float64 is slow, a few batch entries stand for all, if they are independent.
+                        sample_axis0=problem.device.type == "cpu" and batch_independent(mode.captured)
+                        and graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS)
         certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
                               lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
                               problem.make_inputs, plan=trials)

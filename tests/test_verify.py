@@ -11,7 +11,7 @@ from torch import nn
 
 from kernelwright.verify import DISTRIBUTIONS, Plan, Tolerance, TrialPlan, certify, compare
 from kernelwright.verify.flatten import flatten
-from kernelwright.verify.memory import PoisonedEmpty
+from kernelwright.verify.memory import poisoned_empty
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
 from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
 
@@ -270,10 +270,10 @@ def test_redrawn_parameters_are_others_and_state_comes_back() -> None:
 
 
 def test_poisoned_empty() -> None:
-    with PoisonedEmpty():
+    with poisoned_empty():
         assert bool(torch.empty(5).isnan().all()) and bool(torch.empty_like(torch.ones(3)).isnan().all())
     x = torch.rand(3)
-    with PoisonedEmpty():
+    with poisoned_empty():
         assert torch.equal(x + 1, x.add(1))
 
 

@@ -118,6 +118,7 @@ class _KernelwrightBinding:
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) == 2]
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
 
     def _watch(self, value):
@@ -174,15 +175,22 @@ class _KernelwrightBinding:
             return False  # something is gone, or can't be compared: bind anew
 
 
-def _kernelwright_misfit(value, name, shape, dtype):
-    """What is wrong with a tensor."""
-    if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
-        return _KernelwrightMisfit(name, f"is a {type(value).__name__}")
-    if value.dtype is not dtype or value.shape != shape:
-        return _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
-    if value.device.type != _KERNELWRIGHT_DEVICE:
-        return _KernelwrightMisfit(name, f"is on {value.device}")
-    return _KernelwrightMisfit(name, "is not dense, contiguous and aligned to 16 bytes")
+_kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
+
+
+def _kernelwright_check(values, checks):
+    """Compare tensors one by one with (name, shape, dtype). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype) in zip(values, checks):
+        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+            raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
+        if value.dtype is not dtype or value.shape != shape:
+            raise _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
+        if value.layout is not torch.strided:
+            raise _KernelwrightMisfit(name, "is sparse")
+        if value.device != values[0].device:
+            raise _KernelwrightMisfit("the model", "has tensors on several devices")
+        if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
+            raise _KernelwrightMisfit(name, f"is on {value.device}, for which the kernels were not built")
 
 
 def _kernelwright_intercepted():
@@ -199,7 +207,7 @@ def _kernelwright_intercepted():
     return "a global module hook" if torch.nn.modules.module._has_any_global_hook() else ""
 
 
-def _kernelwright_fit(model, facts, inputs, tensor=torch.Tensor, parameter=torch.nn.Parameter, strided=torch.strided):
+def _kernelwright_fit(model, facts, inputs):
     """The binding and the tensors (inputs, then the model's) of a call. Raises _KernelwrightMisfit."""
     if _kernelwright_library is None:
         raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
@@ -222,22 +230,17 @@ def _kernelwright_fit(model, facts, inputs, tensor=torch.Tensor, parameter=torch
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
         raise _KernelwrightMisfit(missing.args[0], "is missing") from None
-    device = getattr(values[0], "device", None)
-    for value, (name, shape, dtype) in zip(values, binding.checks):
-        kind = type(value)
-        if (kind is not parameter and kind is not tensor) or value.dtype is not dtype or value.shape != shape \\
-                or value.layout is not strided or not value.is_contiguous() or value.is_neg():
-            raise _kernelwright_misfit(value, name, shape, dtype)
-        if value.device != device:
-            raise _KernelwrightMisfit("the model", "has tensors on several devices")
-        address = value.data_ptr()
-        if not address or address & 15:
-            raise _kernelwright_misfit(value, name, shape, dtype)
-    if device.type != _KERNELWRIGHT_DEVICE or device.index not in _kernelwright_devices:
-        raise _KernelwrightMisfit("the model", f"is on {device}, and its kernels were built for another device")
-    if binding.updated:
-        addresses = [value.data_ptr() for value in values]
-        if any(addresses.count(addresses[i]) > 1 for i in binding.updated):
-            raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
+    kinds = list(map(type, values))
+    if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
+        _kernelwright_check(values, binding.checks)
+        binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    addresses = list(map(torch.Tensor.data_ptr, values))
+    if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \\
+            or not all(map(torch.Tensor.is_contiguous, values)):
+        for value, (name, _, _) in zip(values, binding.checks):
+            if not value.is_contiguous() or value.is_neg() or value.data_ptr() & 15 or not value.data_ptr():
+                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes")
+    if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
+        raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     return binding, values
 '''

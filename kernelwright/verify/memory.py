@@ -2,28 +2,24 @@
 
 An output that comes from ``torch.empty`` and is never written holds whatever lay there before, often the
 right answer of the call before. Two measures make that visible: blocks of the outputs' sizes are filled and
-freed just before a call (the allocator hands them out again), and during one call every ``empty`` that goes
-through PyTorch's dispatcher, from Python or C++, is filled.
+freed just before a call (the allocator hands them out again), and during one call every ``empty`` that
+Python asks for is filled. (A dispatch mode would also see those of C++, but a careful candidate runs its
+kernels only where no dispatch mode is active, so it would not be the candidate that is looked at.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Floating memory is filled with NaN; integers with a value no label or index has.
 INTEGER_POISON = 0x6B
 
-_EMPTIES = {
-    torch.ops.aten.empty.memory_format,
-    torch.ops.aten.empty_like.default,
-    torch.ops.aten.empty_strided.default,
-    torch.ops.aten.new_empty.default,
-    torch.ops.aten.new_empty_strided.default,
-}
+_EMPTIES = ((torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty"),
+            (torch.Tensor, "new_empty_strided"))
 
 
 def fill_with_poison(tensor: torch.Tensor) -> None:
@@ -55,13 +51,28 @@ def poison_freed_memory(like: Iterable[torch.Tensor], *, copies: int = 2) -> int
     return filled
 
 
-class PoisonedEmpty(TorchDispatchMode):
-    """Context in which every uninitialised tensor that PyTorch's dispatcher makes is poisoned."""
+@contextmanager
+def poisoned_empty() -> Iterator[None]:
+    """Inside, every uninitialised tensor that Python code asks PyTorch for is poisoned."""
+    originals = [(owner, name, getattr(owner, name)) for owner, name in _EMPTIES]
+    try:
+        for owner, name, original in originals:
+            setattr(owner, name, _poisoning(original))
+        yield
+    finally:
+        for owner, name, original in originals:
+            if owner is torch.Tensor:
+                delattr(owner, name)  # the original is inherited
+            else:
+                setattr(owner, name, original)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _EMPTIES and isinstance(result, torch.Tensor) and result.device.type in ("cpu", "cuda"):
-            fill_with_poison(result)
+
+def _poisoning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def empty(*arguments: Any, **named: Any) -> torch.Tensor:
+        result = original(*arguments, **named)
+        if result.device.type in ("cpu", "cuda"):
+            with torch.no_grad():
+                fill_with_poison(result)
         return result
+
+    return empty

@@ -15,7 +15,7 @@ from torch import nn
 from kernelwright.verify.compare import Comparison, Tolerance, compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, map_tensors, tensors_of
-from kernelwright.verify.memory import PoisonedEmpty, poison_freed_memory
+from kernelwright.verify.memory import poison_freed_memory, poisoned_empty
 from kernelwright.verify.observe import (
     Called,
     aliases,
@@ -141,7 +141,7 @@ class Bench:
                 poison_freed_memory(tensors_of(by_eager.outputs))
             seed_all(plan.seed)
             # The first repeat also fills what is allocated during the call.
-            with PoisonedEmpty() if self.poison and turn == 1 else nullcontext():
+            with poisoned_empty() if self.poison and turn == 1 else nullcontext():
                 called = call(self.candidate, own)
             if called.error is not None:
                 when = "" if turn == 0 else f" (call {turn + 1} of the same inputs)"
