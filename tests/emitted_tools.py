@@ -9,7 +9,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,14 +16,9 @@ from typing import Any
 import torch
 
 import kernelwright
-from kernelwright.roofline.devices import GENERIC_CUDA
+from kernelwright.roofline.devices import GENERIC_CPU
 
 _numbers = itertools.count()
-
-#: A CPU that every machine plans for alike.
-CPU = replace(GENERIC_CUDA, name="a CPU of 8 cores", kind="cpu", memory_peak=4e10, read=3.5e10, copy=3e10,
-              float32=4e11, float32_matmul=3e11, tf32=4e11, float16=4e11, bfloat16=4e11, float64=2e11,
-              float64_matmul=1.5e11, launch_seconds=5e-6, cores=8, cache_bytes=32 << 20, source="assumed")
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 
@@ -141,7 +135,7 @@ def import_path(path: Path, module_name: str | None = None) -> ModuleType:
 def emit(folder: Path, name: str, text: str | None = None) -> tuple[ModuleType, ModuleType, str]:
     """The original module, the emitted module and the emitted text of a problem; it has kernels."""
     path = write_problem(folder, name, text)
-    source = kernelwright.explain(path, target="cpp", device=CPU).source
+    source = kernelwright.explain(path, target="cpp", device=GENERIC_CPU).source
     assert "_KERNELWRIGHT_SOURCE" in source, f"{name}: nothing was replaced"
     emitted = import_text(source, folder, name)
     assert emitted._kernelwright_library is not None, emitted._kernelwright_details

@@ -180,7 +180,8 @@ def _convolve(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int, s
     else:
         weight = reshape(weight, (groups * taps.shape[out_axis], taps.shape[in_axis] * classes, *kernel))
     pick = {name: tuple(node[name][i] for i in kept) for name in ("stride", "padding", "dilation", "output_padding")}
-    y = make("convolution", x, weight, groups=groups, transposed=node["transposed"], origin=node.origin, **pick)
+    y = make("convolution", x, weight, groups=groups, transposed=node["transposed"], exact=True, origin=node.origin,
+             **pick)
     return reshape(y, (*y.shape[:2], *(1 if i in spatial else node.shape[2 + i] for i in range(rank))))
 
 
@@ -200,7 +201,7 @@ def of_convolution(node: Node, context: Context) -> Node | None:
         lead = [None] * weight.rank
         lead[out_axis] = _everything(weight.shape[out_axis])
         summed = reshape(_region_sum(weight, tuple(lead), y.dtype), _summed_weight_shape(y))
-        attributes = {k: v for k, v in y.attributes}
+        attributes = {**dict(y.attributes), "exact": True}
         result = make("convolution", y.inputs[0], summed, origin=y.origin, **attributes)
         if y["groups"] > 1:
             result = reduce("sum", result, (1,))

@@ -7,9 +7,12 @@ float32 at once would be less accurate than the original.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
-from kernelwright.ir.node import Node, make
+from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.node import Node, make, rebuild, walk
 from kernelwright.ir.scalar import FUNCTIONS
 
 _MOST_ELEMENTS = 1 << 20
@@ -34,6 +37,22 @@ def round_late(node: Node, context: Context) -> Node | None:
     inputs = (i.inputs[0] if i in rounded else i for i in node.inputs)
     result = make(node.op, *inputs, origin=node.origin, **dict(node.attributes))
     return cast(result, "float32") if result.dtype == "float64" else None
+
+
+def exact_convolutions(graph: Graph) -> Graph:
+    """The graph with every convolution in true float32 (policy ``strict``)."""
+    results: dict[Node, Node] = {}
+    effects_of = [e.value for e in graph.effects]
+    owners = [e.owner for e in graph.effects if e.owner is not None]
+    for node in walk([*graph.outputs, *effects_of, *owners]):
+        inputs = tuple(results[i] for i in node.inputs)
+        if node.op == "convolution":
+            results[node] = make("convolution", *inputs, origin=node.origin, **{**dict(node.attributes), "exact": True})
+        else:
+            results[node] = rebuild(node, inputs)
+    effects = tuple(BufferUpdate(e.name, results[e.value], results[e.owner] if e.owner is not None else None)
+                    for e in graph.effects)
+    return replace(graph, outputs=tuple(results[o] for o in graph.outputs), effects=effects)
 
 
 PRECISION: tuple[Rule, ...] = (round_late,)

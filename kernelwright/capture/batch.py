@@ -23,7 +23,7 @@ def batch_independent(graph: Graph) -> bool:
             axes[node] = _axis(node, axes, size)
     except _Mixed:
         return False
-    return all(axes[o] == 0 for o in graph.outputs)
+    return all(axes[o] == 0 and o.shape[0] == size for o in graph.outputs)
 
 
 def _axis(node: Node, axes: dict[Node, int | None], size: int) -> int | None:
@@ -50,12 +50,14 @@ def _axis(node: Node, axes: dict[Node, int | None], size: int) -> int | None:
         return axis
     if node.op == "layer_norm" and axis < node.rank - node["axes"]:
         return axis
-    if node.op in ("group_norm", "instance_norm", "batch_norm_inference", "convolution") and axis == 0 \
-            and first is node.inputs[0]:
+    if node.op in ("group_norm", "instance_norm", "batch_norm_inference") and axis == 0 and first is node.inputs[0]:
+        return 0
+    # Without a batch axis (rank below the weight's), axis 0 is the channels.
+    if node.op == "convolution" and axis == 0 and first is node.inputs[0] and first.rank == node.inputs[1].rank:
         return 0
     if node.op == "linear" and first is node.inputs[0] and axis < first.rank - 1:
         return axis
-    if node.kind == "window" and axis < 2:
+    if node.kind == "window" and axis < node.rank - len(node.get("kernel") or node["size"]):
         return axis
     if node.op == "cast":
         return axis

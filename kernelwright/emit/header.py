@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from kernelwright.records import Mode
@@ -20,6 +21,8 @@ def quantity(value: float, unit: str) -> str:
 
 def make_header(name: str, modes: Sequence[Mode], version: str, device: str) -> str:
     """The docstring of the emitted file. It depends on the problem, the plan and the device alone."""
+    if not any(mode.kernels for mode in modes):
+        return f"ModelNew: {name}, unchanged: no kernel pays. Written by kernelwright {version} for {device}."
     lines = [f"ModelNew: {name}, with custom kernels. Written by kernelwright {version} for {device}.", "",
              "Same constructor, parameters and results as the original class. Where a call does not fit what the",
              "kernels were built for, the original computation runs, with one warning."]
@@ -31,14 +34,20 @@ def make_header(name: str, modes: Sequence[Mode], version: str, device: str) -> 
         lines.append(f"  operations {quantity(mode.before.operations, 'FLOP')} -> "
                      f"{quantity(mode.after.operations, 'FLOP')}, memory traffic {quantity(mode.before.bytes, 'B')} -> "
                      f"{quantity(mode.after.bytes, 'B')}")
+        rules: Counter[tuple[str, str]] = Counter()
         for rule in mode.rules:
-            times = f" ({rule.count} times)" if rule.count > 1 else ""
-            lines += _wrapped(f"rule {rule.name}{times}: {rule.law}; {rule.exactness}")
+            rules[f"{rule.law}; {rule.exactness}", rule.name] += rule.count
+        for (law, title), count in rules.items():
+            lines += _wrapped(f"rule {title}{_times(count)}: {law}")
         for kernel in mode.kernels:
             lines += _wrapped(f"kernel {kernel.name}: {kernel.meaning}")
-        for kept in mode.kept:
-            lines += _wrapped(f"PyTorch keeps {kept.operator}: {kept.reason}")
+        for (operator, reason), count in Counter((k.operator, k.reason) for k in mode.kept).items():
+            lines += _wrapped(f"PyTorch keeps {operator}{_times(count)}: {reason}")
     return "\n".join(lines)
+
+
+def _times(count: int) -> str:
+    return f" ({count} times)" if count > 1 else ""
 
 
 def _wrapped(text: str) -> list[str]:

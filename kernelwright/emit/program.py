@@ -94,7 +94,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
-            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads)
+            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads, cuda=cuda)
             place += 1
             continue
         run = []
@@ -165,12 +165,15 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
     return node.operator.code([], node)  # constants
 
 
-def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool) -> list[str]:
+def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, cuda: bool
+                 ) -> list[str]:
     code = node.operator.code([_text(i, names) for i in node.inputs], node)
     # Operators that update buffers name them in their text as _tensor["..."].
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):
         code = "torch.nn.functional." + code[2:]
+    if cuda and node.get("exact"):
+        code = f"_kernelwright_exact(lambda: {code})"
     lines = []
     if node.origin is not None and node.origin.text and node.kind != "view":
         lines.append(f"# {node.origin.text}")

@@ -1,6 +1,13 @@
 """Text of every emitted file: launch, gradients, and the forward of ModelNew."""
 
 CALL = '''\
+def _kernelwright_exact(call):
+    """A convolution in true float32, where cuDNN would round its operands to TF32."""
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):
+        return call()
+
+
 def _kernelwright_launch(launcher, stream, *tensors):
     """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])

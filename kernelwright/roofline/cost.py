@@ -40,7 +40,7 @@ def node_seconds(node: Node, device: Device) -> float:
     peak = device.float64 if node.dtype == "float64" and node.op != "channel_energy" else device.float32_matmul
     share = 0.3 if node.kind == "pointwise" else 1.0
     if node.op == "convolution":
-        peak = max(peak, device.tf32) * _LIBRARY_EFFICIENCY
+        peak = (peak if node.get("exact") else max(peak, device.tf32)) * _LIBRARY_EFFICIENCY
     elif node.op == "channel_energy":
         peak *= _SPECTRAL_EFFICIENCY
     memory = work.bytes / device.read * (0.5 if node.kind == "pointwise" else 1.0)

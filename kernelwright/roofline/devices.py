@@ -164,6 +164,26 @@ GENERIC_CUDA = replace(
     source="assumed: no device was seen",
 )
 
+#: A middling server CPU of eight cores, for planning that must not depend on the machine it happens on.
+GENERIC_CPU = Device(
+    name="generic CPU",
+    kind="cpu",
+    memory_peak=4.0e10,
+    read=3.5e10,
+    copy=3.2e10,
+    float32=4.0e11,
+    float32_matmul=3.0e11,
+    tf32=4.0e11,
+    float16=4.0e11,
+    bfloat16=4.0e11,
+    float64=2.0e11,
+    float64_matmul=1.5e11,
+    launch_seconds=5e-6,
+    cores=8,
+    cache_bytes=32 << 20,
+    source="assumed: no CPU was measured",
+)
+
 #: Every row with a name that PyTorch reports.
 ROWS: dict[str, Device] = {row.name: row for row in (H200, H100, H100_PCIE, A100_80, A100_80_PCIE, A100_40)}
 

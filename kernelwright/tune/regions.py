@@ -67,6 +67,10 @@ def losing_regions(plan: Plan, device: torch.device, target: str, budget: Budget
 
 
 def _tensor(node: Node, device: torch.device) -> torch.Tensor:
+    if node.op == "literal":
+        return torch.tensor(node["value"], dtype=torch_dtype(node.dtype), device=device)
+    if node.dtype.startswith(("int", "uint")):  # zero is an index into anything
+        return torch.zeros(node.shape, dtype=torch_dtype(node.dtype), device=device)
     if node.dtype == "bool":
         return torch.rand(node.shape, device=device) > 0.5
     # Inside (0.5, 1.5): no operator meets a special value, and variances are positive.

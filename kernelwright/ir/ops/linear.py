@@ -10,8 +10,12 @@ import torch.nn.functional as F
 from kernelwright.ir.registry import declare
 
 
-def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, transposed, output_padding):
-    """torch.convolution: weight is (out, in/groups, *kernel), or (in, out/groups, *kernel) where transposed."""
+def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, transposed, output_padding, exact=False):
+    """torch.convolution: weight is (out, in/groups, *kernel), or (in, out/groups, *kernel) where transposed.
+
+    exact: in true float32 where the library would round its operands to TF32. Rules ask for it: they take
+    away the averaging of many rounded values that made the original accurate.
+    """
     return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 

@@ -1,0 +1,52 @@
+"""Write examples/generated: the file that kernelwright emits for each example, for a CPU and for a GPU.
+
+    python tools/regenerate.py            # write what changed
+    python tools/regenerate.py --check    # only say what would change; exit status 1 if anything would
+
+Nothing is built, run or timed: the devices are fixed rows, so that the texts are the same on every
+machine. ``kernelwright optimize`` goes further: it drops what does not win where it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import kernelwright
+from kernelwright.roofline.devices import GENERIC_CPU, H200
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+DEVICES = {"cpp": GENERIC_CPU, "cuda": H200}
+
+
+def generated_path(example: Path, target: str) -> Path:
+    """Where the emitted file of an example stands: ``generated/NAME_TARGET_new.py``."""
+    return EXAMPLES / "generated" / f"{example.stem}_{target}_new.py"
+
+
+def generated_text(example: Path, target: str) -> str:
+    """The emitted file's text. The example's inputs are made, its forward is traced and never run."""
+    return kernelwright.explain(example, target=target, device=DEVICES[target]).source
+
+
+def main(arguments: list[str]) -> int:
+    """Regenerate; the exit status."""
+    changed = []
+    wanted = {generated_path(e, t): (e, t) for e in sorted(EXAMPLES.glob("*.py")) for t in DEVICES}
+    for path, (example, target) in wanted.items():
+        text = generated_text(example, target)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            changed.append(path)
+            if "--check" not in arguments:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="\n")
+    for path in sorted(set((EXAMPLES / "generated").glob("*.py")) - set(wanted)):
+        changed.append(path)
+        if "--check" not in arguments:
+            path.unlink()
+    print("\n".join(f"changed: {path.relative_to(EXAMPLES.parent)}" for path in changed) or "all are up to date")
+    return int(bool(changed) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
