@@ -23,9 +23,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kernelwright.codegen.cuda.region_sum import generate  # noqa: E402
-from kernelwright.codegen.cuda.support import snippets  # noqa: E402
-from kernelwright.plan.kernels import RegionSum  # noqa: E402
+from kernelwright.codegen.cuda.region_sum import generate
+from kernelwright.codegen.cuda.support import snippets
+from kernelwright.plan.kernels import RegionSum
 
 FLUSH_BYTES = 256 << 20
 REPEATS = 30

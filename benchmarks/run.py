@@ -28,13 +28,13 @@ FOLDER = Path(__file__).resolve().parent.parent / "examples"
 
 def import_seconds(path: Path) -> dict[str, float]:
     """Seconds to import an emitted file in a new process beyond importing torch: cold (empty cache) and warm."""
-    code = ("import sys, time, torch; sys.path.insert(0, sys.argv[1]); torch.cuda.is_available(); t = time.perf_counter();"
-            "import importlib; importlib.import_module(sys.argv[2]); print(time.perf_counter() - t)")
+    code = ("import importlib, sys, time, torch; sys.path.insert(0, sys.argv[1]); torch.cuda.is_available()\n"
+            "t = time.perf_counter(); importlib.import_module(sys.argv[2]); print(time.perf_counter() - t)")
     result = {}
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm"):
-            done = subprocess.run([sys.executable, "-c", code, str(path.parent), path.stem], capture_output=True, text=True,
-                                  env={**os.environ, "KERNELWRIGHT_CACHE": cache}, check=True)
+            done = subprocess.run([sys.executable, "-c", code, str(path.parent), path.stem], capture_output=True,
+                                  text=True, env={**os.environ, "KERNELWRIGHT_CACHE": cache}, check=True)
             result[name] = round(float(done.stdout.strip()), 3)
     return result
 
@@ -52,7 +52,8 @@ def one(name: str, device: str, effort: str, folder: Path) -> dict:
     report = as_json(result)
     modes = {}
     for mode in result.modes:
-        entry: dict = {"operators": mode.operators, "replaced": mode.replaced, "kernels": [k.name for k in mode.kernels],
+        entry: dict = {"operators": mode.operators, "replaced": mode.replaced,
+                       "kernels": [k.name for k in mode.kernels],
                        "operations_before": mode.before.operations, "operations_after": mode.after.operations,
                        "bytes_before": mode.before.bytes, "bytes_after": mode.after.bytes,
                        "floor_seconds": mode.floor_seconds}
@@ -63,7 +64,8 @@ def one(name: str, device: str, effort: str, folder: Path) -> dict:
             entry["times"] = {n: {"median": t.median, "low": t.interval[0], "high": t.interval[1], "minimum": t.minimum,
                                   "repetitions": t.repetitions, "back_to_back": t.back_to_back_seconds}
                               for n, t in mode.timing.entries.items()}
-            entry["ratios"] = {n: {"value": r.value, "low": r.low, "high": r.high} for n, r in mode.timing.ratios.items()}
+            entry["ratios"] = {n: {"value": r.value, "low": r.low, "high": r.high}
+                               for n, r in mode.timing.ratios.items()}
             entry["share_of_floor"] = mode.timing.share_of_floor
             entry["failures"] = mode.timing.failures
         modes[mode.name] = entry
@@ -74,7 +76,8 @@ def one(name: str, device: str, effort: str, folder: Path) -> dict:
 def line(name: str, mode: str, entry: dict) -> str:
     """A row of the table on the terminal."""
     times = entry.get("times", {})
-    cells = [f"{times[k]['median'] * 1e3:10.4f}" if k in times else " " * 10 for k in ("eager", "torch.compile", "candidate")]
+    cells = [f"{times[k]['median'] * 1e3:10.4f}" if k in times else " " * 10
+             for k in ("eager", "torch.compile", "candidate")]
     ratios = entry.get("ratios", {})
     cells += [f"{ratios[k]['value']:8.2f}x" if k in ratios else " " * 9 for k in ("eager", "torch.compile")]
     error = entry.get("error")
@@ -95,7 +98,7 @@ def main() -> None:
     import torch
 
     document: dict = {
-        "command": "python benchmarks/run.py " + " ".join(sys.argv[1:]),
+        "command": f"python benchmarks/run.py --device {options.device} --effort {options.effort}",
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": {"torch": torch.__version__, "python": platform.python_version(), "cuda": torch.version.cuda},
         "threads": torch.get_num_threads(), "examples": {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd, lcm
 
 from kernelwright.plan.kernels import Progression, RegionSum
@@ -112,7 +113,7 @@ def split_by_key(
         raise TooFineError
     found: dict[Hashable, list[Found]] = {}
     pieces = 0
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         step = min(period, high - low)
         if step > MAXIMAL_ATOMS:
             raise TooFineError

@@ -219,7 +219,8 @@ def measure_cpu(name: str, threads: int) -> Device:
     return Device(
         name=name,
         kind="cpu",
-        memory_peak=max(read, copy),
+        # What no honest time beats needs a margin over what a good loop was seen to reach.
+        memory_peak=1.1 * max(read, copy),
         read=read,
         copy=copy,
         float32=float32,
