@@ -1,4 +1,4 @@
-"""A transformer's feed-forward block: the products stay with PyTorch, what surrounds them fuses."""
+"""A transformer's feed-forward block: the products stay with PyTorch; the norm and the GELU may gain."""
 
 import torch
 import torch.nn as nn

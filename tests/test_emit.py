@@ -10,8 +10,10 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -658,3 +660,39 @@ def test_warning_points_at_the_caller(norm):
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="ModelNew runs the original") as caught:
         new(x[:2])
     assert caught[0].filename == __file__
+
+
+def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> None:
+    """A file may call its own things copy, types or operator, or import all of a module."""
+    path = tmp_path / "clash.py"
+    path.write_text(textwrap.dedent('''
+        from math import *
+        import torch
+        import torch.nn as nn
+
+        copy, types, struct, weakref = 2.0, (3,), 1, 4
+
+        def operator(x):
+            return x * copy
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = types[0] * floor(1.5)
+
+            def forward(self, x):
+                return torch.softmax(torch.tanh(operator(x)) * self.scale + struct + weakref, 1)
+
+        def get_inputs():
+            return [torch.rand(64, 96)]
+    '''))
+    source = kernelwright.explain(path, target="cpp").source
+    assert "_kernelwright_module_copy" in source and source.count("import torch\n") == 1
+    target = tmp_path / "clash_new.py"
+    target.write_text(source)
+    code = ("import sys, torch, warnings; sys.path.insert(0, sys.argv[1]); import clash, clash_new\n"
+            "warnings.simplefilter('error'); x = torch.rand(64, 96)\n"
+            "print(float((clash.Model()(x) - clash_new.ModelNew()(x)).abs().max()))")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-6

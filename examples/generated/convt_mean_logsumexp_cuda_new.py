@@ -35,7 +35,6 @@ import weakref
 from pathlib import Path
 
 import torch
-import torch
 import torch.nn as nn
 
 

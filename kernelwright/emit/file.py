@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,9 @@ from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
 from kernelwright.emit.runtime import BUILD, IMPORTS, RUNTIME
 from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.problem.names import bound_names
 
+_RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line and line != "import torch")
 CPP_FLAGS = ("-O3", "-march=native", "-fopenmp", "-std=c++17", "-fno-math-errno", "-fno-trapping-math")
 CUDA_FLAGS = ("-O3", "-std=c++17", "-lineinfo")
 
@@ -71,12 +75,37 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
                      spread="_KERNELWRIGHT_MODEL") for v in variants]
     plans = ", ".join(f"{v.model.training}: _KERNELWRIGHT_{v.mode.upper()}" for v in variants)
     plans = f"_KERNELWRIGHT_PLANS = {{{plans}}}  # by model.training"
-    parts = [docstring + future, IMPORTS + imports, source.support,
+    private = _private_imports(source)
+    own = set(IMPORTS.splitlines())
+    imports = "\n".join(line for line in imports.splitlines() if line not in own or not line)
+    parts = [docstring + future, private(IMPORTS) + imports, source.support,
              source.model_class + "\n" + forward, source.trailing,
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
-             "\n\n".join([shared, *tables, plans]), "# Build, check, launch, gradients " + "-" * 80, BUILD, RUNTIME]
+             "\n\n".join([shared, *tables, plans]), "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
+             private(RUNTIME)]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+
+
+def _private_imports(source: ModelSource) -> Callable[[str], str]:
+    """Renames the runtime's imports where the user's file means something else by their names."""
+    bound: set[str] = set()
+    for statement in ast.parse(source.joined()).body:
+        if isinstance(statement, ast.Import) and all(a.asname is None and "." not in a.name for a in statement.names):
+            continue  # the very module
+        if isinstance(statement, ast.ImportFrom) and any(a.name == "*" for a in statement.names):
+            bound.update(_RUNTIME_NAMES)
+        bound |= bound_names([statement])
+    clashing = [n for n in _RUNTIME_NAMES if n in bound and f"from pathlib import {n}" not in source.imports]
+
+    def rename(text: str) -> str:
+        for name in clashing:
+            private = f"_kernelwright_module_{name}"
+            text = re.sub(rf"^((?:from pathlib )?import {name})$", rf"\1 as {private}", text, flags=re.MULTILINE)
+            text = re.sub(rf"(?<![\w.]){name}(?=\.\w|\()", private, text)
+        return text
+
+    return rename
 
 
 def _future(imports: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
+from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
 from kernelwright.plan.expressions import Load
@@ -16,6 +17,7 @@ from kernelwright.plan.lower import lower, lowerable
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.spectral import spectral_kernel
 
+_DEAR = 10
 _ALONE = "one operator that PyTorch does well; nothing fuses with it"
 
 
@@ -37,13 +39,16 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
 
 
 def _lone(step: KernelStep, captured_operators: set[tuple[str, int]]) -> Node | None:
-    """The one captured operator that a kernel replaces, if it replaces only one.
+    """The one captured operator that a kernel replaces, if it replaces only one and that one is simple.
 
-    An operator whose inputs were rewritten is another node, of the same kind and origin.
+    An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows and
+    dear functions may gain from a kernel of their own: tuning measures them.
     """
     node = step.covers[0]
     captured = (node.op, id(node.origin)) in captured_operators and node.dtype != "float64"
-    return node if len(step.covers) == 1 and captured else None
+    dear = node.kind in ("row", "norm", "window") or node.op in ("logsumexp", "var") or (
+        node.kind == "pointwise" and node.op in FUNCTIONS and FUNCTIONS[node.op].cost >= _DEAR)
+    return node if len(step.covers) == 1 and captured and not dear else None
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool) -> Plan:

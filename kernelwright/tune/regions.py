@@ -23,7 +23,9 @@ from kernelwright.timing.clock import measure
 from kernelwright.tune.budget import Budget
 
 SLOWER = "measured on this device: PyTorch is as fast"
-_WIN = 0.97  # a region must take less than this share of PyTorch's time
+# A region must take less than this share of PyTorch's time; one operator by itself must win clearly.
+_WIN = 0.97
+_WIN_ALONE = 0.8
 
 
 def regions(plan: Plan) -> list[list[KernelStep]]:
@@ -61,7 +63,8 @@ def losing_regions(plan: Plan, device: torch.device, target: str, budget: Budget
     for steps in found:
         calls = {"kernels": _kernels(steps, launchers, library, device), "torch": _torch(steps, device)}
         times = measure(calls, device=device, budget_seconds=budget.tune_seconds / len(found))
-        if times["kernels"].median > _WIN * times["torch"].median:
+        operators = {n for s in steps for n in s.covers}
+        if times["kernels"].median > (_WIN if len(operators) > 1 else _WIN_ALONE) * times["torch"].median:
             lost |= {n: SLOWER for s in steps for n in s.covers}
     return lost
 
