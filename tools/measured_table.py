@@ -33,9 +33,10 @@ def table(path: Path) -> list[str]:
     """One device's table in Markdown."""
     document = json.loads(path.read_text())
     versions = document["versions"]
-    lines = [f"**{document['device']}**, torch {versions['torch']}, {document['threads']} threads, {document['date']} "
-             f"(`benchmarks/results/{path.name}`, `{document['command']}`); milliseconds:", "",
-             "| example | mode | eager | torch.compile | ModelNew | over eager | over torch.compile | error / eager's |",
+    head = (f"**{document['device']}**, torch {versions['torch']}, {document['threads']} threads, {document['date']} "
+            f"(`benchmarks/results/{path.name}`, `{document['command']}`); milliseconds:")
+    lines = [head, "",
+             "| example | mode | eager | torch.compile | ModelNew | over eager | over compile | error / eager's |",
              "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for name, example in document["examples"].items():
         for mode, entry in example.get("modes", {}).items():

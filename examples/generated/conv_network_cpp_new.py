@@ -138,9 +138,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
   return total;
 }
 
-// Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula.
+// Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
+// relative to the first element, so that a constant row has exactly that mean and no variance: a norm
+// divides what rounding leaves by the square root of its epsilon.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
+  real origin = 0;
   void join(double n, double sum, double deviations) {
     if (n == 0) return;
     const double gap = count > 0 ? sum / n - total / count : 0.0;
@@ -149,14 +152,19 @@ template <typename real> struct kw_moments_of {
     count += n;
   }
   void block(const real* values, int64_t n) {
-    const double sum = kw_fold_sum(values, n, [](auto x) { return x; });
-    const real mean = real(sum / n);
-    const double rest = sum / n - double(mean);
+    if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
+    const real base = origin;
+    const double sum = kw_fold_sum(values, n, [base](auto x) { return x - base; });
+    const real mean = base + real(sum / n);
+    const double rest = sum / n - (double(mean) - double(base));
     const double around = kw_fold_sum(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
     join(double(n), sum, around - n * rest * rest);
   }
-  void merge(const kw_moments_of& other) { join(other.count, other.total, other.squares); }
-  real mean() const { return real(total / count); }
+  void merge(const kw_moments_of& other) {
+    if (count == 0) origin = other.origin;
+    join(other.count, other.total + other.count * (double(other.origin) - double(origin)), other.squares);
+  }
+  real mean() const { return real(double(origin) + total / count); }
   real variance() const { return real(squares / count); }
 };
 
