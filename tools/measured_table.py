@@ -40,7 +40,8 @@ def table(path: Path) -> list[str]:
              "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for name, example in document["examples"].items():
         for mode, entry in example.get("modes", {}).items():
-            lines.append(f"| {name} | {mode} | " + " | ".join(cells(entry)) + " |")
+            when = f" ({example['date'][11:16]} UTC)" if "date" in example else ""  # measured apart from the others
+            lines.append(f"| {name}{when} | {mode} | " + " | ".join(cells(entry)) + " |")
     return [*lines, ""]
 
 

@@ -33,12 +33,6 @@ def reshape(x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.shape == shape else make("reshape", x, shape=shape)
 
 
-def keep(node: Node) -> tuple[int, ...]:
-    """The shape of a reduction's result with its axes kept."""
-    x, axes = node.inputs[0], node["axes"]
-    return tuple(1 if a in axes else s for a, s in enumerate(x.shape))
-
-
 def align(x: Node, rank: int) -> Node:
     """x with leading axes of size one up to ``rank`` (as broadcasting does); scalars stay."""
     if x.op == "constant" or x.rank == rank:

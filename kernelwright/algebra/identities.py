@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelwright.algebra.build import REDUCTIONS, SUMS, align, keep, reduce, reduce_broadcast, reshape
+from kernelwright.algebra.build import REDUCTIONS, SUMS, align, reduce, reduce_broadcast, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
@@ -206,4 +206,4 @@ def reshape_twice(node: Node, context: Context) -> Node | None:
 IDENTITIES: tuple[Rule, ...] = (keep_axes, pool_to_mean, unit_axis, nested, through_reshape, through_permute,
                                 through_expand, through_factor, through_terms, reshape_twice)
 
-__all__ = ["IDENTITIES", "axis_groups", "keep", "reaches_anchor"]
+__all__ = ["IDENTITIES", "axis_groups", "reaches_anchor"]

@@ -9,7 +9,7 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
-from kernelwright.plan.expressions import Load
+from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
 from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum
@@ -201,12 +201,14 @@ def _reads(step: Step) -> tuple[Node, ...]:
 
 
 def _same_place(kernel: LoopKernel, buffer: int, output: int) -> bool:
-    """Whether every load of a buffer is at the very element that the output's store writes."""
+    """Whether only the output's own store loads the buffer, and at the very element that it writes."""
     store = next((s for s in kernel.outer_stores if s.buffer == output), None)
     if store is None:
         return False
-    expressions = [*(r.expression for r in kernel.reductions), *(s.expression for s in kernel.row_stores),
-                   *(s.expression for s in kernel.outer_stores)]
-    loads = [e for root in expressions for e in walk_expression(root) if isinstance(e, Load) and e.buffer == buffer]
-    return all(e.index == store.index for e in loads) and all(
-        any(e in set(walk_expression(store.expression)) for e in loads[i:i + 1]) for i in range(len(loads)))
+    others = [*(r.expression for r in kernel.reductions),
+              *(s.expression for s in (*kernel.row_stores, *kernel.outer_stores) if s is not store)]
+
+    def loads(root: Expression) -> list[Load]:
+        return [e for e in walk_expression(root) if isinstance(e, Load) and e.buffer == buffer]
+
+    return not any(loads(root) for root in others) and all(e.index == store.index for e in loads(store.expression))
