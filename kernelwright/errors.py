@@ -89,7 +89,7 @@ class NotAPythonFile(KernelwrightError):
     code = "KW102"
     sentence = "{path} is not a Python file: it is {found}."
     reason = "A problem is one file ending in .py that defines Model and get_inputs."
-    remedy = "Give the path of that file; for a folder of problems use `kernelwright suite`."
+    remedy = "Give the path of that file; for a folder of problems use `kernelwright bench`."
 
 
 class FileSyntaxError(KernelwrightError):
@@ -241,6 +241,19 @@ class SourceUnavailable(KernelwrightError):
     remedy = "Define the class at the top level of a .py file (not in a console, a function or an if)."
 
 
+class TinyUnusable(KernelwrightError):
+    """``--tiny`` was asked for, and the file has no usable dictionary ``TINY``.
+
+    ``TINY = {"batch_size": 2, "width": 8}`` at the top level of a problem file names globals of it and the small
+    values that they get under ``--tiny``.
+    """
+
+    code = "KW119"
+    sentence = "{path} cannot be made tiny: {found}."
+    reason = "--tiny replaces globals of the problem file by the values of its dictionary TINY, by name."
+    remedy = "Define TINY in the file, with names of its globals and literal values, or run without --tiny."
+
+
 # ---- KW2xx: CAPTURE, what a model does when it runs ----------------------------------------------
 
 
@@ -360,6 +373,81 @@ class VerificationFailed(KernelwrightError):
     sentence = "The optimized {model} is not as accurate as the original; nothing was written."
     reason = "{finding}"
     remedy = "Try `--precision strict`; if that fails as well, please report the problem file."
+
+
+# ---- KW6xx: SUITE, many problems -----------------------------------------------------------------
+
+
+class NoProblems(KernelwrightError):
+    """There is no problem file to run: the folder has none, or the filters leave none."""
+
+    code = "KW601"
+    sentence = "{folder} has no problem to run."
+    reason = "{found}"
+    remedy = "Give a folder with problem files (names ending in .py, not beginning with _ or .), or other filters."
+
+
+class ResultsExist(KernelwrightError):
+    """The output folder has results already, or another run writes to it."""
+
+    code = "KW602"
+    sentence = "{folder} {found}."
+    reason = "Results are never overwritten or mixed unasked."
+    remedy = "Go on with `--resume`, replace them with `--force`, or choose another folder with `--output`."
+
+
+class ResultsDiffer(KernelwrightError):
+    """``--resume`` was asked for, and the results that are there were made with other settings."""
+
+    code = "KW603"
+    sentence = "The results in {folder} were made with other settings: {differences}."
+    reason = "Times and checks under different settings cannot stand in one table."
+    remedy = "Give the same options, replace the results with `--force`, or choose another folder with `--output`."
+
+
+class ProblemCrashed(KernelwrightError):
+    """The process of one problem of a suite ended without a result. The other problems are not affected."""
+
+    code = "KW604"
+    sentence = "The process of {problem} {ending} in stage {stage}."
+    reason = "{output}"
+    remedy = "Run `kernelwright optimize` on the file alone; {log} has what the process printed."
+
+
+class ProblemTimedOut(KernelwrightError):
+    """One problem of a suite took longer than ``--limit`` and was ended. Time spent stopped does not count."""
+
+    code = "KW605"
+    sentence = "{problem} was ended after {seconds} s, in stage {stage}."
+    reason = "A problem may take {limit} s, not counting the time in which it was stopped for others' measurements."
+    remedy = "Give it more time with `--limit`; {log} shows where it was."
+
+
+class ProblemOutOfMemory(KernelwrightError):
+    """One problem of a suite was ended because the machine ran short of memory, also when it ran alone."""
+
+    code = "KW606"
+    sentence = "{problem} was ended in stage {stage}: its processes used {used} of the machine's memory."
+    reason = "{found}"
+    remedy = "Use fewer `--workers`, a machine with more memory, or a larger `--memory` if that was the limit."
+
+
+class NotChecked(KernelwrightError):
+    """One problem of a suite gave a file of which no mode could be checked here, so that it does not count."""
+
+    code = "KW607"
+    sentence = "The result of {problem} was not checked."
+    reason = "{notes}"
+    remedy = "See the notes in the record; CUDA kernels are checked where there is a CUDA device."
+
+
+class RunnerMissing(KernelwrightError):
+    """``--runner ray`` was asked for, and Ray is not installed or cannot be reached."""
+
+    code = "KW608"
+    sentence = "The Ray runner cannot be used: {found}."
+    reason = "Only this runner needs Ray; it is an optional extra."
+    remedy = "Install it (`pip install 'kernelwright[ray]'`) and start a cluster, or leave out `--runner`."
 
 
 # ---- notes: worth saying, no error -----------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,21 +31,26 @@ from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, SourceUnava
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
+from kernelwright.plan.kernels import Scan
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem, load_problem
+from kernelwright.problem.memory import is_out_of_memory, out_of_memory_error
 from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device, current_device
 from kernelwright.settings import Settings, check_output, check_versions
-from kernelwright.timing.baselines import EAGER, time_model
+from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
+from kernelwright.timing.turns import clock, without_device
+from kernelwright.tune import layouts
 from kernelwright.tune.budget import Budget, budget_of
 from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, certify, default_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.compare import Tolerance
+from kernelwright.verify.state import float64_copy, to_float64
 
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 
@@ -60,10 +64,10 @@ class _Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started = clock()
         with self.progress.stage(name):
             yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+        self.seconds[name] = self.seconds.get(name, 0.0) + clock() - started
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         check_output(path, settings.force)
     if target == "cpp" or torch.cuda.is_available():
         find_cpp_compiler()
-    with _threads(settings.threads):
+    with _threads(settings.threads), _memory_reported(model_or_path):
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
         device = current_device("cuda" if target == "cuda" else "cpu")
@@ -153,9 +157,24 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _memory_reported(subject: Any) -> Iterator[None]:
+    """Memory that runs out, at whatever stage, is a coded error (KW115) and no bug of ours."""
+    try:
+        yield
+    except KernelwrightError:
+        raise
+    except Exception as exception:
+        if not is_out_of_memory(exception):
+            raise
+        place = torch.device("cuda" if isinstance(exception, torch.OutOfMemoryError) else "cpu")
+        where = str(subject) if isinstance(subject, (str, Path)) else ""
+        raise out_of_memory_error(exception, "checking and timing", place, where) from exception
+
+
 def _load(model_or_path: Any, inputs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
     place = "cuda" if target == "cuda" and torch.cuda.is_available() else "cpu"
-    problem = load_problem(model_or_path, inputs, device=place)
+    problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny)
     return problem, problem.make_inputs(settings.seed)
 
 
@@ -164,7 +183,7 @@ def _understand(problem: Problem, example: list[Any], device: Device, settings: 
     """Capture both modes, rewrite and plan them. Modes with the same program appear once."""
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     model = problem.make_model(settings.seed)
-    other = copy.deepcopy(model).train(not model.training)
+    other = problem.make_model(settings.seed).train(not model.training)
     modes: list[_Mode] = []
     for candidate in (model, other):
         name = "training" if candidate.training else "inference"
@@ -172,9 +191,12 @@ def _understand(problem: Problem, example: list[Any], device: Device, settings: 
             with stages.stage("capture"):
                 graph = capture(candidate, example, name=problem.class_name,
                                 file=str(problem.path) if problem.path else None,
-                                check_state=lambda: probe_forward(problem, settings.seed))
+                                fresh=lambda training=candidate.training:
+                                problem.make_model(settings.seed).train(training),
+                                check_state=lambda: probe_forward(problem, settings.seed).state_attributes)
         except NotCapturable as reason:
             notes.append(f"{name.capitalize()} mode stays as it is: {reason}.")
+            modes.append(_unknown(name, candidate))
             continue
         if settings.precision == "strict" and device.kind == "cuda":
             graph = exact_convolutions(graph)
@@ -185,6 +207,12 @@ def _understand(problem: Problem, example: list[Any], device: Device, settings: 
             plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda")
             modes.append(_Mode(name, candidate, graph, rewriting, plan))
     return modes, notes
+
+
+def _unknown(name: str, model: nn.Module) -> _Mode:
+    """A mode that could not be captured: a graph of nothing, whose original computation stays."""
+    nothing = Graph((), (), (), (), model.training)
+    return _Mode(name, model, nothing, Rewriting(nothing, (), 0.0, 0.0), Plan(nothing, (), (), ()))
 
 
 def _generate(problem: Problem, modes: Sequence[_Mode], example: list[Any], target: str, device: Device
@@ -266,36 +294,73 @@ def _judge(problem: Problem, modes: list[_Mode], text: str, example: list[Any], 
     with stages.stage("tune"):
         lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
         modes = [_keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
+    modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
     certificates: dict[str, Certificate] = {}
     timings: dict[str, Any] = {}
     with stages.stage("build"):
         text, _ = _generate(problem, modes, example, target, device)
-        emitted = load_text(text, problem.name)
+        with without_device():
+            emitted = load_text(text, problem.name)
         misfits = {render(m.captured): reason for m in _distinct(modes) if m.plan.kernels and (
             reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
         if misfits:
             modes = [_original(m, misfits.get(render(m.captured), "")) for m in modes]
             text, _ = _generate(problem, modes, example, target, device)
-            emitted = load_text(text, problem.name)
+            with without_device():
+                emitted = load_text(text, problem.name)
     for mode in _distinct(modes):
-        if mode.plan.kernels:
-            certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
+        certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
     slower = set()
-    for mode in _distinct(modes):
+    for place, mode in enumerate(_distinct(modes)):
+        # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
+        compilers = COMPILERS["none" if place and settings.effort == "quick" else settings.baselines]
         with stages.stage("time"):
             candidate = new_model(emitted, problem, settings.seed).train(mode.model.training)
             timing = timings[mode.name] = time_model(
                 mode.model, candidate if mode.plan.kernels else None, example, device=problem.device,
-                floor_seconds=_described(mode, device).floor_seconds, budget_seconds=budget.time_seconds,
-                compile_limit_seconds=budget.compile_seconds)
-        if mode.plan.kernels and timing.ratios[EAGER].value < 1.0:
+                floor_seconds=_described(mode, device).floor_seconds or None,
+                budget_seconds=budget.time_seconds / (2 if place and settings.effort == "quick" else 1),
+                compilers=compilers, compile_limit_seconds=budget.compile_seconds)
+        if mode.plan.kernels and is_slower(timing):
             slower.add(render(mode.captured))
     if slower:
         modes = [_original(m, SLOWER if render(m.captured) in slower else "") for m in modes]
         with stages.stage("build"):
             text, _ = _generate(problem, modes, example, target, device)
-            emitted = load_text(text, problem.name)
+            with without_device():
+                emitted = load_text(text, problem.name)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _with_layouts(problem: Problem, modes: list[_Mode], example: list[Any], target: str, device: Device, budget: Budget,
+                  settings: Settings, stages: _Stages) -> list[_Mode]:
+    """The modes with convolutions channels-last, where whole programs are faster so."""
+    others: dict[str, _Mode] = {}
+    seconds_each = budget.tune_seconds / 2
+    with stages.stage("tune"):
+        for mode in _distinct(modes):
+            seconds = layouts.convolution_seconds(mode.rewriting.graph, problem.device, seconds_each)
+            plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device,
+                                              move_bias=device.kind == "cuda")
+            if plan is not None:
+                others[render(mode.captured)] = replace(mode, plan=plan)
+    if not others:
+        return modes
+    before = [m for m in _distinct(modes) if render(m.captured) in others]
+    with stages.stage("build"), without_device():
+        texts = [_generate(problem, some, example, target, device)[0] for some in (before, list(others.values()))]
+        built = [load_text(text, problem.name) for text in texts]
+    with stages.stage("tune"):
+        for mode in before:
+            programs = {name: new_model(module, problem, settings.seed).train(mode.model.training)
+                        for name, module in zip((layouts.FIRST, layouts.LAST), built, strict=True)}
+            times = layouts.measured_programs(programs, example, problem.device, seconds_each)
+            ratio = layouts.faster(times)
+            plan = others.pop(render(mode.captured)).plan
+            if ratio is not None:
+                others[render(mode.captured)] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
+    return [replace(m, plan=replace(others[text].plan, graph=m.rewriting.graph))
+            if (text := render(m.captured)) in others else m for m in modes]
 
 
 def _keeping(mode: _Mode, kept: dict[Node, str], device: Device) -> _Mode:
@@ -303,7 +368,7 @@ def _keeping(mode: _Mode, kept: dict[Node, str], device: Device) -> _Mode:
     if not kept:
         return mode
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
-                                        move_bias=device.kind == "cuda"))
+                                        move_bias=device.kind == "cuda", channels_last=mode.plan.channels_last))
 
 
 def _original(mode: _Mode, reason: str) -> _Mode:
@@ -331,15 +396,22 @@ def _certified(problem: Problem, mode: _Mode, emitted: Any, budget: Budget, sett
         # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
         # must stand where eager's stand. Where products were exchanged even that may differ: it is shown.
         finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
-        trials = Trials(trials=default_trials(settings.seed), budget_seconds=budget.verify_seconds,
-                        tolerance=Tolerance(nonfinite="position"),
-                        informative=frozenset({"with Inf"} if finite else ()),
+        informative = {"with Inf"} if finite else set()
+        if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
+            # So it is where a running product leaves the range of its type: zero times infinity.
+            informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
+        trials = Trials(trials=default_trials(settings.seed)[:None if mode.plan.kernels else 1],
+                        repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
+                        budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
+                        informative=frozenset(informative),
                         # Where float64 is slow, a few batch entries stand for all, if they are independent.
                         sample_axis0=problem.device.type == "cpu" and batch_independent(mode.captured)
                         and graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS)
+        make_float64 = (float64_copy if problem.is_instance else
+                        lambda model: to_float64(problem.make_model(settings.seed).train(model.training)))
         certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
                               lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
-                              problem.make_inputs, plan=trials)
+                              problem.make_inputs, plan=trials, make_float64=make_float64)
     if not certificate.passed:
         raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
     return certificate
@@ -353,14 +425,14 @@ def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:
             emitted._kernelwright_own.add(type(model).__module__)
         model.__class__ = emitted.ModelNew
         return model
-    torch.manual_seed(seed)
-    model = emitted.ModelNew(*copy.deepcopy(problem.init_inputs)).to(problem.device)
-    model.load_state_dict(problem.make_model(seed).state_dict())
-    return model
+    return problem.make_model(seed, emitted.ModelNew)
 
 
 def _result(problem: Problem, modes: Sequence[_Mode], device: Device, target: str, text: str, notes: Sequence[str],
             stages: _Stages, certificates: dict[str, Certificate], timings: dict[str, Any], module: Any) -> Result:
     described = tuple(replace(_described(m, device), certificate=certificates.get(m.name), timing=timings.get(m.name))
                       for m in _distinct(modes))
-    return Result(problem.name, text, None, target, device.name, described, tuple(notes), dict(stages.seconds), module)
+    wins = [f"{m.name.capitalize()} mode: {found}" for m in described if m.timing is not None
+            and (found := m.timing.compiled_wins(replaced=bool(m.kernels)))]
+    return Result(problem.name, text, None, target, device.name, described, (*notes, *wins), dict(stages.seconds),
+                  module)

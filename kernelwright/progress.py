@@ -12,7 +12,8 @@ from typing import Any, TextIO
 from kernelwright.settings import NO_COLOR
 
 #: The stages in the order in which a run passes them.
-STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "build", "verify", "time")
+STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "build", "verify", "time",
+          "fuzz")
 
 
 class Progress:

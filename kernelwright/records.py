@@ -74,6 +74,11 @@ class Mode:
     """A timing.Timing, or None where nothing was timed."""
     graph: str = ""
     rewritten: str = ""
+    simplification: str = ""
+    """constant: no output depends on the inputs; eliminated: a contraction was removed and with it most of the
+    operations; "" otherwise. Speed-ups of such modes say little about kernels, and are counted apart."""
+    layout: str = ""
+    """Which convolutions run channels-last, and what that gave; "" where none does."""
 
 
 @dataclass(frozen=True, slots=True)

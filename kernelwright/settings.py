@@ -31,6 +31,9 @@ class Settings:
     effort: str = _option("normal", "How many schedules are measured: quick takes the model's first choice, "
                           "thorough many.", ("quick", "normal", "thorough"))
     """How much time tuning may take."""
+    baselines: str = _option("compile", "What is timed besides eager: compile is torch.compile, all is that and "
+                             "its max-autotune, which takes minutes to compile.", ("compile", "all", "none"))
+    """Compiled baselines."""
     force: bool = _option(False, "Replace an output file that exists already.")
     """Overwrite the output."""
     quiet: bool = _option(False, "Print no progress on stderr; errors are still printed.")
@@ -44,6 +47,8 @@ class Settings:
     """First seed, 0 <= seed < 2**63."""
     threads: int | None = _option(None, "CPU threads for kernels and the reference; by default, PyTorch's.")
     """Number of CPU threads, at least 1, or None for PyTorch's own number."""
+    tiny: bool = _option(False, "Give the problem file's globals the small values of its dictionary TINY.")
+    """Run a problem file with the values of its TINY."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, settings
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Application, Context
 from kernelwright.capture.export import capture
-from kernelwright.codegen import loop_evaluator
+from kernelwright.codegen.plan_evaluator import exact, filled, values_of
+from kernelwright.codegen.plan_evaluator import run_plan as run_plan  # for the tests that import it from here
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, make, walk
-from kernelwright.plan.kernels import LoopKernel
-from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
 torch.set_num_threads(1)
 
@@ -89,33 +88,6 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float 
         f"{what}: off by {float(difference.max())} at scale {scale}"
 
 
-def exact(roots: Iterable[Node], values: Mapping[str, torch.Tensor]) -> list[Any]:
-    """The values of ``roots`` in float64: casts between floating types round nothing."""
-    results: dict[Node, Any] = {}
-    roots = list(roots)
-    for node in walk(roots):
-        if node.op == "constant":
-            results[node] = node["value"]
-        elif node.op == "literal":
-            results[node] = torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
-        elif node.kind == "leaf":
-            value = values[node["name"]]
-            results[node] = value.double() if value.is_floating_point() else value
-        else:
-            results[node] = exact_reference(node, [results[i] for i in node.inputs])
-    return [results[root] for root in roots]
-
-
-def exact_reference(node: Node, inputs: Sequence[Any]) -> Any:
-    """An operator's reference without rounding to its declared floating type."""
-    attributes = dict(node.attributes)
-    if node.op == "cast" and getattr(torch, node["to"]).is_floating_point:
-        return inputs[0].double()
-    if node.op == "region_sum":
-        attributes["dtype"] = "float64"
-    return node.operator.reference(*inputs, **attributes)
-
-
 # Rewriting ---------------------------------------------------------------------------------------
 
 
@@ -149,30 +121,6 @@ def check_rewrite(graph: Graph, *, tolerance: float = 1e-9,
 
 
 # Captured models ---------------------------------------------------------------------------------
-
-
-def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """The values of a graph's leaves: the model's tensors (copied) and the inputs."""
-    values = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)}
-    values |= {n: b.clone() for n, b in model.named_buffers(remove_duplicate=False)}
-    flat = torch.utils._pytree.tree_leaves(tuple(inputs))
-    values |= {n["name"]: v for n, v in zip(graph.inputs, flat, strict=True) if n is not None}
-    for node in walk((*graph.outputs, *(e.value for e in graph.effects))):
-        if node.op == "attribute":
-            owner: Any = model
-            for part in node["name"].split("."):
-                owner = getattr(owner, part)
-            values[node["name"]] = owner
-    return values
-
-
-def filled(structure: Any, outputs: Sequence[Any]) -> Any:
-    """The returned value: a graph's structure with indices replaced by outputs."""
-    if isinstance(structure, dict):
-        return {k: filled(v, outputs) for k, v in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(filled(v, outputs) for v in structure)
-    return None if structure is None else outputs[structure]
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float, what: str = "result") -> None:
@@ -222,62 +170,3 @@ def check_capture(model: torch.nn.Module, inputs: Sequence[Any], tolerance: floa
     for name, tensor in buffers.items():
         assert_same(after[name], tensor, tolerance, f"buffer {name}")
     return graph
-
-
-# Plans -------------------------------------------------------------------------------------------
-
-
-def run_plan(plan: Plan, values: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, torch.Tensor]]:
-    """Execute a plan step by step, as the emitted file does; results and the buffers afterwards.
-
-    Loop kernels run through the loop evaluator in float64, special ones and torch calls through their
-    references. Buffers are written in place, where and when the plan says. Raises KeyError where a
-    step reads what no earlier step has made.
-    """
-    tensors = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}
-    buffers = {n: v.clone() for n, v in tensors.items()}
-    results: dict[Node, Any] = {}
-
-    def value(node: Node) -> Any:
-        if node.op == "constant":
-            return node["value"]
-        if node.op == "buffer":
-            return buffers[node["name"]]
-        return tensors[node["name"]] if node.kind == "leaf" and node.op != "literal" else results[node]
-
-    for step in plan.steps:
-        if isinstance(step, TorchStep):
-            results[step.node] = _torch_call(step.node, [value(i) for i in step.node.inputs], buffers)
-            continue
-        inputs = [value(i).contiguous() for i in step.inputs]
-        for tensor, node in zip(inputs, step.inputs, strict=True):
-            assert tuple(tensor.shape) == node.shape, f"{step.name} reads {node!r}"
-        for node, tensor in zip(step.outputs, _kernel_call(step, inputs), strict=True):
-            results[node] = tensor.reshape(node.shape)
-        for number, name in step.buffers:
-            buffers[name].copy_(results.pop(step.outputs[number]))
-    found = [value(n) for n in plan.results]
-    for update in plan.effects:
-        buffers[update.name].copy_(value(update.value))
-    return found, buffers
-
-
-def _torch_call(node: Node, inputs: list[Any], buffers: dict[str, torch.Tensor]) -> Any:
-    if node.op == "literal":
-        return torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
-    if node.op == "batch_norm_training" and node["running"]:
-        weight, bias = inputs[1:] if len(inputs) > 1 else (None, None)
-        mean, variance = (buffers[n] for n in node["running"])
-        return torch.nn.functional.batch_norm(inputs[0], mean, variance, weight, bias, True, node["momentum"],
-                                              node["eps"])
-    return exact_reference(node, inputs)
-
-
-def _kernel_call(step: KernelStep, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    if isinstance(step.kernel, LoopKernel):
-        assert len(step.kernel.input_dtypes) == len(inputs)
-        return loop_evaluator.evaluate(step.kernel, inputs, [n.size for n in step.outputs])
-    # A special kernel reads the memory below a reshape of its operand.
-    node = step.outputs[0]
-    operands = [t.reshape(i.shape) for t, i in zip(inputs, node.inputs, strict=True)]
-    return [exact_reference(node, operands)]

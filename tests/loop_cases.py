@@ -13,8 +13,10 @@ from math import inf, nan, prod
 import torch
 
 from kernelwright.codegen.loop_evaluator import evaluate, required_output_sizes
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, Whole
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+
+_HALF_UNITS = {"float16": 1.02 * 2.0**-11, "bfloat16": 1.02 * 2.0**-8, "float32": 2.0**-24}
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,19 @@ class LoopCase:
 
     def mismatch(self, outputs: Sequence[torch.Tensor]) -> str | None:
         """None if ``outputs`` (flat, on the CPU) agree with ``expected()``, else what is wrong."""
-        tolerance = 1e-13 if self.kernel.compute == "float64" else self.tolerance
         for number, (value, expected) in enumerate(zip(outputs, self.expected(), strict=True)):
+            tolerance = 1e-13 if self.kernel.compute == "float64" else self.tolerance
+            # A 16-bit result is the rounded one: half a unit of its last place, and what float32 adds.
+            tolerance = max(tolerance, _HALF_UNITS.get(self.kernel.output_dtypes[number], 0.0))
             where = f"{self.name}, output {number}"
             if not expected.is_floating_point():
                 if not torch.equal(value, expected):
                     return f"{where}: {(value != expected).sum()} of {value.numel()} differ"
                 continue
+            stored = getattr(torch, self.kernel.output_dtypes[number])
             value = value.double()
+            # What rounds to infinity must be infinite.
+            expected = torch.where(expected.to(stored).isinf(), expected.to(stored).double(), expected)
             finite = torch.isfinite(expected)
             same = (value == expected) | (torch.isnan(value) & torch.isnan(expected))
             if not same[~finite].all():
@@ -74,7 +81,8 @@ class LoopCase:
             if not finite.any():
                 continue
             scale = expected[finite].square().mean().sqrt() + 1e-30
-            error = (value - expected).abs() / (expected.abs() + scale)
+            spacing = torch.finfo(stored).tiny * torch.finfo(stored).eps  # of the subnormal numbers
+            error = ((value - expected).abs() - spacing / 2).clamp_min(0.0) / (expected.abs() + scale)
             error = torch.where(finite, error.nan_to_num(nan=inf), torch.zeros(()))
             if error.max() > tolerance:
                 bad = int(error.argmax())
@@ -142,6 +150,8 @@ def cases() -> list[LoopCase]:
         *window_cases(),
         *matrix_cases(),
         *special_cases(),
+        *narrow_cases(),
+        *whole_cases(),
     ]
 
 
@@ -636,4 +646,170 @@ def special_cases() -> list[LoopCase]:
         reductions, value = softmax_parts(x)
         made = kernel_of((count,), (length,), reductions=reductions, row_stores=[store(0, strides, value)])
         result.append(LoopCase(f"special_softmax_{name}", made, (count * length,), edit=edit))
+    return result
+
+
+def narrow_cases() -> list[LoopCase]:
+    """float16 and bfloat16 in every schedule, alone and mixed with float32 and float64."""
+    result = []
+    for dtype in ("float16", "bfloat16"):
+
+        def add(name, kernel, inputs, edit=None, dtype=dtype):
+            result.append(LoopCase(f"{dtype}_{name}", kernel, tuple(inputs), edit=edit))
+
+        def typed(outer, row, inputs=(dtype,), outputs=(dtype,), **parts):
+            return kernel_of(outer, row, inputs=inputs, outputs=outputs, **parts)
+
+        x, y = load(0, 143, 13, 1), load(1, 143, 13, 1)
+        chain = call("gelu_erf", call("add", call("mul", x, y), 0.5))
+        sizes = (7, 11, 13)
+        add(
+            "chain", typed(sizes, (), (dtype, dtype), outer_stores=[store(0, (143, 13, 1), chain)]), (1001, 1001)
+        )
+        add(
+            "mixed",
+            typed(
+                sizes,
+                (),
+                (dtype, "float32"),
+                (dtype, "float32"),
+                outer_stores=[store(0, (143, 13, 1), chain), store(1, (143, 13, 1), chain)],
+            ),
+            (1001, 1001),
+        )
+        wide = [store(0, (143, 13, 1), chain), store(1, (143, 13, 1), chain)]
+        add(
+            "in_float64",
+            typed(sizes, (), (dtype, "float64"), (dtype, "float64"), outer_stores=wide, compute="float64"),
+            (1001, 1001),
+        )
+        fours = call("relu", call("sub", load(0, 256, 1), load(1, 0, 1)))
+        add("fours", typed((300, 256), (), (dtype,) * 2, outer_stores=[store(0, (256, 1), fours)]), (76800, 256))
+        add("transposed", typed((37, 44), (), outer_stores=[store(0, (44, 1), load(0, 1, 37))]), (37 * 44,))
+        # The conversion is exact: a comparison of rounded values sees what PyTorch's sees.
+        rounded = call(f"round_{dtype}", call("mul", load(0, 1), load(1, 1)))
+        equal = call("eq", rounded, call(f"round_{dtype}", call("mul", load(1, 1), load(0, 1))))
+        below = call("lt", rounded, load(0, 1))
+        add(
+            "rounded",
+            typed(
+                (515,), (), (dtype,) * 2, ("bool", "bool"), outer_stores=[store(0, (1,), equal), store(1, (1,), below)]
+            ),
+            (515, 515),
+        )
+        for rows, length in ((9, 67), (2, 40000), (300, 256)):
+            x = load(0, length, 1)
+            reductions, value = softmax_parts(x)
+            softmax = typed((rows,), (length,), reductions=reductions, row_stores=[store(0, (length, 1), value)])
+            add(f"softmax_{rows}_{length}", softmax, (rows * length,))
+            affine = call("add", call("mul", normalised(x), load(1, 0, 1)), load(2, 0, 1))
+            norm = typed(
+                (rows,),
+                (length,),
+                (dtype, "float32", dtype),
+                reductions=[("moments", x)],
+                row_stores=[store(0, (length, 1), affine)],
+            )
+            add(f"layer_norm_{rows}_{length}", norm, (rows * length, length, length))
+        # A sum that no 16-bit number could hold on the way.
+        mean = call("mul", Reduced(0), 1 / 5000)
+        for name, strides in (("rows", (5000, 1)), ("columns", (1, 24))):
+            parts = {
+                "reductions": [("sum", load(0, *strides))],
+                "outer_stores": [store(0, (1, 0), mean)],
+            }
+            add(
+                f"large_sum_{name}",
+                typed((24,), (5000,), **parts),
+                (24 * 5000,),
+                lambda inputs: inputs[0].abs_().add_(100.0),
+            )
+        for kind in ("max", "min", "logsumexp", "moments"):
+            kernel = typed(
+                (40,),
+                (300,),
+                outputs=("float32",),
+                reductions=[(kind, load(0, 1, 40))],
+                outer_stores=[store(0, (1, 0), Reduced(0))],
+            )
+            add(f"column_{kind}", kernel, (40 * 300,))
+        guards = [Guard(Index((0, 2, 1), -1), 40)]
+        window = load(0, 40, 2, 1, offset=-1, guards=guards, otherwise=-inf)
+        pool = typed((30, 20), (3,), reductions=[("max", window)], outer_stores=[store(0, (20, 1, 0), Reduced(0))])
+        add("window", pool, (30 * 40,))
+
+        def special(inputs):
+            values = torch.tensor([nan, inf, -inf, 0.0, -0.0, 65504.0, 65519.9, 65520.0, -65520.0, 3.3e38, 3.4e38])
+            tiny = torch.tensor([2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 6.1e-5, -6.1e-5, 1e-30, 1e-40])
+            inputs[0][: len(values) + len(tiny)] = torch.cat([values, tiny])
+
+        add("special", typed((64,), (), ("float32",), outer_stores=[store(0, (1,), load(0, 1))]), (64,), special)
+    return result
+
+
+def whole_cases() -> list[LoopCase]:
+    """Integers: every function on them, wrapping, conversions, guards, and sums of truth values."""
+    result = []
+
+    def whole(buffer, *strides, offset=0, guards=(), otherwise=0):
+        return Load(buffer, Index(tuple(strides), offset), tuple(guards), otherwise, True)
+
+    def spread(inputs):
+        """Large numbers, whose arithmetic wraps and which no float holds."""
+        for x in inputs:
+            if not x.is_floating_point() and x.dtype != torch.bool:
+                limits = torch.iinfo(x.dtype)
+                x[::3] = torch.randint(limits.min, limits.max, x[::3].shape, generator=torch.Generator().manual_seed(3))
+                x[:4] = torch.tensor([limits.min, limits.max, 0, 1], dtype=x.dtype)
+
+    for dtype in ("int64", "int32", "int16", "int8", "uint8"):
+        a, b = whole(0, 52, 1), whole(1, 52, 1)
+        wrap = (lambda e: e) if dtype == "int64" else (lambda e, name=f"wrap_{dtype}": Apply(name, (e,)))
+        values = [wrap(Apply(f"whole_{name}", (a, b))) for name in ("add", "sub", "mul")]
+        values += [Apply(f"whole_{name}", (a, b)) for name in ("maximum", "minimum", "bitwise_and", "bitwise_xor")]
+        values += [wrap(Apply(f"whole_{name}", (a,))) for name in ("neg", "abs", "square", "bitwise_not")]
+        values += [Apply(f"whole_{name}", (a,)) for name in ("sign", "relu")]
+        for by in (7, -3):
+            values += [wrap(Apply(f"whole_{name}", (a, Whole(by)))) for name in ("floor_divide", "remainder")]
+        values.append(Apply("whole_where", (Apply("whole_lt", (a, b)), a, Whole(5))))
+        values.append(Apply("whole_bitwise_or", (a, Whole(-(2**63)))) if dtype == "int64" else a)
+        stores = [store(n, (52, 1), value) for n, value in enumerate(values)]
+        # Comparisons, and arithmetic that goes on in floating point.
+        count = len(values)
+        real = call("mul", Apply("to_real", (b,)), 0.5)
+        stores += [
+            store(count, (52, 1), Apply("whole_eq", (a, Whole(1)))),
+            store(count + 1, (52, 1), Apply("whole_ge", (a, b))),
+            store(count + 2, (52, 1), call("add", real, load(2, 52, 1))),
+            store(count + 3, (52, 1), Apply("to_whole", (call("mul", load(2, 52, 1), 100.0),))),
+        ]
+        outputs = (dtype,) * count + ("bool", "bool", "float32", "int32")
+        made = kernel_of((33, 52), (), outer_stores=stores, inputs=(dtype, dtype, "float32"), outputs=outputs)
+        result.append(LoopCase(f"{dtype}_pointwise", made, (33 * 52,) * 3, edit=spread))
+    guards = [Guard(Index((0, 1), -2), 9)]
+    padded = whole(0, 9, 1, offset=-2, guards=guards, otherwise=-7)
+    made = kernel_of((6, 13), (), outer_stores=[store(0, (13, 1), padded)], inputs=("int64",), outputs=("int64",))
+    result.append(LoopCase("int64_guarded", made, (54,), edit=spread))
+    turned = Apply("whole_add", (whole(0, 1, 300), whole(1, 200, 1)))
+    made = kernel_of((300, 200), (), outer_stores=[store(0, (200, 1), turned)], inputs=("int64",) * 2,
+                     outputs=("int64",))
+    result.append(LoopCase("int64_transposed", made, (60000, 60000), edit=spread))
+    # A row's values that several walks use, some of them integers; counts of truth values.
+    for name, rows, length, strides in (("rows", 20, 300, (300, 1)), ("columns", 300, 20, (1, 300))):
+        x, token = load(0, *strides), whole(1, *strides)
+        mask = Apply("whole_gt", (token, Whole(0)))
+        masked = call("where", mask, x, -1e4)
+        parts = softmax_parts(masked)
+        made = kernel_of(
+            (rows,),
+            (length,),
+            reductions=[*parts[0], ("sum", mask), ("max", Apply("to_real", (token,)))],
+            row_stores=[store(0, strides, parts[1]), store(1, strides, Apply("whole_mul", (token, token)))],
+            outer_stores=[
+                store(2, (1, 0), Apply("to_whole", (Reduced(2),))), store(3, (1, 0), Apply("to_whole", (Reduced(3),)))
+            ],
+            inputs=("float32", "int64"),
+            outputs=("float32", "int64", "int64", "int32"),
+        )
+        result.append(LoopCase(f"int64_masked_softmax_{name}", made, (rows * length,) * 2))
     return result

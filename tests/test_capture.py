@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_tools import assert_same, check_capture, eager, filled, values_of
+from graph_tools import all_anchors, assert_same, check_capture, eager, filled, values_of
 from torch import nn
 
 from kernelwright import errors
+from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.graph import memory
 from kernelwright.ir.node import constant, make, walk
 
 
@@ -472,6 +474,113 @@ def test_plain_results_are_refused(function: Callable[..., Any]) -> None:
         capture(Of(function), (X,))
 
 
+def _slice_assigned(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y[:, 1:4] = 7.0
+    y[0] += x[1]
+    return y.sum(1) + y[:, 2]
+
+
+def _views_see_writes(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x + 1
+    rows, left = y.view(-1), y[:, :2]
+    columns = y.t()
+    left.mul_(3)
+    columns[5].zero_()
+    return rows * 1, left * 1, columns * 1, y
+
+
+def _parts_written(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    a, b, c = y.split((1, 2, 3), dim=1)
+    b.copy_(a)  # broadcast
+    c.fill_(2)
+    first, *_ = y.unbind(0)
+    first.neg_()
+    y.diagonal().add_(1)
+    return y
+
+
+def _copies_do_not(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x * 1
+    apart = y.t().reshape(-1)
+    y.t().contiguous().mul_(5)
+    y[:, 0] = apart[:4]
+    return apart, y
+
+
+def _converted(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros(4, 6, dtype=torch.int64)
+    y[1:, ::2] = x[1:, ::2] * 10
+    return y.to(x.dtype) + x
+
+
+def _buffer_slice(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.buffer_cache[:, 2:4] = x[:, :2]
+    m.buffer_cache[0].add_(1)
+    return m.buffer_cache * x
+
+
+@pytest.mark.parametrize("function", [_slice_assigned, _views_see_writes, _parts_written, _copies_do_not, _converted],
+                         ids=lambda f: f.__name__)
+def test_writes_through_views(function: Callable[..., Any]) -> None:
+    check_capture(Of(function), (X,))
+
+
+def test_writes_through_views_of_buffers() -> None:
+    graph = check_capture(Of(_buffer_slice, buffer_cache=normal(4, 6)), (X,))
+    assert [e.name for e in graph.effects] == ["buffer_cache"]
+
+
+def test_a_write_through_overlapping_memory_is_refused() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.unfold(1, 2, 1).mul_(2)
+        return y
+
+    with pytest.raises((NotCapturable, errors.ForwardRaised)):
+        capture(Of(forward), (X,))
+
+
+@pytest.mark.parametrize(("layer", "operator"), [
+    (nn.LSTM(3, 5, num_layers=2, batch_first=True), "aten.lstm.input"),
+    (nn.LSTM(3, 5, bidirectional=True, proj_size=2), "aten.lstm.input"),
+    (nn.GRU(3, 5, bidirectional=True, bias=False), "aten.gru.input"),
+    (nn.RNN(3, 4, num_layers=3), "aten.rnn_tanh.input"),
+    (nn.RNN(3, 4, nonlinearity="relu", batch_first=True), "aten.rnn_relu.input")], ids=str)
+def test_recurrent_layers_are_one_operator(layer: nn.Module, operator: str) -> None:
+    layer = layer.double()
+    assert operator in operators(check_capture(layer, (normal(7, 2, 3),)))
+    assert operator in operators(check_capture(layer, (normal(7, 3),)))  # no batch
+
+
+def test_packed_sequences_go_their_usual_way() -> None:
+    layer = nn.GRU(3, 5).double()
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, [4, 2])
+        return m.layer(packed)[0].data
+
+    with contextlib.suppress(NotCapturable):  # as the exporter of this PyTorch sees it
+        check_capture(Of(forward, layer=layer), (normal(4, 2, 3),))
+
+
+def test_functions_of_the_constructor_mean_the_copy() -> None:
+    class Closure(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(40, 30)
+            layer = self.layer
+            self.apply_layer = lambda x: layer(x).relu()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.apply_layer(x)
+
+    graph = capture(Closure(), (torch.randn(2, 40),), fresh=Closure)
+    assert {n["name"] for n in graph.nodes() if n.op == "parameter"} == {"layer.weight", "layer.bias"}
+
+
 # The model and the graph -------------------------------------------------------------------------
 
 
@@ -509,3 +618,26 @@ def test_a_second_capture_means_the_same() -> None:
     assert first.outputs[0] is second.outputs[0]
     expected, _ = eager(model, (X,))
     assert_same(filled(second.structure, evaluate(second.outputs, values_of(model, second, (X,)))), expected, 1e-12)
+
+
+@pytest.mark.parametrize("function", [
+    lambda m, x: (x.clone(), x + 1), lambda m, x: (x.view(-1).clone().view(4, 6), x * 2), lambda m, x: m.weight * 1,
+    lambda m, x: x.unsqueeze(0).sum(0) * 1.0, lambda m, x: x.reshape(4, 1, 6).mean(1),
+], ids=range(5))
+def test_results_that_the_model_makes_are_no_memory_of_its_inputs(function: Callable[..., Any]) -> None:
+    model = Of(function, weight=normal(6))
+    graph = check_capture(model, (X,))
+    for final in (graph, rewrite_with(graph, all_anchors(graph))[0]):
+        assert [memory(n).op for n in final.outputs if memory(n).kind == "leaf"] == []
+
+
+def test_results_that_are_views_of_inputs_stay_views() -> None:
+    graph = check_capture(Of(lambda m, x: (x, x.t(), x[:2].reshape(-1))), (X,))
+    assert {memory(n).op for n in graph.outputs} == {"input"}
+
+
+def test_a_bound_of_nan_is_the_result() -> None:
+    bound = torch.tensor([float("nan"), 0.0, -1.0, 1.0, float("nan"), 0.5])
+    for function in (lambda m, x, b: torch.clamp(x, min=b), lambda m, x, b: torch.clamp(x, max=b),
+                     lambda m, x, b: torch.clamp(x, b, b + 1)):
+        check_capture(Of(function), (X, bound))

@@ -120,10 +120,12 @@ def test_text_is_deterministic(tmp_path):
 
 MISFITS = {
     "batch size": lambda x: torch.rand(2, 3, 8, 8), "shape": lambda x: torch.rand(4, 3, 10, 9),
+    "a subclass": lambda x: x.as_subclass(type("Own", (torch.Tensor,), {})),
+}
+LAYOUTS = {
     "not contiguous": lambda x: x.transpose(2, 3), "channels last": lambda x: x.to(memory_format=torch.channels_last),
     "misaligned": lambda x: torch.rand(x.numel() + 1)[1:].view(x.shape), "expanded": lambda x: x[:1].expand(4, 3, 8, 8),
-    "a subclass": lambda x: x.as_subclass(type("Own", (torch.Tensor,), {})),
-    "negative": lambda x: torch._neg_view(x.neg()),
+    "sliced": lambda x: torch.rand(4, 3, 8, 16)[..., ::2], "negative": lambda x: torch._neg_view(x.neg()),
 }
 
 
@@ -140,6 +142,23 @@ def test_inputs_that_do_not_fit(norm, kind, training):
     with torch.no_grad(), kernels_run(emitted, 1):
         assert_like(new(x), old(x))
     assert_same_state(new, old)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("training", [True, False])
+def test_inputs_of_another_layout_are_copied(norm, kind, training):
+    old, new, x, emitted = norm
+    given = LAYOUTS[kind](x)
+    old.train(training), new.train(training)
+    with torch.no_grad(), kernels_run(emitted, 1):
+        assert_like(new(given), old(given))
+    assert_same_state(new, old)
+    if kind != "negative":
+        ours, theirs = given.detach().clone().requires_grad_(), given.detach().clone().requires_grad_()
+        with kernels_run(emitted, 1):
+            new(LAYOUTS["channels last"](ours)).sum().backward()
+        old(theirs).sum().backward()
+        assert_like(ours.grad, theirs.grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -96,7 +96,8 @@ def test_settings_defaults_and_output() -> None:
     chosen = Settings(output="x_new.py")
     assert chosen.output == Path("x_new.py") and chosen.as_json()["output"] == "x_new.py"
     assert Settings().as_json() == {"target": "auto", "precision": "match", "effort": "normal", "force": False,
-                                    "quiet": False, "json": False, "output": None, "seed": 0, "threads": None}
+                                    "quiet": False, "json": False, "output": None, "seed": 0, "threads": None,
+                                    "baselines": "compile", "tiny": False}
 
 
 def test_output_folder_missing_file_and_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

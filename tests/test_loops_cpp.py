@@ -35,7 +35,7 @@ def build(sources: list[KernelSource], folder, name: str) -> ctypes.CDLL:
     text = snippets({snippet for source in sources for snippet in source.support})
     for source in sources:
         text += "\n" + source.definition
-        signature = source.definition.split("static const char* ")[1].split("{")[0].strip()
+        signature = source.definition.split("static const char* ")[-1].split("{")[0].strip()
         arguments = signature[signature.index("(") :]
         passed = ", ".join(part.split()[-1].lstrip("*") for part in arguments.strip("()").split(","))
         text += f'extern "C" const char* run_{source.name}{arguments} {{ return {source.name}({passed}); }}\n'

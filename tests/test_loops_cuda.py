@@ -12,8 +12,8 @@ import torch
 from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
 
 from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.cuda.loops import generate
-from kernelwright.codegen.cuda.loops_schedule import Schedule
+from kernelwright.codegen.cuda.loops import chosen_schedule, generate
+from kernelwright.codegen.cuda.loops_schedule import Schedule, fits
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.source import KernelSource
@@ -27,7 +27,7 @@ def source_text(sources: list[KernelSource]) -> str:
     text = snippets(names - SCALAR_SNIPPETS.keys()) + scalar_snippets(names & SCALAR_SNIPPETS.keys())
     for source in sources:
         text += "\n" + source.definition
-        signature = source.definition.split("static const char* ")[1].split("{")[0].strip()
+        signature = source.definition.split("static const char* ")[-1].split("{")[0].strip()
         arguments = signature[signature.index("(") :]
         passed = ", ".join(part.split()[-1].lstrip("*") for part in arguments.strip("()").split(","))
         text += f'extern "C" const char* run_{source.name}{arguments} {{ return {source.name}({passed}); }}\n'
@@ -161,7 +161,12 @@ def forced() -> list[tuple[LoopCase, Schedule]]:
             (wide, replace(rows, lanes=4, group=256, unroll=1, keep="registers")),
             (wide, replace(rows, lanes=4, group=64, unroll=2, keep="shared")),
             (wide, replace(rows, lanes=4, group=256, unroll=2, keep="shared")),
+            (wide, replace(rows, lanes=4, group=32, unroll=2, keep="shared", kept_steps=2)),
+            (wide, replace(rows, lanes=4, group=16, unroll=5, keep="shared", kept_steps=4)),
             (wide, replace(rows, lanes=4, group=32, unroll=2, splits=3)),
+            (odd, replace(rows, group=64, unroll=2, keep="shared", kept_steps=2)),
+            (odd, replace(rows, group=32, unroll=3, keep="shared", kept_steps=4)),
+            (make(1, 20000), replace(rows, group=32, threads=32, splits=5000)),
             (odd, replace(rows, group=8, unroll=4)),
             (odd, replace(rows, group=1, unroll=3)),
             (odd, replace(rows, group=512, threads=512, keep="registers")),
@@ -171,6 +176,7 @@ def forced() -> list[tuple[LoopCase, Schedule]]:
             (tall, replace(columns, lanes=1, group=16, threads=512, unroll=3, keep="shared")),
             (tall, replace(columns, lanes=4, group=8, threads=256, unroll=2, splits=4)),
             (tall, replace(columns, group=1, unroll=5)),
+            (tall, replace(columns, lanes=4, group=2, unroll=3)),
         ]
     for kind in ("max", "sum"):
         for case in (
@@ -250,6 +256,46 @@ def test_positions_beyond_32_bits_are_64_bits_wide() -> None:
     assert "unsigned long long p = " in text and "unsigned long long first" in text
 
 
+def test_chosen_schedules() -> None:
+    """Values stay on chip where they fit, and long rows are cut into parts of one size."""
+    kept = chosen_schedule(softmax_of(1000, 65535).kernel)
+    assert kept.keep == "shared" and kept.kept_steps % kept.unroll == 0
+    assert 0 < kept.kept_steps * kept.group * kept.lanes * 4 <= 200 * 1024
+    assert chosen_schedule(softmax_of(1000, 4 * 65536).kernel).keep == ""
+    assert chosen_schedule(softmax_of(10, 65535).kernel).keep == "", "too few rows for a block each"
+    columns = softmax_of(2**18, 128, columns=True).kernel
+    schedule = chosen_schedule(columns)
+    assert schedule.family == "columns" and schedule.keep == "registers" and fits(schedule, columns)
+    parts = [
+        chosen_schedule(
+            kernel_of((), (n,), reductions=[("sum", load(0, 1))], outer_stores=[store(0, (0,), Reduced(0))])
+        ).splits
+        for n in (2**26, 2**28)
+    ]
+    assert parts[1] == 4 * parts[0] == 2**28 // 32768
+
+
+def test_offsets_are_64_bits_wide_only_where_they_must_be() -> None:
+    def text(rows: int, length: int, window: int = 1) -> str:
+        x = load(0, length, 1, 1)
+        made = kernel_of((rows, length - window + 1), (window,), reductions=[("sum", x)],
+                         outer_stores=[store(0, (length, 1, 0), Reduced(0))])
+        return generate(made, "name").definition
+
+    assert "long" not in text(8192, 65536, window=8), "2^32 terms, but 2^29 elements"
+    assert "long" not in text(32768, 65535, window=2)
+    assert "long" in text(32768, 65536, window=2)
+
+
+def test_windows_inside_need_no_guards() -> None:
+    schedule = Schedule("columns", window=True)
+    text = generate(pool("max", 3, 16, padding=1).kernel, "name", schedule).definition
+    assert "if ((unsigned)(i1 * 2 - 1) < 10u && (unsigned)(i2 * 2 - 1) < 14u) {" in text
+    # A window as wide as the axis with its padding is never inside.
+    wide = pool("max", 14, 12, padding=1).kernel
+    assert "} else {" not in generate(wide, "name", schedule).definition
+
+
 def test_misaligned_pointer_is_refused(libraries) -> None:
     case = next(case for case in CASES if case.name == "row_softmax_300_256")
     library, source = libraries[case.name]
@@ -276,8 +322,8 @@ def test_empty_rows_and_empty_outer() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="median"):
         generate(kernel_of((4,), (3,), reductions=[("median", load(0, 3, 1))]), "name")
-    with pytest.raises(ValueError, match="float16"):
-        generate(kernel_of((4,), (), inputs=("float16",), outer_stores=[store(0, (1,), load(0, 1))]), "name")
+    with pytest.raises(ValueError, match="complex64"):
+        generate(kernel_of((4,), (), inputs=("complex64",), outer_stores=[store(0, (1,), load(0, 1))]), "name")
     with pytest.raises(ValueError, match="kw_gamma"):
         scalar_snippets(["kw_gamma"])
 

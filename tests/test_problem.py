@@ -373,7 +373,14 @@ STATEFUL = {
 }
 
 
-@pytest.mark.parametrize("case", STATEFUL)
+@pytest.mark.parametrize("case", ["recurrence", "first inputs", "in place"])
+def test_tensors_carried_from_call_to_call(case: str, write: Write) -> None:
+    forward, constructor, name = STATEFUL[case]
+    found = probe_forward(load_problem(write(model_with(forward, constructor)), device="cpu"))
+    assert found.state_attributes == (name,) and found.cached_attributes == ()
+
+
+@pytest.mark.parametrize("case", ["counter", "list"])
 def test_hidden_state(case: str, write: Write) -> None:
     forward, constructor, name = STATEFUL[case]
     file = write(model_with(forward, constructor))

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from kernelwright.codegen.cpp import region_sum as cpp
+from kernelwright.codegen.cpp.support import snippets as cpp_snippets
 from kernelwright.codegen.cuda import region_sum as cuda
 from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.region_axes import TooFineError, join_axes, split_by_key
 from kernelwright.codegen.regions import plan_stream
@@ -47,6 +49,7 @@ class Compiled:
         self.sources: list[KernelSource] = [
             module.generate(replace(kernel, input_dtype=dtype), f"k{i}_region_sum") for i, kernel in enumerate(kernels)
         ]
+        names = {name for source in self.sources for name in source.support}
         text = "\n".join(source.definition for source in self.sources)
         stream = "" if target == "cpp" else ", nullptr"
         for source in self.sources:
@@ -59,7 +62,7 @@ class Compiled:
         helper = f"template <class A, class B> B* kw_out(const char* (*)(const A*, B*, void*{argument}));\n"
         if target == "cpp":
             path = folder / "kernels.cpp"
-            path.write_text(helper + text)
+            path.write_text(cpp_snippets(names) + helper + text)
             library = path.with_suffix(".so")
             flags = [
                 "-O3",
@@ -77,8 +80,8 @@ class Compiled:
             assert done.returncode == 0, done.stderr[-4000:]
             self.library = ctypes.CDLL(str(library))
         else:
-            names = {name for source in self.sources for name in source.support}
-            self.library = compile_emulated(snippets(names) + helper + text)
+            scalar = scalar_snippets(names & SCALAR_SNIPPETS.keys())
+            self.library = compile_emulated(snippets(names - SCALAR_SNIPPETS.keys()) + scalar + helper + text)
 
     def run(self, number: int, x: torch.Tensor) -> torch.Tensor:
         kernel, source = self.kernels[number], self.sources[number]
@@ -241,6 +244,29 @@ def test_float64_input(target: str, tmp_path: Path) -> None:
         compiled.check(number, torch.randn(kernel.shape, dtype=torch.float64), 1e-15)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_input(dtype: str, target: str, tmp_path: Path) -> None:
+    kernels = [
+        RegionSum((3, 40, 64), (None, taps(40), taps(64)), 0.5, "float64"),  # whole vectors of eight
+        RegionSum((3, 41, 67), (whole(3), taps(41), None), 0.5),  # odd rows, kept columns
+        RegionSum((2, 3, 130, 12), (None, None, taps(130), taps(12))),
+        RegionSum((5, 33, 33), (None, taps(33, 5), taps(33, 5))),
+        RegionSum((8, 9, 3, 3), (None, None, taps(3), taps(3))),
+        RegionSum((2, 1, 700, 260), (None, (((0, 1, 1),), (), ((0, 1, 1),)), taps(700), taps(260))),
+        RegionSum((100003,), (whole(100003),), dtype="float64"),
+        RegionSum((64, 7, 42), (whole(64), None, None)),
+        RegionSum((40, 50), (tuple(((i, i + 1, 1),) for i in range(40)), whole(50))),
+    ]
+    compiled = Compiled(target, kernels, tmp_path, dtype)
+    for number, kernel in enumerate(kernels):
+        # float16 holds no partial sum of these: the products of 100 and the number of terms pass 65504.
+        compiled.check(number, (torch.rand(kernel.shape) * 100).to(compiled.dtype))
+    x = torch.ones(kernels[3].shape, dtype=compiled.dtype)
+    x[1, 2, 3], x[2, 0, 0], x[3, 32, 32] = float("nan"), float("inf"), -0.0
+    compiled.check(3, x)
+
+
 def test_accuracy_of_long_sums(tmp_path: Path) -> None:
     kernels = [
         RegionSum((3000000,), (whole(3000000),), dtype="float64"),
@@ -273,7 +299,7 @@ def test_main_shapes_use_whole_vectors() -> None:
 def test_bad_records_are_refused() -> None:
     with pytest.raises(ValueError, match="leaves an axis"):
         cpp.generate(RegionSum((4, 4), (None, (((0, 5, 1),),))), "bad")
-    with pytest.raises(ValueError, match="bfloat16"):
+    with pytest.raises(ValueError, match="from float32 to bfloat16"):
         cuda.generate(RegionSum((4, 4), (None, whole(4)), dtype="bfloat16"), "bad")
 
 

@@ -523,10 +523,16 @@ static __global__ void __launch_bounds__(256) k0_k2_sum(
   __shared__ double share0_sum0[4][64];
   share0_sum0[t][column] = sum0;
   __syncthreads();
-  sum0 = share0_sum0[0][column];
-  for (int y = 1; y < 4; ++y) {
-    sum0 += share0_sum0[y][column];
+  for (unsigned j = threadIdx.x; j < 64u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 4; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
   }
+  __syncthreads();
+  sum0 = share0_sum0[0][column];
   const double total0 = double(sum0);
 
   if (t == 0) {
@@ -1459,37 +1465,41 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
   for (int v = 0; v < 4; ++v) {
     sum0[v] = 0;
   }
-  for (unsigned k = 0; k < 8; k += 4) {
-    double x0[4];
-    double x1[4][4];
+  double x0[8];
+  double x1[8][4];
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = ((k + u) * 8u + t);
-      const int r0 = p;
-      x0[u] = in0[r0];
-      kw_read4(x1[u], in1 + (i0 + r0 * 128));
-    }
+  for (int u = 0; u < 8; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[r0];
+    kw_read4(x1[u], in1 + (i0 + r0 * 128));
+  }
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
+  for (int u = 0; u < 8; ++u) {
 #pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        const double t2 = x0[u] * x1[u][v];
-        sum0[v] += t2;
-      }
+    for (int v = 0; v < 4; ++v) {
+      const double t2 = x0[u] * x1[u][v];
+      sum0[v] += t2;
     }
   }
   __shared__ double share0_sum0[8][128];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    share0_sum0[t][column * 4u + v] = sum0[v];
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
   }
   __syncthreads();
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    sum0[v] = share0_sum0[0][column * 4u + v];
-    for (int y = 1; y < 8; ++y) {
-      sum0[v] += share0_sum0[y][column * 4u + v];
-    }
+    sum0[v] = share0_sum0[0][v * 32u + column];
   }
   double total0[4];
 #pragma unroll
@@ -1629,37 +1639,41 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
   for (int v = 0; v < 4; ++v) {
     sum0[v] = 0;
   }
-  for (unsigned k = 0; k < 8; k += 4) {
-    double x0[4];
-    double x1[4][4];
+  double x0[8];
+  double x1[8][4];
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = ((k + u) * 8u + t);
-      const int r0 = p;
-      x0[u] = in0[i0 * 64 + r0];
-      kw_read4(x1[u], in1 + (i1 + r0 * 128));
-    }
+  for (int u = 0; u < 8; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[i0 * 64 + r0];
+    kw_read4(x1[u], in1 + (i1 + r0 * 128));
+  }
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
+  for (int u = 0; u < 8; ++u) {
 #pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        const double t2 = x0[u] * x1[u][v];
-        sum0[v] += t2;
-      }
+    for (int v = 0; v < 4; ++v) {
+      const double t2 = x0[u] * x1[u][v];
+      sum0[v] += t2;
     }
   }
   __shared__ double share0_sum0[8][128];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    share0_sum0[t][column * 4u + v] = sum0[v];
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
   }
   __syncthreads();
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    sum0[v] = share0_sum0[0][column * 4u + v];
-    for (int y = 1; y < 8; ++y) {
-      sum0[v] += share0_sum0[y][column * 4u + v];
-    }
+    sum0[v] = share0_sum0[0][v * 32u + column];
   }
   double total0[4];
 #pragma unroll
@@ -1810,37 +1824,41 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
   for (int v = 0; v < 4; ++v) {
     sum0[v] = 0;
   }
-  for (unsigned k = 0; k < 8; k += 4) {
-    double x0[4];
-    double x1[4][4];
+  double x0[8];
+  double x1[8][4];
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = ((k + u) * 8u + t);
-      const int r0 = p;
-      x0[u] = in0[i0 * 64 + r0];
-      kw_read4(x1[u], in1 + (i1 + r0 * 128));
-    }
+  for (int u = 0; u < 8; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[i0 * 64 + r0];
+    kw_read4(x1[u], in1 + (i1 + r0 * 128));
+  }
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
+  for (int u = 0; u < 8; ++u) {
 #pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        const double t2 = x0[u] * x1[u][v];
-        sum0[v] += t2;
-      }
+    for (int v = 0; v < 4; ++v) {
+      const double t2 = x0[u] * x1[u][v];
+      sum0[v] += t2;
     }
   }
   __shared__ double share0_sum0[8][128];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    share0_sum0[t][column * 4u + v] = sum0[v];
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
   }
   __syncthreads();
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    sum0[v] = share0_sum0[0][column * 4u + v];
-    for (int y = 1; y < 8; ++y) {
-      sum0[v] += share0_sum0[y][column * 4u + v];
-    }
+    sum0[v] = share0_sum0[0][v * 32u + column];
   }
   double total0[4];
 #pragma unroll
@@ -2020,6 +2038,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -2041,6 +2060,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -2143,7 +2163,8 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        known = value.numel() <= 64 and value.device.type != "meta"  # larger ones are never written into the kernels
+        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
+        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
         return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
@@ -2245,9 +2266,10 @@ class _KernelwrightBinding:
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
-        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) == 2]
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
 
@@ -2309,8 +2331,8 @@ _kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
 
 
 def _kernelwright_check(values, checks):
-    """Compare tensors one by one with (name, shape, dtype). Raises _KernelwrightMisfit."""
-    for value, (name, shape, dtype) in zip(values, checks):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype, *_) in zip(values, checks):
         if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
             raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
         if value.dtype is not dtype or value.shape != shape:
@@ -2352,10 +2374,11 @@ def _kernelwright_fit(model, facts, inputs):
         binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
-        if len(expected) == 3:
+        if len(expected) > 2:
             values.append(value)
         elif type(value) is not type(expected[1]) or value != expected[1]:
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+    count = len(values)
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
@@ -2364,12 +2387,21 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    for place, order in binding.orders:
+        values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
     if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
             or not all(map(torch.Tensor.is_contiguous, values)):
-        for value, (name, _, _) in zip(values, binding.checks):
-            if not value.is_contiguous() or value.is_neg() or value.data_ptr() & 15 or not value.data_ptr():
-                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes")
+        for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
+            somewhere = bool(value.data_ptr()) or value.numel() == 0
+            if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
+                continue
+            if place >= count or name in facts["returned"] or not somewhere:
+                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes" if len(kind) < 3 else
+                                          f"is not aligned to 16 bytes, with the axes {kind[2]} in memory")
+            # An input of another layout is copied: one pass over it, where the original makes many.
+            values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
+            addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     return binding, values

@@ -314,6 +314,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 128, 128), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -330,6 +331,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 128, 128), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -428,7 +430,8 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        known = value.numel() <= 64 and value.device.type != "meta"  # larger ones are never written into the kernels
+        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
+        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
         return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
@@ -530,9 +533,10 @@ class _KernelwrightBinding:
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
-        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) == 2]
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
 
@@ -594,8 +598,8 @@ _kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
 
 
 def _kernelwright_check(values, checks):
-    """Compare tensors one by one with (name, shape, dtype). Raises _KernelwrightMisfit."""
-    for value, (name, shape, dtype) in zip(values, checks):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype, *_) in zip(values, checks):
         if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
             raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
         if value.dtype is not dtype or value.shape != shape:
@@ -637,10 +641,11 @@ def _kernelwright_fit(model, facts, inputs):
         binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
-        if len(expected) == 3:
+        if len(expected) > 2:
             values.append(value)
         elif type(value) is not type(expected[1]) or value != expected[1]:
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+    count = len(values)
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
@@ -649,12 +654,21 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    for place, order in binding.orders:
+        values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
     if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
             or not all(map(torch.Tensor.is_contiguous, values)):
-        for value, (name, _, _) in zip(values, binding.checks):
-            if not value.is_contiguous() or value.is_neg() or value.data_ptr() & 15 or not value.data_ptr():
-                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes")
+        for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
+            somewhere = bool(value.data_ptr()) or value.numel() == 0
+            if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
+                continue
+            if place >= count or name in facts["returned"] or not somewhere:
+                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes" if len(kind) < 3 else
+                                          f"is not aligned to 16 bytes, with the axes {kind[2]} in memory")
+            # An input of another layout is copied: one pass over it, where the original makes many.
+            values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
+            addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     return binding, values

@@ -294,67 +294,84 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
   return nullptr;
 }
 
-// outer (16, 128), row (64, 9)
+// Part 0: 9 parts of every row.
+// outer (16, 128, 9), row (64,)
 // total0 = sum(mul(in0, in1))
-// out0 = mul(mul(add(total0, mul(in2, 65536)), 1.52588e-05), 0.5)
 static __global__ void __launch_bounds__(256) k0_k1_sum_cast(
-    const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0) {
-  const unsigned t = threadIdx.x % 128u;  // place in the row's group
-  const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
-  const int i0 = o / 128u;
-  const int i1 = o % 128u;
+    const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = blockIdx.x * 32u + column;
+  const int i0 = o / 1152u;
+  const int i1 = o / 9u % 128u;
+  const int i2 = o % 9u;
 
   double sum0 = 0;
-  double x0[5];
-  float x1[5];
+  double x0[8];
+  float x1[8];
 #pragma unroll
-  for (int u = 0; u < 5; ++u) {
-    const unsigned p = u * 128u + t;
-    if (p < 576u) {
-      const int r0 = p / 9u;
-      const int r1 = p % 9u;
-      x0[u] = in0[i0 * 576 + r0 * 9 + r1];
-      x1[u] = in1[i1 * 9 + r0 * 1152 + r1];
-    }
+  for (int u = 0; u < 8; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[i0 * 576 + i2 + r0 * 9];
+    x1[u] = in1[i1 * 9 + i2 + r0 * 1152];
   }
 #pragma unroll
-  for (int u = 0; u < 5; ++u) {
-    const unsigned p = u * 128u + t;
-    if (p < 576u) {
-      const double t2 = x0[u] * double(x1[u]);
-      sum0 += t2;
+  for (int u = 0; u < 8; ++u) {
+    const double t2 = x0[u] * double(x1[u]);
+    sum0 += t2;
+  }
+  __shared__ double share0_sum0[8][32];
+  share0_sum0[t][column] = sum0;
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 32u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
     }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[0][column];
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o) * 1;
+    part_of[0] = sum0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k1_sum_cast(
+    const float* __restrict__ in2, float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o / 128u;
+  const int i1 = o % 128u;
+  double sum0 = 0;
+  for (unsigned s = t; s < 9u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 9 + s) * 1;
+    sum0 += part[0];
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
     sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
   }
-  __shared__ double share0_sum0[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_sum0[threadIdx.x / 32u] = sum0;
-  }
-  __syncthreads();
-  sum0 = share0_sum0[threadIdx.x / 128u * 4u + threadIdx.x % 4u];
-#pragma unroll
-  for (int d = 2; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-  }
   const double total0 = double(sum0);
 
   if (t == 0) {
-    float b3;
-    b3 = in2[i1];
-    const double t4 = double(b3) * 65536.0;
-    const double t5 = total0 + t4;
-    const double t6 = t5 * 1.52587890625e-05;
-    const double t7 = t6 * 0.5;
-    out0[i0 * 128 + i1] = (float)(t7);
+    float b0;
+    b0 = in2[i1];
+    const double t1 = double(b0) * 65536.0;
+    const double t2 = total0 + t1;
+    const double t3 = t2 * 1.52587890625e-05;
+    const double t4 = t3 * 0.5;
+    out0[i0 * 128 + i1] = (float)(t4);
   }
 }
 
 static const char* k1_sum_cast(const double* in0, const float* in1, const float* in2, float* out0, void* workspace, cudaStream_t stream) {
-  (void)workspace;
-  KW_LAUNCH("k1_sum_cast", k0_k1_sum_cast, 1024, 256, 0, stream, in0, in1, in2, out0);
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  KW_LAUNCH("k1_sum_cast", k0_k1_sum_cast, 576, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k1_sum_cast", k1_k1_sum_cast, 256, 256, 0, stream, in2, out0, partial0);
   return nullptr;
 }
 
@@ -366,7 +383,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* workspace = static_cast<char*>(tensors[4]);
     auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
     if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
@@ -378,7 +395,7 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
     auto* workspace = static_cast<char*>(tensors[4]);
     auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
     if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -387,7 +404,7 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
 def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_transpose_bias):
     """The program of training mode: 2 kernels, 0 torch calls."""
     cast_k1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    workspace = torch.empty(221184, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
                          cast_k1, workspace)
     return (cast_k1,)
@@ -396,7 +413,7 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
 def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias):
     """The program of inference mode: 2 kernels, 0 torch calls."""
     cast_k1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    workspace = torch.empty(221184, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
                          cast_k1, workspace)
     return (cast_k1,)
@@ -421,6 +438,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 128, 128), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -437,6 +455,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 128, 128), torch.float32),),
     "nested": None,
+    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -535,7 +554,8 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        known = value.numel() <= 64 and value.device.type != "meta"  # larger ones are never written into the kernels
+        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
+        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
         return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
@@ -637,9 +657,10 @@ class _KernelwrightBinding:
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
-        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) == 2]
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
 
@@ -701,8 +722,8 @@ _kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
 
 
 def _kernelwright_check(values, checks):
-    """Compare tensors one by one with (name, shape, dtype). Raises _KernelwrightMisfit."""
-    for value, (name, shape, dtype) in zip(values, checks):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype, *_) in zip(values, checks):
         if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
             raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
         if value.dtype is not dtype or value.shape != shape:
@@ -744,10 +765,11 @@ def _kernelwright_fit(model, facts, inputs):
         binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
-        if len(expected) == 3:
+        if len(expected) > 2:
             values.append(value)
         elif type(value) is not type(expected[1]) or value != expected[1]:
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+    count = len(values)
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
@@ -756,12 +778,21 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    for place, order in binding.orders:
+        values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
     if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
             or not all(map(torch.Tensor.is_contiguous, values)):
-        for value, (name, _, _) in zip(values, binding.checks):
-            if not value.is_contiguous() or value.is_neg() or value.data_ptr() & 15 or not value.data_ptr():
-                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes")
+        for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
+            somewhere = bool(value.data_ptr()) or value.numel() == 0
+            if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
+                continue
+            if place >= count or name in facts["returned"] or not somewhere:
+                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes" if len(kind) < 3 else
+                                          f"is not aligned to 16 bytes, with the axes {kind[2]} in memory")
+            # An input of another layout is copied: one pass over it, where the original makes many.
+            values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
+            addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     return binding, values

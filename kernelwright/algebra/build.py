@@ -7,7 +7,21 @@ from math import prod
 from kernelwright.ir.node import Node, constant, make
 
 SUMS = ("sum", "mean")
+NARROW = ("float16", "bfloat16")
 REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
+
+
+def in_one_piece(x: Node) -> bool:
+    """Whether sums of x are left as they are: of 16-bit values, and of integers, whose products with a float would
+    be floats."""
+    return narrow(x) or not x.dtype.startswith(("float", "complex"))
+
+
+def narrow(x: Node) -> bool:
+    """Whether x has 16-bit floating elements. A sum of them that meets another operator before the last one loses
+    digits that PyTorch's single sum keeps, and float16 overflows at 65504: rules that leave such a sum in between
+    do not apply."""
+    return x.dtype in NARROW
 
 
 def reduce(op: str, x: Node, axes: tuple[int, ...], **attributes) -> Node:

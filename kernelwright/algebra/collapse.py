@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelwright.algebra.build import SUMS, reduce, reshape
+from kernelwright.algebra.build import NARROW, SUMS, narrow, reduce, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.kernels import Progression
 
 Classes = tuple[tuple[Progression, ...], ...]
-_FLOATS = ("float32", "float64")
+_FLOATS = ("float32", "float64", *NARROW)
 _MOST_TAPS = 32
 _MOST_TAP_OPERATIONS = 1 << 24
 
@@ -132,13 +132,13 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     lead: list[Classes | None] = [None, None, None]
     if 1 in axes:
         lead[out_axis] = _everything(weight.shape[out_axis])
-    dtype = x.dtype if kept else "float64"
+    dtype = "float64" if not kept else "float32" if narrow(x) else x.dtype
     sums = _region_sum(x, tuple(x_classes), dtype)
     if 0 in axes and not batch_now:
         sums = reduce("sum", wide(sums), (0,))
     taps = _region_sum(weight, (*lead, *w_classes), dtype)
     if kept:
-        terms = _convolve(node, sums, taps, out_axis, in_axis, spatial, kept)
+        terms = _convolve(node, cast(sums, dtype), cast(taps, dtype), out_axis, in_axis, spatial, kept)
     else:
         terms = _contract(node, wide(sums), wide(taps), out_axis, in_axis)
     if 1 in axes and groups > 1:
@@ -146,7 +146,8 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     if len(node.inputs) < 3:
         return terms
     count = prod(node.shape[a] for a in axes if a != 1)
-    bias = reduce("sum", node.inputs[2], (0,)) if 1 in axes else node.inputs[2]
+    bias = cast(node.inputs[2], dtype) if narrow(node) else node.inputs[2]
+    bias = reduce("sum", bias, (0,)) if 1 in axes else bias
     bias = reshape(bias if kept else wide(bias), (1, bias.size, *(1,) * rank))
     return make("add", terms, make("mul", bias, constant(float(count))) if count != 1 else bias)
 
@@ -190,12 +191,14 @@ def _convolve(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int, s
       condition="convolution or transposed convolution; any axes of its output but only the channels alone",
       exactness=Exactness.FINITE)
 def of_convolution(node: Node, context: Context) -> Node | None:
-    y = node.inputs[0]
+    y = _below_widening(node.inputs[0])
     if y.op != "convolution" or not node["keepdim"] or 0 in y.shape or y.dtype not in _FLOATS:
         return None
     if not context.may_collapse(y):
         return None
     axes = node["axes"]
+    if axes == (1,) and narrow(y):
+        return None  # the sums of weights would be rounded to 16 bits, or all of x converted
     if axes == (1,):
         weight, out_axis, _ = _split_weight(y)
         lead = [None] * weight.rank
@@ -214,6 +217,11 @@ def of_convolution(node: Node, context: Context) -> Node | None:
     return cast(result, node.dtype) if result.shape == node.shape else None
 
 
+def _below_widening(x: Node) -> Node:
+    """The 16-bit value below a conversion to a wider type: what it rounded is not computed at all."""
+    return x.inputs[0] if x.op == "cast" and narrow(x.inputs[0]) and not narrow(x) else x
+
+
 def _summed_weight_shape(y: Node) -> tuple[int, ...]:
     weight = y.inputs[1]
     return (weight.shape[0], 1, *weight.shape[2:]) if y["transposed"] else (y["groups"], *weight.shape[1:])
@@ -223,7 +231,7 @@ def _summed_weight_shape(y: Node) -> tuple[int, ...]:
       law="sum_o (x W^T + b)_o = x . sum_o W_o + sum b;  sum_n (x_n W^T + b) = (sum_n x_n) W^T + N b",
       condition="any axes of the output", exactness=Exactness.FINITE)
 def of_linear(node: Node, context: Context) -> Node | None:
-    y = node.inputs[0]
+    y = _below_widening(node.inputs[0])
     if y.op != "linear" or not node["keepdim"] or not context.may_collapse(y):
         return None
     x, weight = y.inputs[:2]
@@ -248,10 +256,10 @@ def of_linear(node: Node, context: Context) -> Node | None:
 
 
 @rule("sum of a matrix product", *SUMS, law="sum_i (A B)_ij = (sum_i A_i) B;  sum_j (A B)_ij = A (sum_j B_j)",
-      condition="rows or columns of the product, not its batch axes", exactness=Exactness.FINITE)
+      condition="rows or columns of the product, not its batch axes; not of 16-bit values", exactness=Exactness.FINITE)
 def of_matmul(node: Node, context: Context) -> Node | None:
     y = node.inputs[0]
-    if y.op != "matmul" or not node["keepdim"] or y.rank < 2:
+    if y.op != "matmul" or not node["keepdim"] or y.rank < 2 or narrow(y):
         return None
     left, right = y.inputs
     if left.rank < 2 or right.rank < 2 or not set(node["axes"]) <= {y.rank - 2, y.rank - 1}:

@@ -11,12 +11,13 @@ from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.rule import Application, Context, Rule
-from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.algebra.scans import SCAN_RULES
+from kernelwright.ir.graph import BufferUpdate, Graph, copied, memory
 from kernelwright.ir.node import Node, made_for, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION)
+RULES: tuple[Rule, ...] = (*IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION, *SCAN_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
@@ -93,7 +94,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             results.setdefault(built, built)
         return results[node]
 
-    outputs = tuple(simplify(n, context) for n in graph.outputs)
+    outputs = tuple(_fresh(simplify(n, context), n) for n in graph.outputs)
     values = {e.name: simplify(e.value, context) for e in graph.effects if e.owner is None}
     alive = set(walk((*outputs, *values.values())))
     owners: dict[str, Node] = {}
@@ -110,3 +111,9 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             alive.update(walk([values[effect.name]]))
     effects = tuple(BufferUpdate(e.name, values[e.name], owners.get(e.name)) for e in graph.effects)
     return replace(graph, outputs=outputs, effects=effects), tuple(applications)
+
+
+def _fresh(result: Node, before: Node) -> Node:
+    """The result, in memory of its own where a rule left nothing of the operator that made such."""
+    own = memory(before).kind != "leaf" and memory(result).kind == "leaf"
+    return copied(result) if own else result

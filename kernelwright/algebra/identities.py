@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelwright.algebra.build import REDUCTIONS, SUMS, align, reduce, reduce_broadcast, reshape
+from kernelwright.algebra.build import REDUCTIONS, SUMS, align, in_one_piece, narrow, reduce, reduce_broadcast, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
@@ -37,7 +37,7 @@ def pool_to_mean(node: Node, context: Context) -> Node | None:
 def unit_axis(node: Node, context: Context) -> Node | None:
     x, axes = node.inputs[0], node["axes"]
     left = tuple(a for a in axes if x.shape[a] != 1)
-    if left == axes or not node["keepdim"]:
+    if left == axes or not node["keepdim"] or node.dtype != x.dtype:  # the sum of truth values is a number
         return None
     return reduce(node.op, x, left)
 
@@ -52,7 +52,7 @@ def nested(node: Node, context: Context) -> Node | None:
     axes = tuple(sorted({*node["axes"], *x["axes"]}))
     if x.op == node.op:
         return reduce(node.op, x.inputs[0], axes)
-    if {x.op, node.op} == set(SUMS) and not set(node["axes"]) & set(x["axes"]):
+    if {x.op, node.op} == set(SUMS) and not in_one_piece(node) and not set(node["axes"]) & set(x["axes"]):
         count = prod(x.inputs[0].shape[a] for a in (node if node.op == "mean" else x)["axes"])
         return make("mul", reduce("sum", x.inputs[0], axes), constant(1.0 / count))
     return None
@@ -124,7 +124,7 @@ def through_permute(node: Node, context: Context) -> Node | None:
       condition="x is expanded along the reduced axes", exactness=Exactness.ROUNDING)
 def through_expand(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op != "expand" or not node["keepdim"]:
+    if x.op != "expand" or not node["keepdim"] or not (narrow(node) or not in_one_piece(node)):
         return None
     source = align(x.inputs[0], x.rank)
     if not any(source.shape[a] != x.shape[a] for a in node["axes"]):
@@ -134,10 +134,10 @@ def through_expand(node: Node, context: Context) -> Node | None:
 
 
 @rule("constant factor out of a sum", *SUMS, law="sum(c x) = c sum(x)",
-      condition="c does not vary along the reduced axes", exactness=Exactness.REASSOCIATES)
+      condition="c does not vary along the reduced axes; not of 16-bit values", exactness=Exactness.REASSOCIATES)
 def through_factor(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in ("mul", "div", "neg") or not node["keepdim"]:
+    if x.op not in ("mul", "div", "neg") or not node["keepdim"] or in_one_piece(node):
         return None
     if x.op == "neg":
         return make("neg", reduce(node.op, x.inputs[0], node["axes"]))
@@ -163,17 +163,18 @@ def reaches_anchor(node: Node, context: Context) -> bool:
         if current.kind == "linear":
             if context.may_collapse(current):
                 return True
-        elif current.op in ("add", "sub", "mul", "div", "neg", "reshape", "permute", "batch_norm_inference",
+        elif current.op in ("add", "sub", "mul", "div", "neg", "cast", "reshape", "permute", "batch_norm_inference",
                             "batch_norm_training"):
             stack += [i for i in current.inputs if i.kind != "leaf"]
     return False
 
 
 @rule("sum of a sum of terms", *SUMS, law="sum(a + b) = sum(a) + sum(b)",
-      condition="one term does not vary along the reduced axes, or collapses", exactness=Exactness.REASSOCIATES)
+      condition="one term does not vary along the reduced axes, or collapses; not of 16-bit values",
+      exactness=Exactness.REASSOCIATES)
 def through_terms(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in ("add", "sub") or not node["keepdim"]:
+    if x.op not in ("add", "sub") or not node["keepdim"] or in_one_piece(node):
         return None
     axes, sizes = node["axes"], dict(enumerate(x.shape))
     terms = [align(i, x.rank) for i in x.inputs]

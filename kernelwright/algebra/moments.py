@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelwright.algebra.build import align, per_channel, reduce
+from kernelwright.algebra.build import align, narrow, per_channel, reduce
 from kernelwright.algebra.collapse import cast, wide
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
 
 @rule("biased variance", "var", law="var with correction c = var with correction 0 times n / (n - c)",
-      condition="n > c > 0", exactness=Exactness.ROUNDING)
+      condition="n > c > 0; not of 16-bit values", exactness=Exactness.ROUNDING)
 def biased(node: Node, context: Context) -> Node | None:
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
-    if node["correction"] == 0 or count <= node["correction"] or not node["keepdim"]:
+    if node["correction"] == 0 or count <= node["correction"] or not node["keepdim"] or narrow(node):
         return None
     result = reduce("var", node.inputs[0], node["axes"], correction=0)
     return make("mul", result, constant(count / (count - node["correction"])))
@@ -30,10 +30,10 @@ def _flat(term: Node, axes: tuple[int, ...]) -> bool:
 
 
 @rule("variance of an affine map", "var", law="var(a x + b) = a^2 var(x)",
-      condition="a and b do not vary along the reduced axes", exactness=Exactness.ROUNDING)
+      condition="a and b do not vary along the reduced axes; not of 16-bit values", exactness=Exactness.ROUNDING)
 def of_affine(node: Node, context: Context) -> Node | None:
     x, axes = node.inputs[0], node["axes"]
-    if not node["keepdim"] or x.op not in ("add", "sub", "mul", "div", "neg"):
+    if not node["keepdim"] or x.op not in ("add", "sub", "mul", "div", "neg") or narrow(node):
         return None
     if x.op == "neg":
         return reduce("var", x.inputs[0], axes, correction=node["correction"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.algebra.build import SUMS, per_channel, reduce
+from kernelwright.algebra.build import SUMS, narrow, per_channel, reduce
 from kernelwright.algebra.identities import reaches_anchor
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
@@ -27,10 +27,12 @@ def batch_norm_affine(node: Node) -> Node:
 
 
 @rule("sum of a batch norm", *SUMS, law="sum_p ((y - m) r g + b) = ((sum_p y) - P m) r g + P b",
-      condition="the channels stay apart; a linear operator below may be collapsed", exactness=Exactness.REASSOCIATES)
+      condition="the channels stay apart; a linear operator below may be collapsed; not of 16-bit values",
+      exactness=Exactness.REASSOCIATES)
 def of_batch_norm(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in ("batch_norm_training", "batch_norm_inference") or 1 in node["axes"] or not node["keepdim"]:
+    if x.op not in ("batch_norm_training", "batch_norm_inference") or 1 in node["axes"] or not node["keepdim"] \
+            or narrow(node):
         return None
     if not reaches_anchor(x.inputs[0], context):
         return None

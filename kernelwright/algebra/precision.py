@@ -3,28 +3,31 @@
 What is left of a collapsed operator has few elements, and what follows often subtracts two of them
 (a batch norm's mean, for one). PyTorch's own result averages many rounded values, so rounding each sum to
 float32 at once would be less accurate than the original.
+
+Sums of 16-bit values are taken in float32, as PyTorch takes them; where a linear operator may collapse below, what
+lies between is converted as well, so that only the result is rounded.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelwright.algebra.build import SUMS, narrow
 from kernelwright.algebra.collapse import cast
+from kernelwright.algebra.identities import reaches_anchor
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node, make, rebuild, walk
-from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.ir.scalar import FUNCTIONS, JUMPS
 
 _MOST_ELEMENTS = 1 << 20
-# A jump turns a rounding into a whole step: these see what PyTorch's see.
-_JUMPS = ("floor", "ceil", "round", "trunc", "sign", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 def _rounded(node: Node) -> bool:
     return node.op == "cast" and node.dtype == "float32" and node.inputs[0].dtype == "float64"
 
 
-@rule("round late", *(name for name in FUNCTIONS if name not in _JUMPS), "sum", "mean", "amax", "amin", "logsumexp",
+@rule("round late", *(name for name in FUNCTIONS if name not in JUMPS), "sum", "mean", "amax", "amin", "logsumexp",
       "reshape", "permute",
       law="f(round(x)) = round(f(x)) up to the rounding of x", condition="x is small, and f does not make it larger",
       exactness=Exactness.ROUNDING)
@@ -37,6 +40,27 @@ def round_late(node: Node, context: Context) -> Node | None:
     inputs = (i.inputs[0] if i in rounded else i for i in node.inputs)
     result = make(node.op, *inputs, origin=node.origin, **dict(node.attributes))
     return cast(result, "float32") if result.dtype == "float64" else None
+
+
+@rule("sum in float32", *SUMS, law="sum(x) = round(sum(wide(x)))",
+      condition="of 16-bit values, with a linear operator below that may be collapsed", exactness=Exactness.ROUNDING)
+def sum_wide(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    if not narrow(node) or not node["keepdim"] or not reaches_anchor(x, context):
+        return None
+    return cast(make(node.op, cast(x, "float32"), **dict(node.attributes)), node.dtype)
+
+
+@rule("convert the terms", "cast", law="wide(a + b) = wide(a) + wide(b) up to the rounding of the left side",
+      condition="linear in its terms, from 16 bits, with a linear operator below that may be collapsed",
+      exactness=Exactness.ROUNDING)
+def convert_terms(node: Node, context: Context) -> Node | None:
+    x = node.inputs[0]
+    linear = ("add", "sub", "mul", "div", "neg", "reshape", "permute", "batch_norm_inference", "batch_norm_training")
+    if not narrow(x) or node.dtype != "float32" or x.op not in linear or not reaches_anchor(x, context):
+        return None
+    inputs = (cast(i, "float32") if narrow(i) else i for i in x.inputs)
+    return make(x.op, *inputs, origin=x.origin, **dict(x.attributes))
 
 
 def exact_convolutions(graph: Graph) -> Graph:
@@ -55,4 +79,4 @@ def exact_convolutions(graph: Graph) -> Graph:
     return replace(graph, outputs=tuple(results[o] for o in graph.outputs), effects=effects)
 
 
-PRECISION: tuple[Rule, ...] = (round_late,)
+PRECISION: tuple[Rule, ...] = (round_late, sum_wide, convert_terms)

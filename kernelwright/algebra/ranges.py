@@ -39,7 +39,7 @@ def value_range(node: Node, depth: int = 12) -> Range:
         other = value_range(node.inputs[1], depth - 1)
         # inf - inf says nothing.
         return (-inf if isnan(low + other[0]) else low + other[0]), (inf if isnan(high + other[1]) else high + other[1])
-    return FUNCTIONS[node.op].range
+    return FUNCTIONS[node.op].range if node.op in FUNCTIONS else (-inf, inf)
 
 
 @rule("clamp that never acts", "relu", "clamp_min", "clamp_max", "abs",

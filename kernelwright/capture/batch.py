@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.algebra.identities import axis_groups
+from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 
@@ -16,7 +17,7 @@ def batch_independent(graph: Graph) -> bool:
     tensors = [i for i in graph.inputs if i is not None]
     if not tensors or tensors[0].rank == 0 or graph.effects:
         return False
-    size = tensors[0].shape[0]
+    size = logical_shape(tensors[0])[0]
     axes: dict[Node, int | None] = {}
     try:
         for node in graph.nodes():
@@ -29,9 +30,9 @@ def batch_independent(graph: Graph) -> bool:
 def _axis(node: Node, axes: dict[Node, int | None], size: int) -> int | None:
     """The axis of a node along which batch entries lie; None where it doesn't depend on them."""
     if node.op == "input":
-        if node.rank == 0 or node.shape[0] != size:
+        if node.rank == 0 or logical_shape(node)[0] != size:
             raise _Mixed
-        return 0
+        return node.get("order", (0,)).index(0)
     batched = [(i, axes[i]) for i in node.inputs if axes[i] is not None]
     if not batched:
         if node.get("serial", -1) >= 0:
@@ -85,6 +86,8 @@ def _through_view(node: Node, x: Node, axis: int, axes: dict[Node, int | None]) 
     if node.op == "expand":
         return axis + node.rank - x.rank
     if node.op == "slice" and node["axis"] != axis:
+        return axis
+    if node.op == "flip" and axis not in node["axes"]:
         return axis
     if node.op == "concatenate" and node["axis"] != axis and all(axes[i] == axis for i in node.inputs):
         return axis

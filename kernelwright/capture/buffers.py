@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.graph import BufferUpdate, Graph, copied, memory
 from kernelwright.ir.node import Node, make, rebuild, walk
 
 
@@ -46,10 +46,5 @@ def _sole_owners(graph: Graph) -> set[Node]:
 
 def _apart(node: Node, changed: Iterable[str]) -> Node:
     """The node, or a copy where it is the memory of a buffer that changes."""
-    below = node
-    while below.kind == "view":
-        below = below.inputs[0]
-    if below.op != "buffer" or below["name"] not in changed:
-        return node
-    return make("opaque", node, origin=node.origin, target="aten.clone.default", template=(("input", 0),), keywords=(),
-                shape=node.shape, dtype=node.dtype, types=None, serial=-1)
+    below = memory(node)
+    return copied(node) if below.op == "buffer" and below["name"] in changed else node

@@ -163,7 +163,9 @@ def _relu6(a: Arguments) -> Node:
 def _clamp(a: Arguments) -> Node:
     x = _float_only(a["self"])
     for name, bound in (("clamp_min", a.get("min")), ("clamp_max", a.get("max"))):
-        if bound is not None:
+        if isinstance(bound, Node):  # a NaN among the bounds is the result
+            x = make({"clamp_min": "maximum", "clamp_max": "minimum"}[name], x, bound)
+        elif bound is not None:
             x = make(name, x, as_node(bound))
     return x
 
@@ -171,7 +173,7 @@ def _clamp(a: Arguments) -> Node:
 @converts("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
 def _where(a: Arguments) -> Node:
     condition, left, right = a["condition"], as_node(a["self"]), as_node(a["other"])
-    if condition.dtype != "bool" or not any(n.dtype.startswith("float") for n in (left, right)):
+    if condition.dtype != "bool" or not any(n.dtype.startswith(("float", "bfloat")) for n in (left, right)):
         raise NotConvertible("where of these types")
     return make("where", condition, left, right)
 
@@ -197,14 +199,6 @@ def _reduce(a: Arguments) -> Node:
 def _extremum(a: Arguments) -> Node:
     x = _float_only(a["self"])
     return make("a" + a["operator"].split(".")[0], x, axes=tuple(range(x.rank)), keepdim=False)
-
-
-@converts("max.dim", "min.dim")
-def _extremum_axis(a: Arguments) -> Any:
-    x = _float_only(a["self"])
-    if a["results_used"] != {0}:
-        raise NotConvertible("the indices are used")
-    return make("a" + a["operator"].split(".")[0], x, axes=(_axis(a["dim"], x.rank),), keepdim=a["keepdim"]), None
 
 
 @converts("var.correction", "std.correction", "var.dim", "std.dim", "var.default", "std.default")
@@ -479,7 +473,7 @@ def _identity(a: Arguments) -> Node:
     return next(iter(a.values()))
 
 
-@converts("dropout.default", "feature_dropout.default", "alpha_dropout.default")
+@converts("dropout.default", "feature_dropout.default", "alpha_dropout.default", "feature_alpha_dropout.default")
 def _dropout(a: Arguments) -> Node:
     if a["train"] and a["p"] != 0:
         raise NotConvertible("live dropout draws from torch's random stream")

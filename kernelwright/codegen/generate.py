@@ -6,17 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from kernelwright.codegen.cpp import extrema as cpp_extrema
 from kernelwright.codegen.cpp import loops as cpp_loops
 from kernelwright.codegen.cpp import region_sum as cpp_region_sum
+from kernelwright.codegen.cpp import scans as cpp_scans
 from kernelwright.codegen.cpp import spectral as cpp_spectral
 from kernelwright.codegen.cpp import support as cpp_support
+from kernelwright.codegen.cuda import extrema as cuda_extrema
 from kernelwright.codegen.cuda import loops as cuda_loops
 from kernelwright.codegen.cuda import math as cuda_math
 from kernelwright.codegen.cuda import region_sum as cuda_region_sum
+from kernelwright.codegen.cuda import scans as cuda_scans
 from kernelwright.codegen.cuda import spectral as cuda_spectral
 from kernelwright.codegen.cuda import support as cuda_support
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum, SpectralEnergy
+from kernelwright.plan.kernels import Extremum, Kernel, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.records import KernelStep, Plan
 
 TARGETS = ("cpp", "cuda")
@@ -31,6 +35,8 @@ class Generator(Protocol):
 _SKELETONS: dict[tuple[str, type], Generator] = {
     ("cpp", LoopKernel): cpp_loops.generate, ("cuda", LoopKernel): cuda_loops.generate,
     ("cpp", RegionSum): cpp_region_sum.generate, ("cuda", RegionSum): cuda_region_sum.generate,
+    ("cpp", Extremum): cpp_extrema.generate, ("cuda", Extremum): cuda_extrema.generate,
+    ("cpp", Scan): cpp_scans.generate, ("cuda", Scan): cuda_scans.generate,
     ("cpp", SpectralEnergy): cpp_spectral.generate, ("cuda", SpectralEnergy): cuda_spectral.generate,
 }
 

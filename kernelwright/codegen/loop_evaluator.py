@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernelwright.ir.scalar import FUNCTIONS
-from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
+from kernelwright.ir.scalar import KERNEL_FUNCTIONS
+from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction
 
 
@@ -20,6 +20,7 @@ def evaluate(
     inputs: Sequence[torch.Tensor],
     output_sizes: Sequence[int] | None = None,
     dtype: torch.dtype = torch.float64,
+    rounding: bool = True,
 ) -> list[torch.Tensor]:
     """The kernel's outputs as flat tensors, computed in ``dtype``.
 
@@ -27,6 +28,7 @@ def evaluate(
     output_sizes: element counts of the outputs; by default just past the largest index stored.
     Elements that no store writes are 0. Outputs that the kernel holds in a floating dtype come
     back in ``dtype``, others in their own.
+    rounding: whether the functions that round to a narrower type do so.
     Raises IndexError where a load or store leaves its buffer.
     """
     sizes = kernel.outer + kernel.row
@@ -47,7 +49,8 @@ def evaluate(
     def value(expression: Expression) -> torch.Tensor:
         for node in walk(expression):
             if node not in memo:
-                memo[node] = _node(node, sizes, flat, reduced, memo, dtype)
+                exact = not rounding and isinstance(node, Apply) and node.function.startswith("round_")
+                memo[node] = memo[node.arguments[0]] if exact else _node(node, sizes, flat, reduced, memo, dtype)
         return memo[expression]
 
     for reduction in kernel.reductions:
@@ -92,10 +95,11 @@ def _stores(kernel: LoopKernel) -> Iterator[tuple]:
 def _node(node, sizes, inputs, reduced, memo, dtype) -> torch.Tensor:
     match node:
         case Constant(value=number):
-            return torch.full((1,) * len(sizes), number, dtype=dtype)
+            return torch.full((1,) * len(sizes), number, dtype=torch.int64 if isinstance(number, int) else dtype)
         case Reduced(reduction=number, component=component):
             return reduced[number][component]
         case Load(buffer=buffer, index=index, guards=guards, otherwise=otherwise):
+            kind = torch.int64 if node.whole else dtype
             place = positions(index, sizes)
             legal = torch.ones_like(place, dtype=torch.bool)
             for guard in guards:
@@ -106,12 +110,12 @@ def _node(node, sizes, inputs, reduced, memo, dtype) -> torch.Tensor:
             if outside.any():
                 raise IndexError(f"a load leaves input {buffer} of {inputs[buffer].numel()} elements")
             if not legal.any():
-                return torch.full_like(place, otherwise, dtype=dtype)
-            loaded = inputs[buffer][torch.where(legal, place, torch.zeros_like(place))].to(dtype)
-            return torch.where(legal, loaded, torch.full((), otherwise, dtype=dtype))
+                return torch.full_like(place, otherwise, dtype=kind)
+            loaded = inputs[buffer][torch.where(legal, place, torch.zeros_like(place))].to(kind)
+            return torch.where(legal, loaded, torch.full((), otherwise, dtype=kind))
         case Apply(function=function, arguments=arguments):
             values = torch.broadcast_tensors(*(memo[argument] for argument in arguments))
-            return FUNCTIONS[function].reference(*values).to(dtype)
+            return KERNEL_FUNCTIONS[function].reference(*values).to(torch.int64 if is_whole(node) else dtype)
     raise TypeError(f"not an expression: {node!r}")
 
 

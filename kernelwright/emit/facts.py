@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.emit.runtime import FORMS, IMPORTS
+from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.plan.records import Plan
 
@@ -63,12 +64,36 @@ def plan_tensors(plan: Plan) -> dict[str, Node]:
     return given
 
 
+def _kind(leaf: Node) -> str:
+    """Shape and dtype of a tensor, and the order of its axes in memory where it is not the usual one."""
+    text = f"{literal(logical_shape(leaf))}, torch.{leaf.dtype}"
+    return text if leaf.get("order") is None else f"{text}, {literal(leaf['order'])}"
+
+
+def _returned(plan: Plan) -> tuple[str, ...]:
+    """Names of inputs that reach a result through views, or through operators that may be views, alone."""
+    found: dict[str, None] = {}
+    seen: set[Node] = set()
+    stack = list(plan.results)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "input":
+            found[node["name"]] = None
+        elif node.kind in ("view", "opaque") and node.op not in ("concatenate", "cast"):
+            stack += node.inputs
+    return tuple(sorted(found))
+
+
 def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> list[tuple[str, str]]:
     """The entries of a plan's table of facts, as (key, text).
 
-    inputs: (name, shape, dtype) of a tensor, (name, value) of anything else. nested: None, or the arguments'
-    structure with numbers for the inputs. tensors: the model's tensors that the kernels use. updated: buffers
-    that a forward changes. random: whether it draws random numbers.
+    inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
+    usual one), (name, value) of anything else. nested: None, or the arguments' structure with numbers for the
+    inputs. returned: inputs with which a result may share its memory. tensors: the model's tensors that the
+    kernels use. updated: buffers that a forward changes. random: whether it draws random numbers.
     """
     flat, structure = pytree.tree_flatten(tuple(inputs))
     entries = []
@@ -76,15 +101,16 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
         if node is None:
             entries.append(f'("argument {position}", {literal(value)})')
         else:
-            entries.append(f'("{node["name"]}", {literal(node.shape)}, torch.{node.dtype})')
+            entries.append(f'("{node["name"]}", {_kind(node)})')
     nested = None
     if any(isinstance(i, (list, tuple, dict)) for i in inputs):
         nested = pytree.tree_unflatten(list(range(len(flat))), structure)
-    rows = [f'        "{n}": ({literal(leaf.shape)}, torch.{leaf.dtype}),' for n, leaf in plan_tensors(plan).items()]
+    rows = [f'        "{n}": ({_kind(leaf)}),' for n, leaf in plan_tensors(plan).items()]
     other = tuple(p for p, m in model.named_modules() if m.training != model.training)
     drawn = any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
     return [("training", repr(model.training)), ("other_mode", literal(other)),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
-            ("nested", literal(nested)), ("tensors", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
+            ("nested", literal(nested)), ("returned", literal(_returned(plan))),
+            ("tensors", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
             ("structure", literal(plan.graph.structure)), ("random", repr(drawn)), ("run", f"_kernelwright_{mode}")]

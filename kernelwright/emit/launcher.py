@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kernelwright.codegen.cpp.expressions import TYPES
+from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep
 
 _ALIGNMENT = 256
 _LOCAL_BYTES = 32768  # a smaller workspace lives on the stack of a CPU launcher
-C_TYPES = {"float32": "float", "float64": "double", "bool": "bool", "int64": "long long", "int32": "int"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
                   outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, cuda: bool) -> Launcher:
     """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run."""
     produced: dict[Node, KernelStep] = {n: s for s in steps for n in s.outputs}
+    types = C_TYPES if cuda else TYPES
     arguments: list[Node | str] = []
+    updated: dict[str, str] = {}
     allocated: list[Node] = []
     inner: dict[Node, int] = {}
     size = 0
@@ -54,6 +57,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         for number, node in enumerate(step.outputs):
             if number in buffers:
                 arguments.append(buffers[number])
+                updated[buffers[number]] = types[node.dtype]
             elif outside(node):
                 arguments.append(node)
                 allocated.append(node)
@@ -68,11 +72,11 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     for place, argument in enumerate(arguments):
         if isinstance(argument, str):
             names[argument] = argument.replace(".", "_") + "_out"
-            lines.append(f"    auto* {names[argument]} = static_cast<float*>(tensors[{place}]);")
+            lines.append(f"    auto* {names[argument]} = static_cast<{updated[argument]}*>(tensors[{place}]);")
             continue
         names[argument] = identifier(argument)
         constant = "" if argument in writable else "const "
-        lines.append(f"    auto* {names[argument]} = static_cast<{constant}{C_TYPES[argument.dtype]}*>"
+        lines.append(f"    auto* {names[argument]} = static_cast<{constant}{types[argument.dtype]}*>"
                      f"(tensors[{place}]);")
     local = not cuda and 0 < size <= _LOCAL_BYTES
     if local:
@@ -81,7 +85,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         lines.append(f"    auto* workspace = static_cast<char*>(tensors[{len(arguments)}]);")
     for node, offset in inner.items():
         names[node] = identifier(node)
-        lines.append(f"    auto* {names[node]} = reinterpret_cast<{C_TYPES[node.dtype]}*>(workspace + {offset});")
+        lines.append(f"    auto* {names[node]} = reinterpret_cast<{types[node.dtype]}*>(workspace + {offset});")
     for step in steps:
         buffers = dict(step.buffers)
         results = [names[buffers[i]] if i in buffers else names[n] for i, n in enumerate(step.outputs)]

@@ -177,7 +177,7 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
     lines = []
     if node.origin is not None and node.origin.text and node.kind != "view":
         lines.append(f"# {node.origin.text}")
-    needs_copy = contiguous and node.dtype != "tuple"
+    needs_copy = contiguous and node.dtype != "tuple" and node.op != "contiguous"
     lines.append(f"{names[node]} = {code}" + (".contiguous()" if needs_copy else ""))
     return lines
 

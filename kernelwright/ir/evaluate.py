@@ -11,6 +11,18 @@ from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
 from kernelwright.ir.node import Node, walk
 
 
+def as_stored(leaf: Node, value: torch.Tensor) -> torch.Tensor:
+    """The model's tensor as its leaf has it: with the axes in the order of memory."""
+    order = leaf.get("order")
+    return value if order is None else value.permute(order)
+
+
+def logical_shape(leaf: Node) -> tuple[int, ...]:
+    """The shape of the model's own tensor."""
+    order = leaf.get("order")
+    return leaf.shape if order is None else tuple(leaf.shape[order.index(a)] for a in range(leaf.rank))
+
+
 def evaluate(roots: Iterable[Node], values: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> list[Any]:
     """The values of ``roots``. ``values`` binds leaves by name; floating ones are cast to ``dtype`` if given."""
     roots = list(roots)
@@ -21,7 +33,7 @@ def evaluate(roots: Iterable[Node], values: Mapping[str, torch.Tensor], dtype: t
         elif node.op == "literal":
             results[node] = torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
         elif node.kind == "leaf":
-            value = values[node["name"]]
+            value = as_stored(node, values[node["name"]])
             results[node] = value.to(dtype) if dtype is not None and value.is_floating_point() else value
         else:
             attributes = dict(node.attributes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node, make, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,19 @@ class Graph:
     def operators(self) -> list[Node]:
         """The nodes that compute something, in order, those of the outputs only."""
         return [n for n in walk(self.outputs) if n.kind not in ("leaf",)]
+
+
+def memory(node: Node) -> Node:
+    """The node whose memory a view shows; the node itself where it is no view."""
+    while node.kind == "view":
+        node = node.inputs[0]
+    return node
+
+
+def copied(node: Node) -> Node:
+    """The node's value in memory of its own."""
+    return make("opaque", node, origin=node.origin, target="aten.clone.default", template=(("input", 0),), keywords=(),
+                shape=node.shape, dtype=node.dtype, types=None, serial=-1)
 
 
 def render(graph: Graph) -> str:

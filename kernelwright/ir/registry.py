@@ -21,7 +21,8 @@ ITEM_BYTES = {
     "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }
 
-KINDS = ("leaf", "pointwise", "reduction", "row", "view", "window", "linear", "norm", "special", "opaque")
+KINDS = ("leaf", "pointwise", "reduction", "row", "view", "window", "linear", "norm", "loss", "special",
+         "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Operator:
     kind: leaf, pointwise (one scalar function per element, inputs broadcast), reduction (over
         attribute ``axes``, with ``keepdim``), row (softmax-like: reductions and a pointwise result
         over the same row), view (moves elements, computes nothing), window (pooling), linear
-        (contractions, convolutions), norm, special (introduced by rules; needs its own
+        (contractions, convolutions), norm, loss, special (introduced by rules; needs its own
         skeleton), opaque.
     reference: computes the result from tensors and Python scalars in the inputs' order, with the
         attributes as keywords; any floating dtype, any device. Run on meta tensors it is the type rule.
@@ -90,7 +91,7 @@ def infer(node: Node) -> tuple[tuple[int, ...], str]:
         raise ValueError(f"no operator {node.op!r}")
     if operator.kind == "leaf":
         return ((), "scalar") if node.op == "constant" else (tuple(node["shape"]), node["dtype"])
-    if operator.kind == "opaque":
+    if operator.kind == "opaque" and node.get("dtype") is not None:
         return tuple(node["shape"]), node["dtype"]
     try:
         with torch.no_grad():

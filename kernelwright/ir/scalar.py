@@ -36,6 +36,9 @@ class ScalarFunction:
 
 
 FUNCTIONS: dict[str, ScalarFunction] = {}
+# These turn a rounding into a whole step: what they see must be rounded as PyTorch rounds it.
+JUMPS = ("floor", "ceil", "round", "trunc", "sign", "threshold", "hardshrink", "eq", "ne", "lt", "le", "gt", "ge",
+         "logical_and", "logical_or", "logical_not")
 
 
 def _row(name, arity, text, reference, *, monotone=0, range=(-inf, inf), cost=1) -> None:
@@ -89,6 +92,7 @@ _row("logsigmoid", 1, "kw_logsigmoid({0})", F.logsigmoid, monotone=1, range=(-in
 _row("selu", 1, "kw_selu({0})", F.selu, monotone=1, range=(-1.7581, inf), cost=18)
 _row("leaky_relu", 2, "({0} > real(0) ? {0} : {0} * {1})",
      lambda x, slope: torch.where(x > 0, x, x * slope), monotone=0)
+_row("prelu", 2, "({0} > real(0) ? {0} : {0} * {1})", lambda x, slope: torch.where(x > 0, x, x * slope))
 _row("elu", 2, "({0} > real(0) ? {0} : {1} * kw_expm1({0}))",
      lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x)), cost=18)
 _row("celu", 2, "({0} > real(0) ? {0} : {1} * kw_expm1({0} / {1}))",
@@ -116,3 +120,57 @@ _row("logical_and", 2, "real({0} != real(0) && {1} != real(0))", torch.logical_a
 _row("logical_or", 2, "real({0} != real(0) || {1} != real(0))", torch.logical_or, range=(0.0, 1.0))
 _row("logical_not", 1, "real({0} == real(0))", torch.logical_not, range=(0.0, 1.0))
 _row("where", 3, "({0} != real(0) ? {1} : {2})", lambda c, a, b: torch.where(c.bool(), a, b))
+
+# Kernels round to a type by these; they are no operators of the graph.
+ROUNDINGS = {
+    name: ScalarFunction(f"round_{name}", 1, text, lambda x, name=name: x.to(getattr(torch, name)).to(x.dtype), cost=8)
+    for name, text in (("float32", "real(float({0}))"), ("float16", "real(kw_float16_value(kw_float16_bits({0})))"),
+                       ("bfloat16", "real(kw_bfloat16_value(kw_bfloat16_bits({0})))"))
+}
+
+# Integers in kernels: arguments and results are ``whole``, 64 bits wide, and wrap as in PyTorch (``uwhole`` is the
+# unsigned type, whose overflow is defined). Comparisons give truth values, which are of type ``real``.
+_WHOLE = (
+    ("add", 2, "whole(uwhole({0}) + uwhole({1}))", torch.add),
+    ("sub", 2, "whole(uwhole({0}) - uwhole({1}))", torch.sub),
+    ("mul", 2, "whole(uwhole({0}) * uwhole({1}))", torch.mul),
+    ("neg", 1, "whole(-uwhole({0}))", torch.neg),
+    ("abs", 1, "({0} < 0 ? whole(-uwhole({0})) : {0})", torch.abs),
+    ("sign", 1, "(whole({0} > 0) - whole({0} < 0))", torch.sign),
+    ("square", 1, "whole(uwhole({0}) * uwhole({0}))", torch.square),
+    ("relu", 1, "({0} < 0 ? whole(0) : {0})", torch.relu),
+    ("maximum", 2, "({0} > {1} ? {0} : {1})", torch.maximum),
+    ("minimum", 2, "({0} < {1} ? {0} : {1})", torch.minimum),
+    ("clamp_min", 2, "({0} < {1} ? {1} : {0})", torch.maximum),
+    ("clamp_max", 2, "({0} > {1} ? {1} : {0})", torch.minimum),
+    ("where", 3, "({0} != real(0) ? {1} : {2})", lambda c, a, b: torch.where(c.bool(), a, b)),
+    ("bitwise_and", 2, "({0} & {1})", torch.bitwise_and),
+    ("bitwise_or", 2, "({0} | {1})", torch.bitwise_or),
+    ("bitwise_xor", 2, "({0} ^ {1})", torch.bitwise_xor),
+    ("bitwise_not", 1, "(~{0})", torch.bitwise_not),
+    # By constants other than 0 only; rounded down, and the remainder has the divisor's sign.
+    ("floor_divide", 2, "({0} / {1} - whole(({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0)))", torch.floor_divide),
+    ("remainder", 2, "({0} % {1} + (({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0) ? {1} : whole(0)))", torch.remainder),
+    *((name, 2, f"real({{0}} {sign} {{1}})", getattr(torch, name))
+      for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))),
+)
+WHOLE_FUNCTIONS = {name: ScalarFunction(f"whole_{name}", arity, text, reference)
+                   for name, arity, text, reference in _WHOLE}
+# Between the two (what no integer type holds becomes what the processor makes of it, so the type itself is named, as
+# in PyTorch, which goes to uint8 by way of int64); and to the range of a narrower integer type.
+_CONVERSIONS = (
+    ScalarFunction("to_whole", 1, "whole({0})", lambda x: x.to(torch.int64)),
+    ScalarFunction("to_real", 1, "real({0})", lambda x: x.to(torch.float64)),
+    *(ScalarFunction(f"to_{name}", 1, text, lambda x, name=name: x.to(getattr(torch, name)).long())
+      for name, text in (("int64", "whole({0})"), ("int32", "whole(int32_t({0}))"), ("int16", "whole(int16_t({0}))"),
+                         ("int8", "whole(int8_t({0}))"), ("uint8", "whole(uint8_t(whole({0})))"))),
+    *(ScalarFunction(f"wrap_{name}", 1, f"whole({name}_t({{0}}))",
+                     lambda x, name=name: x.to(getattr(torch, name)).long())
+      for name in ("int32", "int16", "int8", "uint8")),
+)
+KERNEL_FUNCTIONS: dict[str, ScalarFunction] = {f.name: f for f in (
+    *FUNCTIONS.values(), *ROUNDINGS.values(), *WHOLE_FUNCTIONS.values(), *_CONVERSIONS)}
+# Functions whose result is whole.
+WHOLE_RESULTS = frozenset({f.name for f in (*WHOLE_FUNCTIONS.values(), *_CONVERSIONS)
+                           if not f.text.startswith("real(")})
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8")

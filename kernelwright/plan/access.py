@@ -4,6 +4,13 @@ Positions along the axes of a node are affine in the domain's loop variables. A 
 an axis needs the loop variable behind it split as well: :class:`SplitAxis` asks for that, and the
 compilation starts again with the finer domain. Where no affine form exists the operand must be
 stored first: :class:`MustStore`.
+
+Rounding. PyTorch computes each operator on float16 and bfloat16 in float32 and rounds its result; a kernel keeps
+what it fuses in float32, which is never less accurate, and rounds where it stores and where the model converts.
+Where a rounding decides a whole step (a comparison, a floor, a conversion to integers: ``JUMPS``) more digits are
+no gain: x == x.half().float() must not depend on what is fused. What such an operator sees is therefore computed
+again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds for float32 in
+kernels that compute in float64, and where the model goes on in a wider type, whose digits show every rounding before.
 """
 
 from __future__ import annotations
@@ -12,9 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+import torch
+
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
+from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
+from kernelwright.ir.scalar import INTEGERS, JUMPS
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load
+from kernelwright.plan.pieces import COPIES, operand_fills, pieces
+from kernelwright.plan.typed import applied, converted
 
 
 class SplitAxis(Exception):
@@ -68,6 +81,10 @@ def linear(position: Position, shape: tuple[int, ...], axes: int) -> Affine:
     return total
 
 
+def _load(node: Node, number: int, flat: Affine, guards: tuple[Guard, ...], fill: float) -> Load:
+    return Load(number, Index(flat.coefficients, flat.constant), guards, fill, node.dtype in INTEGERS)
+
+
 class Puller:
     """Pulls expressions for one kernel.
 
@@ -75,21 +92,25 @@ class Puller:
     resolve: gives the expression of a node that this kernel must not compute through (a reduction of
         its own, or None where the node is to be computed), at a position.
     buffer: gives the number of the input buffer of a stored node, or None where it isn't stored.
+    compute: the type of the kernel's arithmetic.
     """
 
     def __init__(self, domain: tuple[int, ...], resolve: Callable[[Node, Position], Expression | None],
-                 buffer: Callable[[Node], int | None]) -> None:
+                 buffer: Callable[[Node], int | None], compute: str = "float32") -> None:
         self.domain = domain
         self.resolve = resolve
         self.buffer = buffer
-        self.memory: dict[tuple[Node, Position], Expression] = {}
+        self.compute = compute
+        self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
+        self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
+        self.memory: dict[tuple[Node, Position, bool], Expression] = {}
 
     def zero(self) -> Affine:
         return Affine((0,) * len(self.domain))
 
     def pull(self, node: Node, position: Position, guards: tuple[Guard, ...] = (), fill: float = 0.0) -> Expression:
         """The expression of ``node`` at ``position``."""
-        key = (node, position)
+        key = (node, position, self.rounding)
         if not guards and key in self.memory:
             return self.memory[key]
         result = self._pull(node, position, guards, fill)
@@ -102,19 +123,67 @@ class Puller:
             return Constant(float(node["value"]))
         known = self.resolve(node, position)
         if known is not None:
-            return known
+            if self.guarded is not None:
+                raise MustStore(self.guarded)
+            return self._rounded(known, node) if self.rounding else known
         number = self.buffer(node)
         if number is not None:
             flat = linear(position, node.shape, len(self.domain))
-            return Load(number, Index(flat.coefficients, flat.constant), guards, fill)
+            return _load(node, number, flat, guards, fill)
         if node.kind == "view":
             return self._through_view(node, position, guards, fill)
+        if node.op in COPIES:
+            return self._through_copy(node, position, guards, fill)
         if guards:
-            raise MustStore(node)
-        if node.op == "cast":
+            return self._under_guards(node, position, guards, fill)
+        if node.op == "copy":
             return self.pull(node.inputs[0], position)
-        arguments = tuple(self.pull(i, self._broadcast(i, position, node)) for i in node.inputs)
-        return Apply(node.op, arguments)
+        jumps = node.op in JUMPS or (node.op == "cast" and node.dtype in (*INTEGERS, "bool")) or _widens(node)
+        before, self.rounding = self.rounding, self.rounding or jumps
+        try:
+            if node.op == "cast":
+                value = converted(node, self.pull(node.inputs[0], position))
+                return self._rounded(value, node) if self.rounding or ITEM_BYTES[node.dtype] == 2 else value
+            arguments = tuple(self._operand(i, position, node) for i in node.inputs)
+            value = applied(node, arguments)
+            return self._rounded(value, node) if self.rounding else value
+        finally:
+            self.rounding = before
+
+    def _under_guards(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+        """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
+        outermost = self.guarded or node
+        whole = any(i.dtype in INTEGERS for i in (node, *node.inputs))
+        fills = None if self.rounding or node.op in JUMPS or whole else \
+            (fill,) if node.op == "cast" and node.dtype.startswith(("float", "bfloat")) else operand_fills(node, fill)
+        if fills is None:
+            raise MustStore(outermost)
+        before, self.guarded = self.guarded, outermost
+        try:
+            arguments = tuple(self.pull(i, self._broadcast(i, position, node), guards, value)
+                              for i, value in zip(node.inputs, fills, strict=True))
+        finally:
+            self.guarded = before
+        if node.op != "cast":
+            return Apply(node.op, arguments)
+        return self._rounded(arguments[0], node) if ITEM_BYTES[node.dtype] == 2 else arguments[0]
+
+    def _operand(self, operand: Node, position: Position, node: Node) -> Expression:
+        value = self.pull(operand, self._broadcast(operand, position, node))
+        if isinstance(value, Constant) and node.op in JUMPS:
+            # PyTorch compares with a number of the tensor's type.
+            types = [i.dtype for i in node.inputs if i.dtype.endswith(("float16", "float32", "float64"))]
+            if len(types) == 1 and ITEM_BYTES[types[0]] < ITEM_BYTES[self.compute]:
+                return Constant(torch.tensor(value.value, dtype=torch_dtype(types[0])).item())
+        return value
+
+    def _rounded(self, value: Expression, node: Node) -> Expression:
+        """``value`` rounded to the node's type, where the kernel's arithmetic is finer."""
+        if not node.dtype.startswith(("float", "bfloat")) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute] \
+                or (isinstance(value, Load) and node.op != "cast"):
+            return value
+        name = f"round_{node.dtype}"
+        return value if isinstance(value, Apply) and value.function == name else Apply(name, (value,))
 
     def _broadcast(self, operand: Node, position: Position, node: Node) -> Position:
         lead = node.rank - operand.rank
@@ -131,6 +200,11 @@ class Puller:
             lead = node.rank - x.rank
             moved = [self.zero() if s == 1 else position[lead + a] for a, s in enumerate(x.shape)]
             return self.pull(x, tuple(moved), guards, fill)
+        if node.op == "flip":
+            moved = list(position)
+            for axis in node["axes"]:
+                moved[axis] = position[axis].scaled(-1).shifted(x.shape[axis] - 1)
+            return self.pull(x, tuple(moved), guards, fill)
         if node.op == "slice":
             axis = node["axis"]
             moved = list(position)
@@ -138,7 +212,32 @@ class Puller:
             return self.pull(x, tuple(moved), guards, fill)
         if node.op == "windows":
             return self._through_windows(node, position)
+        if node.op == "unfold":
+            moved = list(position[:-1])
+            moved[node["axis"]] = moved[node["axis"]].scaled(node["step"]) + position[-1]
+            return self.pull(x, tuple(moved), guards, fill)
+        if node.op == "diagonal":
+            first, second = node["axes"]
+            moved = list(position[:-1])
+            for axis, shift in sorted(((first, max(-node["offset"], 0)), (second, max(node["offset"], 0)))):
+                moved.insert(axis, position[-1].shifted(shift))
+            return self.pull(x, tuple(moved), guards, fill)
         return self._through_reshape(node, position, guards, fill)
+
+    def _through_copy(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+        if node.op == "upsample_nearest":
+            moved = list(position)
+            for axis, factor in enumerate(node["factors"], node.rank - len(node["factors"])):
+                if factor != 1:
+                    moved[axis] = self._digits(position[axis], (node.inputs[0].shape[axis], factor), node)[0]
+            return self.pull(node.inputs[0], tuple(moved), guards, fill)
+        if guards:
+            raise MustStore(self.guarded or node)
+        parts = [self.pull(p.source, p.position, p.guards, p.fill) for p in pieces(node, position)]
+        result = parts[0]
+        for part in parts[1:]:
+            result = Apply("add", (result, part))
+        return result
 
     def _through_windows(self, node: Node, position: Position) -> Expression:
         x, rank = node.inputs[0], len(node["kernel"])
@@ -156,7 +255,7 @@ class Puller:
         x = node.inputs[0]
         if self.buffer(x) is not None and self.resolve(x, position) is None:
             flat = linear(position, node.shape, len(self.domain))
-            return Load(self.buffer(x), Index(flat.coefficients, flat.constant), guards, fill)
+            return _load(x, self.buffer(x), flat, guards, fill)
         return self.pull(x, self.reshaped(position, node.shape, x), guards, fill)
 
     def reshaped(self, position: Position, shape: tuple[int, ...], x: Node) -> Position:
@@ -203,3 +302,8 @@ class Puller:
             if sum(c * (self.domain[a] - 1) for a, c in enumerate(digit)) >= size:
                 raise MustStore(node)
         return [Affine(tuple(d)) for d in digits]
+
+
+def _widens(node: Node) -> bool:
+    """Whether a model computes operands in 16 bits and goes on in more."""
+    return node.dtype in ("float32", "float64") and any(i.dtype in ("float16", "bfloat16") for i in node.inputs)

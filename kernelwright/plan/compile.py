@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.ir.node import Node
+from kernelwright.ir.scalar import INTEGERS
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Reduced
-from kernelwright.plan.groups import REDUCTIONS, Group
+from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
+from kernelwright.plan.groups import REDUCTIONS, Group, wide
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+from kernelwright.plan.lower import FLOATS
+from kernelwright.plan.typed import as_real, sum_type
 
 _KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments"}
 
 
+# A longer row that is read along one axis and stored along another is not kept on chip: tiles of its neighbours
+# do not fit. Statistics and result are then two kernels, of which the second goes tile by tile.
+_CROSSED_ROW = 1024
+
+
 class Apart(Exception):
-    """``node`` reads a reduction of its own group elsewhere than at its own outer point."""
+    """``node`` reads a reduction of its own group elsewhere than at its own outer point, or is stored across it."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(repr(node))
@@ -34,6 +42,7 @@ class Loop:
     values: dict[Node, Expression]
     places: dict[Node, tuple[Index, bool]]
     inputs: tuple[Node, ...]
+    compute: str
 
     def kernel(self, outputs: tuple[Node, ...]) -> LoopKernel:
         """The kernel that stores ``outputs``."""
@@ -43,9 +52,8 @@ class Loop:
             (row_stores if in_row else outer_stores).append(Store(number, index, self.values[node]))
         types = tuple(n.dtype for n in self.inputs)
         results = tuple(n.dtype for n in outputs)
-        compute = "float64" if "float64" in (*types, *results) else "float32"
         return LoopKernel(self.outer, self.row, self.reductions, tuple(row_stores), tuple(outer_stores), types,
-                          results, compute)
+                          results, self.compute)
 
 
 def compile_group(group: Group, stored: Callable[[Node], bool]) -> Loop:
@@ -108,10 +116,14 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             inputs.append(node)
         return inputs.index(node)
 
-    puller = Puller(sizes, resolve, buffer)
+    compute = "float64" if "float64" in types_of(group, stored) else "float32"
+    puller = Puller(sizes, resolve, buffer, compute)
     for node in own:
         target.append(node)
-        meaning[node] = _reduction(node, puller.pull(node.inputs[0], full), own, reductions, meaning)
+        value = as_real(node.inputs[0], puller.pull(node.inputs[0], full))
+        meaning[node] = _reduction(node, value, own, reductions, meaning)
+        if node.dtype in INTEGERS:
+            meaning[node] = Apply("to_whole", (meaning[node],))
     values: dict[Node, Expression] = dict(meaning)
     places: dict[Node, tuple[Index, bool]] = {}
     for node in group.nodes:
@@ -124,15 +136,54 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             except MustStore as problem:
                 raise Apart(node) from problem
         else:
+            if wide(node.shape) != wide(group.outer):  # a reshape of a domain whose rows have one element
+                raise Apart(node)
             left = iter(outer)
             position = tuple(next(left) if s != 1 else zero for s in node.shape)
         if node not in own:
             target.append(node)
             # The store itself starts below the node: the node is in memory for everybody else.
-            values[node] = puller.pull(node, position)
+            try:
+                values[node] = puller.pull(node, position)
+            except MustStore as problem:
+                if problem.node in group.nodes and len(group.nodes) > 1:  # read where this kernel stores it
+                    raise Apart(node) from problem
+                raise
         flat = linear(position, node.shape, count)
         places[node] = (Index(flat.coefficients, flat.constant), in_row)
-    return Loop(group, sizes[:count - rows], sizes[count - rows:], tuple(reductions), values, places, tuple(inputs))
+        if in_row and prod(sizes[count - rows:]) > _CROSSED_ROW and _crosses(places[node][0], values[node]):
+            raise Apart(node)
+    return Loop(group, sizes[:count - rows], sizes[count - rows:], tuple(reductions), values, places, tuple(inputs),
+                compute)
+
+
+def _crosses(store: Index, value: Expression) -> bool:
+    """Whether most of what ``value`` loads lies along another axis than what is stored."""
+    loads = [e.index for e in walk(value) if isinstance(e, Load) and any(e.index.strides)]
+    widest = max(loads, key=lambda index: sum(s != 0 for s in index.strides), default=store)
+    return _nearest(widest) != _nearest(store)
+
+
+def _nearest(index: Index) -> int:
+    return min((abs(s), a) for a, s in enumerate(index.strides) if s)[1]
+
+
+def types_of(group: Group, stored: Callable[[Node], bool]) -> set[str]:
+    """The types of everything that a group reads, computes or stores."""
+    result: set[str] = set()
+    seen: set[Node] = set()
+    stack = list(group.nodes)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        result.add(node.dtype)
+        if node.op in REDUCTIONS and node in group.nodes and node.inputs[0].dtype not in FLOATS:
+            result.add(sum_type(node))
+        if node in group.nodes or not stored(node):
+            stack += node.inputs
+    return result
 
 
 def _reduction(node: Node, expression: Expression, own: dict[Node, int], reductions: list[Reduction],

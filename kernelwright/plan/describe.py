@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
-from kernelwright.ir.node import Node, Origin
-from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
+from kernelwright.ir.node import Node, Origin, walk
+from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.records import Kept, KernelUse, Mode, RuleUse, Work
 from kernelwright.roofline.cost import floor, graph_work
@@ -16,6 +17,21 @@ from kernelwright.roofline.devices import Device
 
 _LIBRARY = "a contraction that PyTorch's library does well"
 _UNKNOWN = "no kernel of ours for it"
+_COPY = "a copy that PyTorch does well; no kernel reads through it"
+# Why an operator without a form in kernels stays a torch call, by the names that titles have.
+_REASONS = {
+    **dict.fromkeys(("embedding", "embedding_bag", "gather", "index", "index_select", "one_hot", "scatter"),
+                    "its elements are chosen by indices in memory: one pass that PyTorch does well"),
+    **dict.fromkeys(("topk", "sort", "argsort", "kthvalue", "median", "mode", "unique_consecutive"),
+                    "it puts elements in order, which PyTorch's library does well"),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
+                    "a recurrent layer, for which PyTorch's library has a kernel of its own"),
+    **dict.fromkeys(("dropout", "bernoulli", "randn", "rand", "randn_like", "rand_like"),
+                    "it draws from PyTorch's random stream"),
+    **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "arange", "eye", "linspace"),
+                    "it makes a constant tensor"),
+    "scaled_dot_product_attention": "PyTorch's own fused attention",
+}
 
 
 def place(origin: Origin | None) -> str:
@@ -45,8 +61,14 @@ def meaning(step: KernelStep) -> str:
     if isinstance(kernel, SpectralEnergy):
         return (f"energy of {kernel.groups * kernel.out_channels} output channels through the input's spectrum on "
                 f"{'x'.join(map(str, kernel.lengths))} points, without the output")
+    if step.copies:
+        return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
     shown = ", ".join(list(dict.fromkeys(words))[:8])
+    if isinstance(kernel, Extremum):
+        return f"{kernel.kind} with its place along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"
+    if isinstance(kernel, Scan):
+        return f"running {kernel.kind} along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"
     if not kernel.reductions:
         return f"pointwise over {list(kernel.outer)}: {shown}"
     kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.reductions))
@@ -76,14 +98,16 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
             continue  # a batch counter
         node = step.node
         same = (r for n, r in plan.kept.items() if n is node or (n.op == node.op and n.origin is node.origin))
-        reason = next(same, _LIBRARY if node.kind == "linear" else _UNKNOWN)
+        reason = next(same, _LIBRARY if node.kind == "linear" else _COPY if node.op in COPIES else
+                      _REASONS.get(title(node), _UNKNOWN))
         result.append(Kept(title(node), place(node.origin), reason))
     return tuple(result)
 
 
 def kernel_uses(plan: Plan) -> tuple[KernelUse, ...]:
     """The kernels with their meaning."""
-    kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy"}
+    kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy",
+             Scan: "scan", Extremum: "extremum"}
     return tuple(KernelUse(s.name, kinds[type(s.kernel)], meaning(s),
                            tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)))
                  for s in plan.kernels)
@@ -100,7 +124,20 @@ def describe(name: str, captured: Graph, rewriting: Rewriting, plan: Plan, devic
     return Mode(name, len(operators), len(operators) - stays if plan.kernels else 0,
                 rule_uses(rewriting) if plan.kernels else (), kernel_uses(plan), kept,
                 Work(before.operations, before.bytes), Work(after.operations, after.bytes), seconds, words,
-                graph=texts[0], rewritten=texts[1])
+                graph=texts[0], rewritten=texts[1], simplification=_simplification(captured, rewriting.graph, plan),
+                layout=plan.layout)
+
+
+def _simplification(captured: Graph, rewritten: Graph, plan: Plan) -> str:
+    """See :attr:`kernelwright.records.Mode.simplification`."""
+    if not plan.kernels and rewritten is captured:
+        return ""
+    if captured.outputs and not any(n.op == "input" for n in walk(rewritten.outputs)):
+        return "constant"
+    before = [n for n in captured.nodes() if n.kind == "linear"]
+    after = [n for n in rewritten.nodes() if n.kind == "linear" or n.op == "channel_energy"]
+    removed = sum(n.operator.operations(n) for n in before) - sum(n.operator.operations(n) for n in after)
+    return "eliminated" if before and 2 * removed > graph_work(captured.roots()).operations else ""
 
 
 def _count(kept: Iterable[Kept], operators: list[Node]) -> int:

@@ -6,8 +6,10 @@ compare by value, so a shared subexpression is found by equality.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from kernelwright.ir.scalar import WHOLE_RESULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,16 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element ``index`` of input number ``buffer``; ``otherwise`` where a guard fails."""
+    """Element ``index`` of input number ``buffer``; ``otherwise`` where a guard fails.
+
+    The value is of the kernel's arithmetic, or where ``whole`` a 64-bit integer.
+    """
 
     buffer: int
     index: Index
     guards: tuple[Guard, ...] = ()
     otherwise: float = 0.0
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,13 @@ class Constant:
     """A literal. ``inf``, ``-inf`` and ``nan`` are allowed."""
 
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Constant):
+    """A literal of type 64-bit integer. It never equals a Constant of the same value."""
+
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,16 @@ class Reduced:
 Expression = Load | Constant | Apply | Reduced
 
 
+def is_whole(expression: Expression) -> bool:
+    """Whether the value is a 64-bit integer and not of the kernel's floating type."""
+    match expression:
+        case Load(whole=whole):
+            return whole
+        case Apply(function=function):
+            return function in WHOLE_RESULTS
+    return isinstance(expression, Whole)
+
+
 def walk(expression: Expression) -> Iterator[Expression]:
     """Yield every distinct subexpression, arguments before the functions that use them."""
     seen: set[Expression] = set()
@@ -76,3 +99,18 @@ def walk(expression: Expression) -> Iterator[Expression]:
         yield node
 
     yield from visit(expression)
+
+
+def replaced(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
+    """``expression`` with every node for which ``change`` answers replaced, outermost first."""
+    memo: dict[Expression, Expression] = {}
+
+    def visit(node: Expression) -> Expression:
+        if node not in memo:
+            new = change(node)
+            if new is None:
+                new = Apply(node.function, tuple(map(visit, node.arguments))) if isinstance(node, Apply) else node
+            memo[node] = new
+        return memo[node]
+
+    return visit(expression)

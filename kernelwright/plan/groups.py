@@ -12,37 +12,50 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernelwright.ir.node import Node, users, walk
-from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.ir.ops.scans import SCANS
+from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
 from kernelwright.plan.lower import FLOATS
+from kernelwright.plan.pieces import COPIES, can_read_through
+from kernelwright.plan.typed import computable, sum_type
 
+PLACES = {"argmax": "amax", "argmin": "amin"}
+"""Operators that give the place of an extremum, and those that give its value."""
 REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
-_KERNEL_TYPES = (*FLOATS, "bool", "scalar")
+_KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
-# Rows up to this many bytes stay on chip between a row's reductions and its stores; longer ones only where
-# there are rows enough to fill a device with one of them per block.
-_ROW_BYTES = 192 * 1024
+# Rows up to this many bytes stay on chip (the last part of the longest in the cache) between a row's reductions and
+# its stores; those that are not short only where there are rows enough to fill a device with one of them per block.
+_ROW_BYTES = 320 * 1024
 _SHORT_ROW_BYTES = 16 * 1024
 _FEW_ROWS = 64
 
 
 def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
-    """leaf, pointwise, view, reduction, special, or torch (stays a torch call)."""
+    """leaf, pointwise, view, reduction, place, scan, special, or torch (stays a torch call)."""
     if node.kind == "leaf":
         return "torch" if node.op == "literal" else "leaf"
+    if node.op in ("reordered", "contiguous"):
+        return "torch"
+    if node.op in PLACES and node not in kept:
+        return "place" if node.inputs[0].dtype in FLOATS and 0 not in node.inputs[0].shape else "torch"
     if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape or any(0 in i.shape for i in node.inputs):
         return "torch"
     typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
     if node.op == "cast":
-        return "pointwise" if typed and node.dtype in FLOATS else "torch"
-    if node.kind == "pointwise":
-        # Integer-valued results of comparisons are truth values; other bool arithmetic stays with torch.
         return "pointwise" if typed else "torch"
+    if node.kind == "pointwise":
+        return "pointwise" if typed and computable(node) else "torch"
     if node.op in REDUCTIONS:
         biased = node.op != "var" or node["correction"] == 0
-        return "reduction" if typed and biased and node.inputs[0].dtype in FLOATS and node["axes"] else "torch"
+        exact = node.inputs[0].dtype in FLOATS or sum_type(node) is not None
+        return "reduction" if typed and biased and exact and node["axes"] else "torch"
+    if node.op in SCANS:
+        return "scan" if typed and node.inputs[0].dtype in FLOATS and node.rank else "torch"
     if node.kind == "view":
         return "view"
+    if can_read_through(node):
+        return "view" if typed and node.dtype in (*FLOATS, "bool") else "torch"
     return "special" if node.kind == "special" else "torch"
 
 
@@ -68,8 +81,8 @@ def base(node: Node) -> Node:
 class Group:
     """A future kernel or torch call.
 
-    kind: loop, special or torch. domain and axes: of a loop. nodes: what it computes for others or
-    for its own stores, in order.
+    kind: loop, place, scan, special or torch. domain and axes: of the first three. nodes: what it computes for
+    others or for its own stores, in order.
     """
 
     kind: str
@@ -114,6 +127,13 @@ class Grouping:
         self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
         self.roles = {n: role(n, kept) for n in self.order}
+        for node in self.order:
+            if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
+                self.roles[node] = "pointwise"  # a kernel may compute what it copies
+        placed = {(PLACES[n.op], n.inputs[0], n["axes"]) for n in self.order if self.roles[n] == "place"}
+        for node in self.order:  # the value comes with the place
+            if self.roles[node] == "reduction" and (node.op, node.inputs[0], node["axes"]) in placed:
+                self.roles[node] = "place"
         self.in_memory = self._in_memory(stored)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -121,9 +141,14 @@ class Grouping:
         for node in self.order:
             self._place(node)
 
+    def _only_for_one(self, node: Node) -> bool:
+        """Whether one reader alone needs this pointwise result."""
+        return self.roles[node] == "pointwise" and node.op != "constant" and len(self.readers[node]) == 1 and \
+            node not in self.roots
+
     def _in_memory(self, stored: set[Node]) -> set[Node]:
         """Leaves, results of torch and special steps, reductions, and pointwise results that are stored."""
-        result = {n for n in self.order if self.roles[n] in ("leaf", "torch", "special", "reduction")}
+        result = {n for n in self.order if self.roles[n] in ("leaf", "torch", "special", "reduction", "place", "scan")}
         for node in reversed(self.order):
             kind = self.roles[node]
             if kind not in ("pointwise", "view") or node.op == "constant":
@@ -154,7 +179,7 @@ class Grouping:
         return repeats >= 4 and cost > _DEAR
 
     def _domain_size(self, reader: Node) -> int:
-        return reader.inputs[0].size if self.roles[reader] == "reduction" else reader.size
+        return reader.inputs[0].size if self.roles[reader] in ("reduction", "place") else reader.size
 
     def _expression(self, node: Node) -> tuple[int, int]:
         """Scalar cost, and bytes of what an on-the-fly evaluation loads."""
@@ -196,8 +221,14 @@ class Grouping:
         if kind in ("torch", "special", "view"):
             self._add(Group("special" if kind == "special" else "torch"), node, needs)
             return
+        if kind == "scan":
+            self._add(Group("scan", node.shape, (node["axis"],)), node, needs)
+            return
+        if kind == "place":
+            self._add_place(node, needs)
+            return
         for group in reversed(self.groups):
-            if group.kind == "loop" and self._fits(node, kind, group, needs) and not any(
+            if group.kind in ("loop", "place", "scan") and self._fits(node, kind, group, needs) and not any(
                     other is not group and depends(other, group) for other in needs):
                 self._extend(group, node, needs)
                 return
@@ -205,6 +236,16 @@ class Grouping:
             self._add(Group("loop", node.inputs[0].shape, node["axes"]), node, needs)
         else:
             self._add(Group("loop", node.shape), node, needs)
+
+    def _add_place(self, node: Node, needs: dict[Group, None]) -> None:
+        """A value joins its place, or the other way round; they need the same."""
+        extremum = PLACES.get(node.op, node.op)
+        for group in self.groups:
+            if group.kind == "place" and group.axes == node["axes"] and group.nodes[0].inputs == node.inputs and \
+                    PLACES.get(group.nodes[0].op, group.nodes[0].op) == extremum:
+                self._extend(group, node, needs)
+                return
+        self._add(Group("place", node.inputs[0].shape, node["axes"]), node, needs)
 
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         self.groups.append(group)
@@ -221,6 +262,12 @@ class Grouping:
 
     def _fits(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
         """Whether ``node`` may be computed by ``group``, as far as shapes and operands go."""
+        if group.kind == "place":
+            return kind == "pointwise" and group in needs and node not in self.apart and \
+                wide(node.shape) == wide(group.outer)
+        if group.kind == "scan":
+            same = node.size == prod(group.domain)  # a reshape of the domain: see whether it maps (else Apart)
+            return kind == "pointwise" and group in needs and same and node not in self.apart
         if kind == "reduction":
             same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
             return same and (group in needs or self._share(node, group))

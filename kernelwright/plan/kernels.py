@@ -47,8 +47,10 @@ class LoopKernel:
     empty for a pointwise kernel, whose stores are ``outer_stores``. Index strides have
     ``len(outer) + len(row)`` entries (the row entries of an outer store are zero).
 
-    ``input_dtypes`` and ``output_dtypes`` are torch names without the prefix ("float32",
-    "float64", "int64", "int32", "bool"); arithmetic is in ``compute`` ("float32" or "float64").
+    ``input_dtypes`` and ``output_dtypes`` are torch names without the prefix ("float32", "float16",
+    "int64", "bool"); arithmetic is in ``compute`` ("float32" or "float64"). Stores round to nearest
+    even; in between nothing is rounded but by the functions ``round_float32``, ``round_float16`` and
+    ``round_bfloat16``.
     """
 
     outer: tuple[int, ...]
@@ -144,4 +146,61 @@ class SpectralEnergy:
         return prod(self.size)
 
 
-Kernel = LoopKernel | RegionSum | SpectralEnergy
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Along an axis of ``length`` positions, at every outer point: combine, then store.
+
+    With ``kind`` one of sum, product, max, min (NaN stays) and logsumexp::
+
+        state[outer, p] = combination over q <= p of expression[outer, q]     (q < p where ``exclusive``)
+
+    and each store writes its expression, in which ``Reduced(0)`` is the state, at every (outer, p). The
+    combination of nothing is 0, 1, -inf, inf and -inf. Index strides have ``len(outer) + 1`` entries,
+    the last for p; a scan from the end has negative ones there.
+    """
+
+    outer: tuple[int, ...]
+    length: int
+    kind: str
+    expression: Expression
+    exclusive: bool
+    stores: tuple[Store, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+    @property
+    def as_loop(self) -> LoopKernel:
+        """A loop over the same points with the same loads and stores (of another meaning: a whole reduction)."""
+        kind = self.kind if self.kind != "product" else "sum"
+        return LoopKernel(self.outer, (self.length,), (Reduction(kind, self.expression),), self.stores, (),
+                          self.input_dtypes, self.output_dtypes, self.compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Extremum:
+    """The extremum along an axis of ``length`` positions and its place, at every outer point.
+
+    ``kind`` is max or min. Of ``expression`` at (outer, p), ``Reduced(0, 0)`` is the extremum and
+    ``Reduced(0, 1)`` the least p that has it; NaN counts as the extremum, as in PyTorch. Each store writes its
+    expression once per outer point; a place is stored as an integer. Index strides have ``len(outer) + 1``
+    entries, the last for p (0 in a store).
+    """
+
+    outer: tuple[int, ...]
+    length: int
+    kind: str
+    expression: Expression
+    stores: tuple[Store, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+    @property
+    def as_loop(self) -> LoopKernel:
+        """A loop over the same points with the same loads and stores (without the places)."""
+        return LoopKernel(self.outer, (self.length,), (Reduction(self.kind, self.expression),), (), self.stores,
+                          self.input_dtypes, self.output_dtypes, self.compute)
+
+
+Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum

@@ -2,6 +2,9 @@
 
 A composite stays whole where it is kept as a torch call, so lowering happens here and not in the
 graph: what is not replaced is emitted as the user wrote it.
+
+Composites of float16 and bfloat16 are lowered in float32 and rounded once, as PyTorch computes them: the sum
+of a softmax or the mean of a norm, rounded to 16 bits in between, would lose digits or overflow.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf, prod
 
-from kernelwright.algebra.build import per_channel, reduce, reshape
+from kernelwright.algebra.build import NARROW, per_channel, reduce, reshape
+from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
+from kernelwright.plan import lower_losses
 
-FLOATS = ("float32", "float64")
+FLOATS = ("float32", "float64", *NARROW)
 # Above this many multiply-adds a contraction is a library's product, not a row of dot products.
 MOST_CONTRACTION = 1 << 27
 
@@ -110,27 +115,65 @@ def average_pool(node: Node) -> Node:
     rank = len(node["kernel"])
     windows = make("windows", x, kernel=node["kernel"], stride=node["stride"], padding=node["padding"],
                    dilation=(1,) * rank, fill=0.0, size=node.shape[x.rank - rank:])
+    # Below the cast the windows are of x itself, so that their padding needs no copy of x.
+    windows = cast(windows, "float32") if x.dtype in NARROW else windows
     total = reshape(reduce("sum", windows, tuple(range(x.rank, x.rank + rank))), node.shape)
-    return make("mul", total, constant(1.0 / (node["divisor"] or prod(node["kernel"]))))
+    return cast(make("mul", total, constant(1.0 / (node["divisor"] or prod(node["kernel"])))), node.dtype)
+
+
+#: What PyTorch computes for powers by these constants, to the bit, also of negative numbers, zeros, Inf and NaN.
+_POWERS = {
+    0.5: lambda x: make("sqrt", x),
+    -0.5: lambda x: make("rsqrt", x),
+    -1.0: lambda x: make("reciprocal", x),
+    2.0: lambda x: make("square", x),
+    -2.0: lambda x: make("reciprocal", make("square", x)),
+    3.0: lambda x: make("mul", make("mul", x, x), x),
+}
+
+
+def power(node: Node) -> Node:
+    """A power by a constant for which PyTorch does not call pow, either."""
+    return _POWERS[node.inputs[1]["value"]](node.inputs[0])
+
+
+def adaptive_average_pool(node: Node) -> Node:
+    """The average pool whose windows are all of one size."""
+    rank = len(node["size"])
+    kernel = tuple(n // s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True))
+    return make("average_pool", node.inputs[0], kernel=kernel, stride=kernel, padding=(0,) * rank, ceil=False,
+                include_padding=True, divisor=None)
 
 
 _LOWERINGS = {
+    "adaptive_average_pool": adaptive_average_pool,
+    "pow": power,
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
     "group_norm": group_norm, "contract": contract, "var": variance, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
+    **lower_losses.LOWERINGS,
 }
 
 
 def lowerable(node: Node) -> bool:
     """Whether a composite node has a form in primitives, for these attributes and types."""
-    if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in node.inputs) or 0 in node.inputs[0].shape:
+    if node.op == "pow":
+        x, exponent = node.inputs
+        return x.dtype == node.dtype in FLOATS and exponent.op == "constant" and exponent["value"] in _POWERS
+    typed = (i for i in node.inputs if not (node.op in lower_losses.OF_CLASSES and i.dtype == "int64"))
+    if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
+    if node.op in lower_losses.LOWERINGS:
+        return lower_losses.has_form(node)
     if node.op == "contract":
         return node.operator.operations(node) <= 2 * MOST_CONTRACTION
     if node.op == "var":
         return prod(node.inputs[0].shape[a] for a in node["axes"]) > node["correction"]
     if node.op == "max_pool":
         return not node["ceil"]
+    if node.op == "adaptive_average_pool":
+        rank = len(node["size"])
+        return not any(n % s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True))
     if node.op == "average_pool":
         return not node["ceil"] and (node["include_padding"] or not any(node["padding"]))
     return node.op in _LOWERINGS
@@ -175,13 +218,23 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
     return lowered, source
 
 
+def _in_float32(node: Node) -> Node:
+    """The composite on 16-bit operands converted to float32; pools convert inside their windows, if at all."""
+    pools = ("max_pool", "average_pool", "adaptive_average_pool")
+    if node.op in pools or not any(i.dtype in NARROW for i in node.inputs):
+        return node
+    inputs = (cast(i, "float32") if i.dtype in NARROW else i for i in node.inputs)
+    return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))
+
+
 def _primitives(node: Node) -> Node:
     """A node in primitives, its inputs taken as they are. A lowering may build composites: they follow."""
     if node.op not in _LOWERINGS or not lowerable(node):
         return node
-    replaced = _LOWERINGS[node.op](node)
+    replaced = _LOWERINGS[node.op](_in_float32(node))
     if replaced is None:
         return node
+    replaced = cast(replaced, node.dtype)
     done: dict[Node, Node] = {i: i for i in node.inputs}
 
     def finish(part: Node) -> Node:

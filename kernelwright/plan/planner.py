@@ -11,59 +11,76 @@ from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
+from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Kernel, LoopKernel, RegionSum
+from kernelwright.plan.kernels import Extremum, Kernel, LoopKernel, RegionSum, Scan
+from kernelwright.plan.layouts import lay_out
 from kernelwright.plan.lower import lower, lowerable
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
 
+_COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
+_Compiled = Loop | ExtremumLoop | ScanLoop
 _DEAR = 10
-_ALONE = "one operator that PyTorch does well; nothing fuses with it"
+# A reduction of fewer bytes takes no longer than its launch.
+_LARGE_REDUCTION = 1 << 23
+ALONE = "one operator that PyTorch does well; nothing fuses with it"
 
 
-def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False) -> Plan:
+def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
+              channels_last: frozenset[Node] = frozenset()) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
+    channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.lay_out`).
     """
     kept = dict(kept or {})
-    captured_operators = {(n.op, id(n.origin)) for n in captured.nodes()}
+    captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
-        plan = _attempt(graph, kept, move_bias)
-        alone = {n: _ALONE for step in plan.kernels
-                 if (n := _lone(step, captured_operators)) is not None and n not in kept}
+        plan = _attempt(graph, kept, move_bias, channels_last)
+        alone = {n: ALONE for step in plan.kernels
+                 if (n := _lone(step, captured_operators, bool(channels_last))) is not None and n not in kept}
         if not alone:
             return plan
         kept |= alone
 
 
-def _lone(step: KernelStep, captured_operators: set[tuple[str, int]]) -> Node | None:
+def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], channels_last: bool) -> Node | None:
     """The one captured operator that a kernel replaces, if it replaces only one and that one is simple.
 
-    An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows and
-    dear functions may gain from a kernel of their own: tuning measures them.
+    An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows, large
+    reductions and dear functions may gain from a kernel of their own: tuning measures them.
     """
+    if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
+        return None
     node = step.covers[0]
-    captured = (node.op, id(node.origin)) in captured_operators and node.dtype != "float64"
-    dear = node.kind in ("row", "norm", "window") or node.op in ("logsumexp", "var") or (
-        node.kind == "pointwise" and node.op in FUNCTIONS and FUNCTIONS[node.op].cost >= _DEAR)
+    captured = (node.op, id(node.origin), node.dtype) in captured_operators
+    dear = node.kind in ("row", "norm", "window", "loss") or node.op in ("logsumexp", "var", "argmax", "argmin") or (
+        node.kind == "pointwise" and node.op in FUNCTIONS and FUNCTIONS[node.op].cost >= _DEAR) or (
+        node.kind == "reduction" and node.inputs[0].bytes >= _LARGE_REDUCTION)
     return node if len(step.covers) == 1 and captured and not dear else None
 
 
-def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool) -> Plan:
+def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine."""
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
     lowered, source = lower(roots, frozenset(kept), move_bias=move_bias)
     kept_lowered = {lowered[n] for n in kept if n in lowered}
+    if channels_last:
+        laid_out = lay_out([lowered[r] for r in roots], kept_lowered, source, channels_last)
+        lowered = {n: laid_out.values[lowered[n]] for n in roots}
+        kept_lowered, source = {laid_out.computed[n] for n in kept_lowered}, laid_out.source
     stored: set[Node] = set()
     apart: set[Node] = set()
     while True:
         grouping = Grouping([lowered[r] for r in roots], kept_lowered, stored, apart)
         try:
-            loops = {g: compile_group(g, grouping.in_memory.__contains__) for g in grouping.groups if g.kind == "loop"}
+            loops = {g: _COMPILERS[g.kind](g, grouping.in_memory.__contains__)
+                     for g in grouping.groups if g.kind in _COMPILERS}
         except MustStore as problem:
             if problem.node in stored:
                 raise
@@ -80,7 +97,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool) -> Plan:
     updates = tuple(BufferUpdate(e.name, lowered[e.value]) for e in effects)
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
-    return Plan(graph, tuple(steps), results, left, kept)
+    return Plan(graph, tuple(steps), results, left, kept, channels_last)
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
@@ -101,12 +118,12 @@ def _ordered(groups: list[Group]) -> list[Group]:
     return result
 
 
-def _steps(grouping: Grouping, loops: dict[Group, Loop], source: dict[Node, Node]) -> list[Step]:
+def _steps(grouping: Grouping, loops: dict[Group, _Compiled], source: dict[Node, Node]) -> list[Step]:
     wanted = set(grouping.roots)
     for loop in loops.values():
         wanted.update(loop.inputs)
     for group in grouping.groups:
-        if group.kind != "loop":
+        if group not in loops:
             wanted.update(base(i) if group.kind == "special" else i for n in group.nodes for i in n.inputs)
     steps: list[Step] = []
     for group in _ordered(grouping.groups):
@@ -128,7 +145,7 @@ def _steps(grouping: Grouping, loops: dict[Group, Loop], source: dict[Node, Node
     return steps
 
 
-def _loop_step(name: str, loop: Loop, outputs: tuple[Node, ...], covers: tuple[Node, ...]) -> KernelStep:
+def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tuple[Node, ...]) -> KernelStep:
     """The step of a loop, without inputs that only dropped stores read."""
     kernel = loop.kernel(outputs)
     used = sorted(_buffers(kernel))
@@ -137,7 +154,8 @@ def _loop_step(name: str, loop: Loop, outputs: tuple[Node, ...], covers: tuple[N
     raise AssertionError(f"{name}: an input of a store that nobody wants")  # every stored pointwise node is wanted
 
 
-def _buffers(kernel: LoopKernel) -> set[int]:
+def _buffers(kernel: LoopKernel | Scan | Extremum) -> set[int]:
+    kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
     roots = [r.expression for r in kernel.reductions]
     roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
     return {e.buffer for root in roots for e in walk_expression(root) if isinstance(e, Load)}

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.kernels import Kernel
+from kernelwright.plan.expressions import Index, Load, walk
+from kernelwright.plan.kernels import Kernel, LoopKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,25 @@ class KernelStep:
     outputs: tuple[Node, ...]
     covers: tuple[Node, ...]
     buffers: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def copies(self) -> bool:
+        """Whether the kernel only stores its input in another order."""
+        return all(n.op == "copy" for n in self.outputs) and isinstance(self.kernel, LoopKernel) and all(
+            isinstance(s.expression, Load) for s in self.kernel.outer_stores)
+
+    @property
+    def transposes(self) -> bool:
+        """Whether a pointwise kernel reads a whole tensor in another order than it writes."""
+        if not isinstance(self.kernel, LoopKernel) or self.kernel.row:
+            return False
+        return any(all(load.index.strides) and _order(load.index) != _order(store.index)
+                   for store in self.kernel.outer_stores for load in walk(store.expression) if isinstance(load, Load))
+
+
+def _order(index: Index) -> list[int]:
+    """The axes in the order in which memory holds them."""
+    return sorted(range(len(index.strides)), key=lambda axis: -abs(index.strides[axis]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +62,8 @@ class Plan:
     results: the node that holds each of ``graph.outputs`` (lowering may have replaced it).
     effects: buffer updates that must be written out after the steps.
     kept: nodes of the graph that stay torch calls, with the reason for the report.
+    channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
+    words for the report.
     """
 
     graph: Graph
@@ -49,6 +71,8 @@ class Plan:
     results: tuple[Node, ...]
     effects: tuple[BufferUpdate, ...]
     kept: dict[Node, str] = field(default_factory=dict)
+    channels_last: frozenset[Node] = frozenset()
+    layout: str = ""
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

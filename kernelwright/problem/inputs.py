@@ -55,8 +55,25 @@ def map_tensors(values: Any, change: Any) -> Any:
 
 
 def fresh_copy(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy of ``x`` on ``device`` with its own storage, strides and requires_grad."""
-    return x.detach().to(device, copy=True).requires_grad_(x.requires_grad)
+    """A copy of ``x`` on ``device`` with its own storage, its strides (a slice stays one) and its requires_grad."""
+    given = x.detach()
+    repeated = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in given.stride())
+    part = given[repeated] if given.numel() else given
+    if part.is_complex() or part.is_neg() or _overlaps(part):
+        return given.to(device, copy=True).requires_grad_(x.requires_grad)
+    copied = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=device).copy_(part)
+    return copied.expand(x.shape).requires_grad_(x.requires_grad)
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    """Whether elements of ``x`` may share memory."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def random_like(x: torch.Tensor) -> torch.Tensor:

@@ -14,10 +14,8 @@ import torch
 from torch import nn
 
 from kernelwright.errors import (
-    ConstructorRaised,
     GetInitInputsFailed,
     GetInputsRaised,
-    InitInputsMismatch,
     InstanceNeedsInputs,
     ModelNotCopyable,
     ModelNotModule,
@@ -28,30 +26,33 @@ from kernelwright.errors import (
     place,
     where_of,
 )
+from kernelwright.problem.construct import Constructor
 from kernelwright.problem.importing import import_file, read_source
 from kernelwright.problem.inputs import checked_inputs, fresh_copy, map_tensors, random_like
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
+from kernelwright.problem.tiny import apply_tiny
 from kernelwright.settings import check_versions
 
 
 def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs: Any = None,
-                 init_inputs: Any = None, device: str | torch.device | None = None) -> Problem:
+                 init_inputs: Any = None, device: str | torch.device | None = None, tiny: bool = False) -> Problem:
     """Load a problem: a file in the KernelBench form, an nn.Module instance, or an nn.Module class.
 
     A file defines ``Model``, ``get_inputs()`` and, if the constructor takes arguments,
     ``get_init_inputs()``; ``inputs`` and ``init_inputs`` (lists or tuples) take their place where given,
     and ``inputs`` are required for an instance or a class. ``device`` is where models and inputs are put;
-    by default the current CUDA device if there is one, else the CPU.
+    by default the current CUDA device if there is one, else the CPU. ``tiny`` gives globals of a file the values of
+    its dictionary ``TINY``.
 
     The file's top level and ``get_init_inputs`` run once, here; nothing is constructed yet.
-    Raises KW101 to KW109, KW113, KW116, KW302 and KW304.
+    Raises KW101 to KW109, KW113, KW116, KW119, KW302 and KW304.
     """
     check_versions(torch.__version__)
     place_on = _device(device)
     if isinstance(model_or_path, (str, Path)):
-        return _load_file(Path(model_or_path), inputs, init_inputs, place_on)
+        return _load_file(Path(model_or_path), inputs, init_inputs, place_on, tiny)
     if inputs is None:
         raise InstanceNeedsInputs(model=_label(model_or_path))
     make_inputs = _given_inputs(checked_inputs(inputs, "load_problem"), place_on)
@@ -62,7 +63,7 @@ def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs
     elif isinstance(model_or_path, type) and issubclass(model_or_path, nn.Module):
         kind = model_or_path
         arguments = _checked_arguments(init_inputs, "init_inputs", "")
-        make_model = _constructor(kind, arguments, source_file(kind), place_on)
+        make_model = Constructor(kind, arguments, source_file(kind), place_on)
     else:
         raise ModelNotModule(subject="The first argument of load_problem", found=_label(model_or_path),
                              expected="a path, an nn.Module instance or an nn.Module class")
@@ -73,8 +74,10 @@ def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs
                    build_inputs=make_inputs, build_model=make_model)
 
 
-def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device) -> Problem:
+def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, tiny: bool) -> Problem:
     module, text = import_file(path)
+    if tiny:
+        text = apply_tiny(module, text, path)
     kind = _model_class(module, text, path)
     if inputs is not None:
         make_inputs = _given_inputs(checked_inputs(inputs, "load_problem"), device)
@@ -88,7 +91,7 @@ def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device) 
         arguments = _init_inputs(module, text, path)
     return Problem(name=path.stem, path=path, source=text, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=device, is_instance=False, build_inputs=make_inputs,
-                   build_model=_constructor(kind, arguments, path, device))
+                   build_model=Constructor(kind, arguments, path, device))
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -163,8 +166,7 @@ def _called_inputs(function: Callable[[], Any], path: Path,
     def make(seed: int) -> list[Any]:
         with memory_checked("the inputs", device, path):
             try:
-                with seeded(seed):
-                    values = function()
+                values = _made_on(device, function, seed)
             except Exception as exception:
                 if is_out_of_memory(exception):
                     raise
@@ -177,6 +179,20 @@ def _called_inputs(function: Callable[[], Any], path: Path,
     return make
 
 
+def _made_on(device: torch.device, function: Callable[[], Any], seed: int) -> Any:
+    """What get_inputs returns, made on a CUDA device at once where its code allows: drawing gigabytes on the
+    host and moving them takes longer than everything else."""
+    if device.type == "cuda":
+        try:
+            with seeded(seed), device:
+                return function()
+        except Exception as exception:
+            if is_out_of_memory(exception):
+                raise
+    with seeded(seed):
+        return function()
+
+
 def _given_inputs(values: list[Any], device: torch.device) -> Callable[[int], list[Any]]:
     def make(seed: int) -> list[Any]:
         with memory_checked("the inputs", device, None), seeded(seed):
@@ -186,50 +202,7 @@ def _given_inputs(values: list[Any], device: torch.device) -> Callable[[int], li
     return make
 
 
-def _constructor(kind: type[nn.Module], arguments: tuple[Any, ...], file: Path | None,
-                 device: torch.device) -> Callable[[int], nn.Module]:
-    def make(seed: int) -> nn.Module:
-        # A constructor may keep or change a list it is given.
-        given = copy.deepcopy(arguments)
-        shown = ", ".join(_short(value) for value in arguments)
-        with memory_checked("the parameters", device, file):
-            try:
-                with seeded(seed):
-                    model = kind(*given)
-            except Exception as exception:
-                if is_out_of_memory(exception):
-                    raise
-                mismatch = isinstance(exception, TypeError) and _mismatch(kind, given)
-                where = where_of(exception, file)
-                if mismatch:
-                    raise InitInputsMismatch(
-                        where=where, model=kind.__name__, count=len(given), arguments=shown,
-                        exception=mismatch, signature=inspect.signature(kind)) from exception
-                raise ConstructorRaised(where=where, model=kind.__name__, arguments=shown,
-                                        exception=describe(exception)) from exception
-            return model.to(device)
-    return make
-
-
-def _mismatch(kind: type, arguments: tuple[Any, ...]) -> str:
-    """Why ``arguments`` do not fit the constructor's signature, or ""."""
-    try:
-        inspect.signature(kind).bind(*arguments)
-    except TypeError as exception:
-        return str(exception)
-    except ValueError:
-        return ""  # no signature to compare with
-    return ""
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"tensor of shape {tuple(value.shape)}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _copier(model: nn.Module, device: torch.device) -> Callable[[int], nn.Module]:
+def _copier(model: nn.Module, device: torch.device) -> Callable[..., nn.Module]:
     def make(seed: int) -> nn.Module:
         with memory_checked("a copy of the model", device, source_file(type(model))):
             try:

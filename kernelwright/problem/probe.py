@@ -28,14 +28,16 @@ class Probe:
     """state_dict names of buffers and parameters whose values the run changed, in state_dict order."""
     cached_attributes: tuple[str, ...]
     """Plain attributes that the run set to values independent of the inputs: caches, harmless."""
+    state_attributes: tuple[str, ...] = ()
+    """Plain attributes in which the model carries tensors from call to call: no graph holds them."""
 
 
 def probe_forward(problem: Problem, seed: int = 0) -> Probe:
     """Construct the model, run it once on its inputs, and look at what it returned and changed.
 
     Runs it again, on other inputs, only where a plain attribute changed, to tell a cache from state.
-    Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202), OutputsUnsupported
-    (KW203), and what make_model and make_inputs raise.
+    Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202; for state other than tensors,
+    which nobody could compare), OutputsUnsupported (KW203), and what make_model and make_inputs raise.
     """
     model = problem.make_model(seed)
     plain, before = plain_attributes(model), tensors(model)
@@ -43,7 +45,8 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
     check_outputs(outputs, problem)
     after = plain_attributes(model)
     changed = differences(plain, after)
-    caches = []
+    caches: list[str] = []
+    carried: tuple[str, ...] = ()
     if changed:
         # A cache is the same after another call, and the same in a new model that sees other inputs.
         other = problem.make_model(seed)
@@ -53,13 +56,19 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
         unstable = set(differences(after, plain_attributes(other))) | set(
             differences(after, plain_attributes(model)))
         state = [name for name in changed if name in unstable]
-        if state:
-            where = next((text for name in state if (text := _assignment(problem, name))), "")
-            raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(state))
-        caches = changed
+        hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))]
+        if hidden:
+            where = next((text for name in hidden if (text := _assignment(problem, name))), "")
+            raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
+        carried = tuple(state)
+        caches = [name for name in changed if name not in state]
     now = tensors(model)
     altered = tuple(name for name in before if name in now and not same(before[name], now[name]))
-    return Probe(outputs, altered, tuple(caches))
+    return Probe(outputs, altered, tuple(caches), carried)
+
+
+def _tensor_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, torch.Tensor)
 
 
 def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:

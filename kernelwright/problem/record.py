@@ -37,7 +37,7 @@ class Problem:
     """Whether models are copies of an instance (then every seed gives the same parameters)."""
     build_inputs: Callable[[int], list[Any]] = field(repr=False)
     """Implementation of :meth:`make_inputs`."""
-    build_model: Callable[[int], nn.Module] = field(repr=False)
+    build_model: Callable[..., nn.Module] = field(repr=False)
     """Implementation of :meth:`make_model`."""
 
     def make_inputs(self, seed: int) -> list[Any]:
@@ -50,12 +50,13 @@ class Problem:
         """
         return self.build_inputs(seed)
 
-    def make_model(self, seed: int) -> nn.Module:
+    def make_model(self, seed: int, kind: type[nn.Module] | None = None) -> nn.Module:
         """The model on ``device``, constructed under ``torch.manual_seed(seed)``, mode as constructed.
 
+        kind: another class to construct alike (a ModelNew); not for an instance.
         ``torch.manual_seed(seed); Model(*init_inputs)`` gives the same parameters. An instance is
         deep-copied. The global random states are left as they were.
         Raises InitInputsMismatch (KW111), ConstructorRaised (KW110), ModelNotCopyable (KW117),
         NotEnoughMemory (KW115).
         """
-        return self.build_model(seed)
+        return self.build_model(seed) if kind is None else self.build_model(seed, kind)

@@ -49,6 +49,11 @@ class _Identity:
         self.value = value
 
 
+def is_opaque(value: Any) -> bool:
+    """Whether a value of :func:`plain_attributes` is known by its identity only."""
+    return isinstance(value, tuple) and len(value) == 2 and value[0] == "object" and isinstance(value[1], _Identity)
+
+
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names whose values differ, or that only one of the two has, sorted."""
     missing = object()

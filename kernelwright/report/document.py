@@ -46,4 +46,6 @@ def mode_json(mode: Mode) -> dict[str, Any]:
         "timing": mode.timing.to_json() if mode.timing is not None else None,
         "graph": mode.graph,
         "rewritten": mode.rewritten,
+        "simplification": mode.simplification,
+        "layout": mode.layout,
     }

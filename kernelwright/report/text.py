@@ -49,12 +49,16 @@ def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
         label = f"{group.words()}: " if len(groups) > 1 else ""
         captured = f"captured {units.counted(mode.operators, 'operator')}"
         if mode.kernels:
-            page.paragraph(f"{label}{captured}; {units.counted(len(mode.kernels), 'kernel')} "
-                           f"{'does' if len(mode.kernels) == 1 else 'do'} the work of "
-                           f"{'all' if mode.replaced == mode.operators else mode.replaced} of them"
+            one, count = len(mode.kernels) == 1, units.counted(len(mode.kernels), "kernel")
+            done = f"{'does' if one else 'do'} the work of " \
+                   f"{'all' if mode.replaced == mode.operators else mode.replaced} of them"
+            stored = f"{'stores' if one else 'store'} tensors in another order for them"
+            page.paragraph(f"{label}{captured}; {count} {done if mode.replaced else stored}"
                            + (f" (the same program for {group.words()})" if len(group.modes) > 1 else ""))
         else:
             page.paragraph(f"{label}{captured}; nothing is replaced", "yellow")
+        if mode.layout:
+            page.paragraph(label + mode.layout)
     for mode in result.modes:
         label = f"{mode.name}: " if len(result.modes) > 1 else ""
         if not mode.kernels and mode.timing is not None and mode.timing.ratios:

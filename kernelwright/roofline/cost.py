@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node, users, walk
 from kernelwright.roofline.devices import Device
 
 # The share of the float32 peak that library convolutions and products reach, and our spectral kernels.
 _LIBRARY_EFFICIENCY = 0.7
 _SPECTRAL_EFFICIENCY = 0.35
+# Torch operators that read of their first tensor only what indices choose.
+_CHOOSING = ("embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,23 @@ def graph_work(roots: Iterable[Node]) -> Work:
 
 
 def least_bytes(roots: Iterable[Node]) -> int:
-    """Bytes that any version must move: every leaf in use read once, every result written once."""
-    roots = list(roots)
-    leaves = sum(n.bytes for n in walk(roots) if n.kind == "leaf" and n.op not in ("constant", "literal"))
-    return leaves + sum(r.bytes for r in dict.fromkeys(roots))
+    """Bytes that any version must move: what is needed of every leaf read once, every result written once."""
+    roots = list(dict.fromkeys(roots))
+    readers = users(roots)
+    leaves = [n for n in readers if n.kind == "leaf" and n.op not in ("constant", "literal")]
+    return sum(_needed(n, readers, roots) for n in leaves) + sum(r.bytes for r in roots)
+
+
+def _needed(node: Node, readers: dict[Node, list[Node]], roots: list[Node]) -> int:
+    """A bound from below of the bytes that are read of a node: a part of it, or rows that only the data tell."""
+    if node in roots:
+        return node.bytes
+    return max((_needed(r, readers, roots) if r.op == "slice" else 0 if _chooses(r, node) else node.bytes
+                for r in readers[node]), default=0)
+
+
+def _chooses(reader: Node, table: Node) -> bool:
+    return reader.op == "opaque" and reader["target"].split(".")[1] in _CHOOSING and reader.inputs[0] is table
 
 
 def floor(roots: Iterable[Node], device: Device) -> tuple[float, str]:
@@ -73,4 +88,4 @@ def floor(roots: Iterable[Node], device: Device) -> tuple[float, str]:
     computed = contractions / device.best_arithmetic(tf32=any(n.op == "convolution" for n in walk(roots)))
     if computed > moved:
         return computed, "arithmetic of the contractions that remain, on the fastest units"
-    return moved, "every tensor in use read once and every result written once, at the memory's peak"
+    return moved, "what is used of every tensor read once and every result written once, at the memory's peak"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.timing.baselines import CompiledBaseline, Timing, compiled_baseline, summarize, time_model
-from kernelwright.timing.clock import Times, measure, ratio
-from kernelwright.timing.statistics import Ratio
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "CompiledBaseline",
@@ -17,3 +15,21 @@ __all__ = [
     "summarize",
     "time_model",
 ]
+
+if TYPE_CHECKING:
+    from kernelwright.timing.baselines import CompiledBaseline, Timing, compiled_baseline, summarize, time_model
+    from kernelwright.timing.clock import Times, measure, ratio
+    from kernelwright.timing.statistics import Ratio
+
+_HOMES = {"CompiledBaseline": "baselines", "Ratio": "statistics", "Times": "clock", "Timing": "baselines",
+          "compiled_baseline": "baselines", "measure": "clock", "ratio": "clock", "summarize": "baselines",
+          "time_model": "baselines"}
+
+
+def __getattr__(name: str) -> Any:
+    # Who only takes turns (`timing/turns.py`) need not wait for PyTorch.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"kernelwright.timing.{_HOMES[name]}"), name)

@@ -19,10 +19,20 @@ from torch import nn
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.clock import Times, measure, ratio
 from kernelwright.timing.statistics import Ratio
+from kernelwright.timing.turns import clock, exclusive
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.plain import plain
 
 EAGER, COMPILED, CANDIDATE = "eager", "torch.compile", "candidate"
+MAX_AUTOTUNE = "torch.compile max-autotune"
+#: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile.
+COMPILERS: dict[str, dict[str, dict[str, str]]] = {
+    "none": {}, "compile": {COMPILED: {}}, "all": {COMPILED: {}, MAX_AUTOTUNE: {"mode": "max-autotune"}}}
+
+
+_WALL_NOISE = 1.05
+# Medians that differ by less are equal to whoever has to choose.
+_TIE = 0.02
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Timing:
     ``failures`` gives the reason for each baseline without a time. ``ratios`` holds each other entry over the
     candidate. ``share_of_floor`` is floor / median by entry: 1 is the machine's limit. ``below_floor`` names
     entries faster than the floor: their time, or the floor, cannot be right. ``compile_seconds`` is the first
-    call under torch.compile.
+    call under torch.compile (all compiled baselines together).
     """
 
     entries: dict[str, Times]
@@ -52,6 +62,20 @@ class Timing:
         parts += [f"{name}: no time ({why})." for name, why in self.failures.items()]
         parts += [f"{name} is below the floor of {self.floor_seconds:.3g} s." for name in self.below_floor]
         return " ".join(parts)
+
+    def compiled_wins(self, *, replaced: bool) -> str:
+        """Say that torch.compile is the best there is, if its time is below that of the emitted file.
+
+        replaced: whether the file has kernels; without them its time is eager's.
+        """
+        ours = self.entries[CANDIDATE if replaced else EAGER]
+        wins = [(found.value, name) for name in (COMPILED, MAX_AUTOTUNE) if name in self.entries
+                if (found := ratio(ours, self.entries[name])).low > 1.0 + _TIE]
+        if not wins:
+            return ""
+        value, name = max(wins)
+        kept = "this file" if replaced else "the original, in which no kernel of ours pays"
+        return f"{name} is the best that was found here: {value:.2f}x as fast as {kept}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the sentence."""
@@ -90,12 +114,11 @@ def compiled_baseline(
     Compilation happens in this process. In the main thread it is interrupted after ``limit_seconds``; in
     other threads the limit is checked afterwards. Never raises an Exception: the reason is in the result.
     """
-    started = time.perf_counter()
+    started = clock()
     reason = ""
     call: Callable[[], object] | None = None
     try:
         with _limit(limit_seconds):
-            torch._dynamo.reset()
             call = module_callable(torch.compile(model, **options), inputs)
             call()
             _synchronize(inputs)
@@ -104,11 +127,10 @@ def compiled_baseline(
     except Exception as error:  # any failure of the compiler is a result
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]
-    seconds = time.perf_counter() - started
+    seconds = clock() - started
     if not reason and seconds > limit_seconds:
         reason = f"compilation took {seconds:.0f} s, more than {limit_seconds:g} s"
     if reason:
-        torch._dynamo.reset()
         return CompiledBaseline(None, reason, seconds)
     return CompiledBaseline(call, "", seconds)
 
@@ -120,8 +142,14 @@ def _limit(seconds: float) -> Iterator[None]:
         yield
         return
 
+    end = clock() + seconds
+
     def expired(signum: int, frame: object) -> None:
-        raise _OutOfTime
+        left = end - clock()
+        if left > 0.0:  # a suite stopped this process meanwhile
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+        else:
+            raise _OutOfTime
 
     previous = signal.signal(signal.SIGALRM, expired)
     began = time.monotonic()
@@ -145,7 +173,7 @@ def time_model(
     budget_seconds: float = 10.0,
     repetitions: int | None = None,
     compile_limit_seconds: float = 120.0,
-    with_compile: bool = True,
+    compilers: Mapping[str, Mapping[str, str]] | None = None,
     others: Mapping[str, Callable[..., object]] | None = None,
     fresh_inputs: Callable[[], object] | None = None,
     flush_cache: bool = True,
@@ -153,31 +181,36 @@ def time_model(
     """Time eager, torch.compile, ``candidate`` and ``others`` (modules by name) on the same inputs.
 
     ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
-    ``budget_seconds`` is for measuring; compilation has ``compile_limit_seconds``. Modules stay in the
-    mode in which they are. Raises what the model or the candidate raises.
+    ``compilers`` are options of torch.compile by entry, an entry of COMPILERS; by default torch.compile as it
+    is. ``budget_seconds`` is for measuring; each compilation has ``compile_limit_seconds``. Modules stay in
+    the mode in which they are. Raises what the model or the candidate raises.
     """
     callables = {EAGER: module_callable(model, inputs)}
     failures: dict[str, str] = {}
     compile_seconds = None
-    if with_compile:
-        compiled = compiled_baseline(model, inputs, limit_seconds=compile_limit_seconds)
-        compile_seconds = compiled.seconds
+    compilers = COMPILERS["compile"] if compilers is None else compilers
+    if compilers:
+        torch._dynamo.reset()
+    for name, options in compilers.items():
+        compiled = compiled_baseline(model, inputs, limit_seconds=compile_limit_seconds, **options)
+        compile_seconds = (compile_seconds or 0.0) + compiled.seconds
         if compiled.call is None:
-            failures[COMPILED] = compiled.reason
+            failures[name] = compiled.reason
         else:
-            callables[COMPILED] = compiled.call
+            callables[name] = compiled.call
     if candidate is not None:
         callables[CANDIDATE] = module_callable(candidate, inputs)
     for name, module in (others or {}).items():
         callables[name] = module_callable(module, inputs)
-    entries = measure(
-        callables,
-        device=device,
-        repetitions=repetitions,
-        budget_seconds=budget_seconds,
-        flush_cache=flush_cache,
-        fresh_inputs=fresh_inputs,
-    )
+    with exclusive():
+        entries = measure(
+            callables,
+            device=device,
+            repetitions=repetitions,
+            budget_seconds=budget_seconds,
+            flush_cache=flush_cache,
+            fresh_inputs=fresh_inputs,
+        )
     return summarize(
         entries,
         device=device,
@@ -217,6 +250,16 @@ def summarize(
         },
         environment=_environment(torch.device(device)),
     )
+
+
+def is_slower(timing: Timing) -> bool:
+    """Whether the candidate takes longer than eager: on the device, or, beyond the noise of a single batch, by the
+    wall clock of calls in a row, where what the host does for a call decides."""
+    eager, candidate = timing.entries[EAGER], timing.entries[CANDIDATE]
+    if timing.ratios[EAGER].value < 1.0:
+        return True
+    both = eager.back_to_back_seconds, candidate.back_to_back_seconds
+    return None not in both and both[1] > _WALL_NOISE * both[0]
 
 
 def _synchronize(inputs: Sequence[Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import Comparison, Tolerance
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
 from kernelwright.verify.state import State, float64_copy
-from kernelwright.verify.trial import Bench, Refused, Trial, TrialPlan
+from kernelwright.verify.trial import UNCHANGED, Bench, Refused, Trial, TrialPlan
 
 
 def default_trials(seed: int = 0) -> tuple[TrialPlan, ...]:
@@ -50,8 +50,9 @@ class Plan:
     ``sample_axis0`` is for callers who proved that outputs depend on each entry of axis 0 separately: float64
     then covers a random pair. ``batched_arguments`` says which positional inputs have that axis (by default,
     those with the first input's size). ``informative`` names distributions that are reported without
-    deciding. ``require_state`` asks that the model's state_dict fits the candidate. ``gradient_inputs`` makes
-    the (small) inputs of the gradient check from a seed.
+    deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
+    reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
+    ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -64,6 +65,7 @@ class Plan:
     sample_axis0: bool = False
     batched_arguments: tuple[bool, ...] | None = None
     informative: frozenset[str] = frozenset()
+    unchanged: bool = False
     require_state: bool = True
     check_gradients: bool = False
     gradient_inputs: Callable[[int], Sequence[Any]] | None = None
@@ -107,6 +109,8 @@ class Certificate:
         gating = sum(trial.gates for trial in self.trials)
         scope = " (float64 on two batch entries, eager for the others)" if self.sampled else ""
         skipped = f"; {len(self.skipped)} trials did not run" if self.skipped else ""
+        if self.passed and all(trial.reference == UNCHANGED for trial in self.trials):
+            return "The original computation, unchanged: its result is eager's."
         if self.passed:
             return (
                 f"Passed {gating} trials against float64{scope}: error {self.candidate_error:.2g} of the "
@@ -135,10 +139,11 @@ def certify(
     parameters and buffers by name. Calls run under no_grad; PyTorch's random state is restored.
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
-    runs. Raises only what ``make_model`` and ``make_inputs`` raise.
+    runs. Raises only what ``make_model`` and ``make_inputs`` raise, and torch.OutOfMemoryError where the device's
+    memory does not do for the first trial.
     """
     plan = plan or Plan()
-    started = time.perf_counter()
+    started = clock()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         return _certify(make_model, make_candidate, make_inputs, plan, make_float64, started)
@@ -165,7 +170,7 @@ def _certify(
     if state_problems and plan.require_state:
         why.append("the model's state does not fit the candidate: " + "; ".join(state_problems[:3]) + ".")
     try:
-        double: nn.Module | None = make_float64(model)
+        double: nn.Module | None = None if plan.unchanged else make_float64(model)
     except Exception:  # a model that cannot be copied is compared in strict float32, and the trial says so
         double = None
     derived = replace(
@@ -184,19 +189,25 @@ def _certify(
         plan.sample_axis0,
         plan.batched_arguments,
         plan.poison,
+        plan.unchanged,
     )
     trials: list[Trial] = []
     skipped: list[Skipped] = []
     estimate, budget = 0.0, plan.budget_seconds
     for trial_plan in plan.trials:
-        left = budget - (time.perf_counter() - started)
+        left = budget - (clock() - started)
         if trials and estimate > left:
             skipped.append(
                 Skipped(trial_plan, f"would take about {estimate:.2g} s, {max(0.0, left):.2g} s are left")
             )
             continue
         repeats = plan.repeats if not trials else min(plan.repeats, 1) if len(trials) == 1 else 0
-        result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
+        try:
+            result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
+        except torch.OutOfMemoryError as error:
+            if not trials:
+                raise
+            result = Refused(f"not enough memory: {first_line(error)}")
         if isinstance(result, Refused):
             skipped.append(Skipped(trial_plan, result.why))
             continue
@@ -274,7 +285,7 @@ def _certificate(
         gradients=gradients,
         candidate_error=max((o.relative for o in telling), default=0.0),
         eager_error=max((o.eager_relative for o in telling), default=0.0),
-        seconds=time.perf_counter() - started,
+        seconds=clock() - started,
         budget_seconds=plan.budget_seconds,
         environment=_environment(original),
     )

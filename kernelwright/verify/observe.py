@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.timing.turns import clock
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
 
@@ -56,19 +56,21 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def call(module: nn.Module, arguments: Sequence[Any]) -> Called:
-    """Call under no_grad; device errors surface here, warnings become notes."""
+    """Call under no_grad; device errors surface here, warnings become notes. Raises torch.OutOfMemoryError."""
     devices = {t.device for t in tensors_of(list(arguments)) if t.device.type == "cuda"}
-    started = time.perf_counter()
+    started = clock()
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             outputs = module(*arguments)
             for device in devices:
                 torch.cuda.synchronize(device)
+        except torch.OutOfMemoryError:  # says something about the device, whose memory others may hold
+            raise
         except Exception as error:  # whatever a candidate raises is its verdict
             return Called(error=f"{type(error).__name__}: {first_line(error)}")
     notes = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in caught if str(w.message)))
-    return Called(outputs, None, time.perf_counter() - started, notes)
+    return Called(outputs, None, clock() - started, notes)
 
 
 def first_line(error: BaseException) -> str:

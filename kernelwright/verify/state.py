@@ -163,11 +163,16 @@ def float64_copy(module: nn.Module) -> nn.Module:
 
     Raises what ``copy.deepcopy`` raises for modules that cannot be copied.
     """
-    copied = copy.deepcopy(module).double()
-    for owner, name, _ in list(plain_attributes(copied)):
+    return to_float64(copy.deepcopy(module))
+
+
+def to_float64(module: nn.Module) -> nn.Module:
+    """``module`` itself with float64 parameters, buffers and plain floating attributes."""
+    module.double()
+    for owner, name, _ in list(plain_attributes(module)):
         widened = map_tensors(getattr(owner, name), lambda t: t.double() if t.dtype.is_floating_point else t)
         setattr(owner, name, widened)
-    return copied
+    return module
 
 
 def widened(arguments: Any) -> Any:

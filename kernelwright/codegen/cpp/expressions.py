@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from math import isinf, isnan
 
-from kernelwright.ir.scalar import FUNCTIONS
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, walk
+from kernelwright.ir.scalar import KERNEL_FUNCTIONS
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, is_whole, walk
 
-TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "int32": "int32_t", "bool": "bool"}
+TYPES = {
+    "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
+    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+}
 
 # "origin" comes from this target's transformations; the others have texts here that vectorise.
 _EXTRA = {
@@ -19,6 +23,7 @@ _EXTRA = {
     "where": "kw_select({0} != real(0), {1}, {2})",
     "relu": "kw_select({0} < real(0), real(0), {0})",
     "leaky_relu": "kw_select({0} > real(0), {0}, {0} * {1})",
+    "prelu": "kw_select({0} > real(0), {0}, {0} * {1})",
     "threshold": "kw_select({0} <= {1}, {2}, {0})",
     "clamp_min": "kw_select({0} < {1}, {1}, {0})",
     "clamp_max": "kw_select({0} > {1}, {1}, {0})",
@@ -28,11 +33,24 @@ _EXTRA = {
     "logical_or": "real(({0} != real(0)) | ({1} != real(0)))",
 }
 
+_EXTRA |= {
+    "whole_where": "kw_choose({0} != real(0), {1}, {2})",
+    "whole_abs": "kw_choose({0} < 0, whole(-uwhole({0})), {0})",
+    "whole_relu": "kw_choose({0} < 0, whole(0), {0})",
+    "whole_maximum": "kw_choose({0} > {1}, {0}, {1})",
+    "whole_minimum": "kw_choose({0} < {1}, {0}, {1})",
+    "whole_clamp_min": "kw_choose({0} < {1}, {1}, {0})",
+    "whole_clamp_max": "kw_choose({0} > {1}, {1}, {0})",
+}
+_WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
+
 LoadText = Callable[[Load], str]
 
 
 def literal(value: float) -> str:
-    """``value`` as an expression of type real."""
+    """``value`` as an expression of type real, or of an integer as one of 64 bits."""
+    if isinstance(value, int):
+        return f"int64_t({value}LL)" if value > -(2**63) else "INT64_MIN"
     if isnan(value):
         return "real(NAN)"
     if isinf(value):
@@ -61,15 +79,25 @@ def guard_text(guards: Iterable[Guard], names: Sequence[str]) -> str:
 
 
 def element_text(load: Load, names: Sequence[str]) -> str:
-    """The element that ``load`` reads, converted to real, without its guards."""
-    return f"real(in{load.buffer}[{index_text(load.index, names)}])"
+    """The element that ``load`` reads, converted to real or int64_t, without its guards."""
+    return f"{value_type(load)}(in{load.buffer}[{index_text(load.index, names)}])"
+
+
+def value_type(node: Expression) -> str:
+    """The C++ type of a value."""
+    return "int64_t" if is_whole(node) else "real"
+
+
+def otherwise_text(load: Load) -> str:
+    """What a load gives where a guard fails."""
+    return literal(int(load.otherwise) if load.whole else load.otherwise)
 
 
 def guarded_text(load: Load, names: Sequence[str]) -> str:
     """The value of ``load`` with its guards tested where it stands."""
     if not load.guards:
         return element_text(load, names)
-    return f"({guard_text(load.guards, names)}) ? {element_text(load, names)} : {literal(load.otherwise)}"
+    return f"({guard_text(load.guards, names)}) ? {element_text(load, names)} : {otherwise_text(load)}"
 
 
 def varies(node: Expression, axes: Sequence[int], reduced: bool = False) -> bool:
@@ -83,21 +111,6 @@ def varies(node: Expression, axes: Sequence[int], reduced: bool = False) -> bool
         case Reduced():
             return reduced
     return False
-
-
-def _power(base: str, exponent: Expression) -> str | None:
-    """Powers by constants that PyTorch computes without pow."""
-    if not isinstance(exponent, Constant):
-        return None
-    return {
-        0.5: f"kw_sqrt({base})",
-        -0.5: f"(real(1) / kw_sqrt({base}))",
-        1.0: base,
-        2.0: f"({base} * {base})",
-        3.0: f"({base} * {base} * {base})",
-        -1.0: f"(real(1) / {base})",
-        -2.0: f"(real(1) / ({base} * {base}))",
-    }.get(exponent.value)
 
 
 class Scope:
@@ -138,17 +151,14 @@ class Scope:
         name = f"{self.prefix}{self._count}"
         self._count += 1
         text = load_text(node) if isinstance(node, Load) else self._apply(node)
-        lines.append(f"const real {name} = {_bare(text)};")
+        lines.append(f"const {value_type(node)} {name} = {_bare(text)};")
         self.bound[node] = name
 
     def _apply(self, node: Apply) -> str:
         names = [self.text(argument) for argument in node.arguments]
-        if node.function == "pow":
-            power = _power(names[0], node.arguments[1])
-            if power is not None:
-                return power
-        text = _EXTRA.get(node.function) or FUNCTIONS[node.function].text
-        return text.format(*names)
+        text = _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
+        text = text.format(*names)
+        return re.sub(r"\bu?whole\b", lambda found: _WHOLE_TYPES[found[0]], text)
 
     def text(self, node: Expression) -> str:
         """The name or literal of ``node``."""
@@ -189,6 +199,8 @@ def cost(roots: Iterable[Expression]) -> int:
     """Operations of one evaluation of ``roots``, in multiply-adds; a load counts 1."""
     nodes = {node for root in roots for node in walk(root)}
     applied = sum(
-        FUNCTIONS[n.function].cost for n in nodes if isinstance(n, Apply) and n.function in FUNCTIONS
+        KERNEL_FUNCTIONS[n.function].cost
+        for n in nodes
+        if isinstance(n, Apply) and n.function in KERNEL_FUNCTIONS
     )
     return applied + sum(isinstance(node, Load) for node in nodes)

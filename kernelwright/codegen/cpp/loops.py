@@ -1,20 +1,24 @@
 """Loop kernels as C++ with OpenMP: the choice of a schedule by the kernel's shape.
 
 Pointwise kernels and those with a short row (pooling windows; the row is written out) go to
-``loops_points``. Other kernels run vector instructions along the axis where that moves least:
-the innermost row axis (``loops_rows``) or the innermost outer axis (``loops_columns``).
+``loops_points``, or to ``loops_tiles`` where their buffers are laid out in different orders. Other
+kernels run vector instructions along the axis where that moves least: the innermost row axis
+(``loops_rows``) or the innermost outer axis (``loops_columns``).
 """
 
 from __future__ import annotations
 
 from math import ceil, prod
 
-from kernelwright.codegen.cpp.expressions import cost
+from kernelwright.codegen.cpp.expressions import TYPES, cost
 from kernelwright.codegen.cpp.loops_columns import generate_columns
-from kernelwright.codegen.cpp.loops_normal import expressions, normalise, without_rows
+from kernelwright.codegen.cpp.loops_columns_arrays import TURNED_ELEMENTS
+from kernelwright.codegen.cpp.loops_normal import expressions, in_order, normalise, without_rows
 from kernelwright.codegen.cpp.loops_points import generate_points
 from kernelwright.codegen.cpp.loops_rows import generate_rows
 from kernelwright.codegen.cpp.loops_text import definition, sizes_text
+from kernelwright.codegen.cpp.loops_tiles import MEMORY, generate_tiles, pointwise_walk
+from kernelwright.codegen.loop_parts import apart, generate_parts, lying_across
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Load, walk
 from kernelwright.plan.kernels import LoopKernel
@@ -37,17 +41,50 @@ def generate(kernel: LoopKernel, name: str) -> KernelSource:
     kernel = normalise(kernel)
     if not kernel.row:
         if kernel.reductions or kernel.row_stores:
-            return generate_points(without_rows(kernel), name)
-        return generate_points(kernel, name)
+            return _pointwise(normalise(without_rows(kernel)), name)
+        return _pointwise(kernel, name)
     if _window(kernel):
         kinds = ", ".join(reduction.kind for reduction in kernel.reductions)
         comment = f"Windows of {sizes_text(kernel.row)} for each of {sizes_text(kernel.outer)}: {kinds}."
         return generate_points(without_rows(kernel), name, comment)
-    if not kernel.outer or _lane_cost(kernel, -1) + VECTOR / prod(kernel.row) <= _lane_cost(
+    rows = not kernel.outer or _lane_cost(kernel, -1) + VECTOR / prod(kernel.row) <= _lane_cost(
         kernel, len(kernel.outer) - 1
-    ):
-        return generate_rows(kernel, name)
-    return generate_columns(kernel, name)
+    )
+    outer, row = range(len(kernel.outer)), range(len(kernel.outer), len(kernel.outer + kernel.row))
+    by_columns = (*outer[:-1], *row, *outer[-1:])
+    parts = apart(kernel, (*outer, *row), MEMORY)
+    if parts is not None or not rows:
+        across = lying_across(kernel, by_columns, MEMORY)
+        if across and kernel.outer and _can_turn(kernel, across):
+            return generate_columns(kernel, name, across)
+        if parts is not None and (rows or across):
+            return generate_parts(parts, name, kernel, generate, TYPES, stream=False)
+        parts = apart(kernel, by_columns, MEMORY)
+        if parts is not None:
+            return generate_parts(parts, name, kernel, generate, TYPES, stream=False)
+    return generate_rows(kernel, name) if rows else generate_columns(kernel, name)
+
+
+def _can_turn(kernel: LoopKernel, loads: tuple[Load, ...]) -> bool:
+    """Whether a column kernel can turn loads into local arrays: short contiguous rows of its own type."""
+    split = len(kernel.outer)
+    if len(kernel.row) != 1 or kernel.row[0] * len(loads) > TURNED_ELEMENTS // VECTOR:
+        return False
+    return all(
+        not load.guards
+        and kernel.input_dtypes[load.buffer] == kernel.compute
+        and load.index.strides[split] == 1
+        and load.index.strides[split - 1] > 0
+        for load in loads
+    )
+
+
+def _pointwise(kernel: LoopKernel, name: str) -> KernelSource:
+    """A kernel in normal form without row axes, in the order that its memory asks for."""
+    walk_order = pointwise_walk(kernel)
+    if walk_order.extents:
+        return generate_tiles(kernel, walk_order, name)
+    return generate_points(in_order(kernel, walk_order.order), name)
 
 
 def _lane_cost(kernel: LoopKernel, axis: int) -> float:

@@ -24,7 +24,7 @@ from kernelwright.codegen.cpp.loops_text import (
     store_lines,
 )
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Expression
+from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.kernels import LoopKernel
 
 
@@ -50,6 +50,7 @@ class _Columns(ColumnArrays):
                 "right",
                 lambda at: store_lines(kernel.outer_stores, kernel, at, self.names),
                 prefix="u",
+                kernel=kernel,
             )
         return lines
 
@@ -73,7 +74,7 @@ class _Columns(ColumnArrays):
         lines = decode("task", (*self.others, self.blocks), [*self.names[: self.lane], "block"])
         if self.blocks == 1:
             lines.pop()
-        lines += self.span()
+        lines += [*self.span(), *self.turn(scope)]
         for numbers in self.passes:
             lines += self.reduce(numbers, scope, "0", str(self.rows), joined)
             lines += self.values(numbers, scope, joined)
@@ -164,9 +165,12 @@ class _Columns(ColumnArrays):
         return lines, table + largest * columns * chunks
 
 
-def generate_columns(kernel: LoopKernel, name: str) -> KernelSource:
-    """The text of a kernel in normal form whose vector axis is its last outer axis."""
-    columns = _Columns(kernel)
+def generate_columns(kernel: LoopKernel, name: str, turned: tuple[Load, ...] = ()) -> KernelSource:
+    """The text of a kernel in normal form whose vector axis is its last outer axis.
+
+    ``turned``: loads of the kernel's own type, without guards, that are contiguous along its only row axis.
+    """
+    columns = _Columns(kernel, turned)
     kinds = ", ".join(reduction.kind for reduction in kernel.reductions) or "no reduction"
     comment = f"Columns: rows of {sizes_text(kernel.row)} for each of {sizes_text(kernel.outer)}: {kinds}."
     if columns.split:

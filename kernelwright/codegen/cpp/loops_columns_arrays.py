@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
-from kernelwright.codegen.cpp.expressions import Scope, cost
+from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
 from kernelwright.codegen.cpp.loops_normal import passes, shifted
 from kernelwright.codegen.cpp.loops_rows import reduced_nodes
 from kernelwright.codegen.cpp.loops_text import axis_names, braces, decode, hoist, lane_loop, nested
-from kernelwright.plan.expressions import Expression, Load, walk
+from kernelwright.plan.expressions import Expression, Index, Load, walk
 from kernelwright.plan.kernels import LoopKernel
 
 ROWS = 128
 WIDEST = 512
 CACHE_ELEMENTS = 65536
+TURNED_ELEMENTS = 16384
+"""Elements of the local arrays of turned loads."""
 
 # Declarations, first values, update by v, of one reduction's arrays; {n} is its number, {j} the column.
 _ARRAYS = {
@@ -29,9 +31,13 @@ _NEUTRAL = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf}
 
 @dataclass
 class ColumnArrays:
-    """The geometry of a column kernel and the text of its reductions in arrays of one entry per column."""
+    """The geometry of a column kernel and the text of its reductions in arrays of one entry per column.
+
+    ``turned``: loads whose memory runs along the row; a task turns its part of them into a local array first.
+    """
 
     kernel: LoopKernel
+    turned: tuple[Load, ...] = ()
 
     def __post_init__(self) -> None:
         kernel = self.kernel
@@ -53,12 +59,33 @@ class ColumnArrays:
             len(self.passes) + bool(kernel.row_stores) + any(r.kind == "logsumexp" for r in kernel.reductions)
         )
         limit = WIDEST
-        if walks > 1 and not self.split:
+        if self.turned:
+            self.split = False
+            limit = max(16, min(WIDEST, TURNED_ELEMENTS // (self.rows * len(self.turned)) // 16 * 16))
+        elif walks > 1 and not self.split:
             limit = max(32, min(WIDEST, CACHE_ELEMENTS // self.rows))
         blocks = ceil(self.width / limit)
         self.block = min(self.width, ceil(ceil(self.width / blocks) / 16) * 16)
         self.blocks = ceil(self.width / self.block)
         self.column = f"{self.names[self.lane]} - left"
+
+    def turn(self, scope: Scope) -> list[str]:
+        """Turn the loads that lie across, whole rows of the task's columns, and name their elements."""
+        lines, row = [], len(self.kernel.outer)
+        pitch = -(-self.block // 8) * 8 + 8
+        for number, load in enumerate(self.turned):
+            strides = load.index.strides
+            start = Index((*strides[: self.lane], 0, 0), load.index.offset)
+            left = "left" if strides[self.lane] == 1 else f"left * {strides[self.lane]}"
+            lines += [
+                f"alignas(64) real turned{number}[{self.rows * pitch}];",
+                f"kw_turn(in{load.buffer} + {index_text(start, self.names)} + {left}, {strides[self.lane]}, "
+                f"turned{number}, {pitch}, right - left, {self.rows});",
+            ]
+            for place in range(4):
+                at = self.names[row] if place == 0 else f"({self.names[row]} + {place})"
+                scope.bound[shifted(load, row, place)] = f"turned{number}[{at} * {pitch} + {self.column}]"
+        return lines
 
     def span(self) -> list[str]:
         """Definitions of the columns [left, right) of a task."""
@@ -94,7 +121,9 @@ class ColumnArrays:
         outside = hoist(roots, scope, self.names, [self.lane, *self.row_axes], True)
         inner = scope.nested("w")
         lines = hoist(roots, inner, self.names, [self.lane], True)
-        lines += lane_loop(roots, inner, self.names, self.lane, "left", "right", finish, skip_outside=skip)
+        lines += lane_loop(
+            roots, inner, self.names, self.lane, "left", "right", finish, skip_outside=skip, kernel=self.kernel
+        )
         return outside + self.row_loop(first, last, lines, step)
 
     def reduce(self, numbers: list[int], scope: Scope, first: str, last: str, joined: bool) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import inf, nan, prod
 
@@ -35,6 +36,17 @@ def normalise(kernel: LoopKernel) -> LoopKernel:
 
     new_sizes = [tuple(prod(sizes[axis] for axis in group) for group in part) for part in groups]
     return rewrite(kernel, new_sizes[0], new_sizes[1], change)
+
+
+def in_order(kernel: LoopKernel, order: Sequence[int]) -> LoopKernel:
+    """The same pointwise kernel with its axes in another order."""
+    if tuple(order) == tuple(range(len(kernel.outer))):
+        return kernel
+    groups = _merged(list(order), kernel.outer, list(dict.fromkeys(indices(kernel))))
+    sizes = tuple(prod(kernel.outer[axis] for axis in group) for group in groups)
+    return rewrite(
+        kernel, sizes, (), lambda index: Index(tuple(index.strides[group[-1]] for group in groups), index.offset)
+    )
 
 
 def _merged(axes: list[int], sizes: tuple[int, ...], everything: list[Index]) -> list[list[int]]:
@@ -110,7 +122,7 @@ def shifted(expression: Expression, axis: int, places: int) -> Expression:
         if not isinstance(node, Load):
             return None
         index = Index(node.index.strides, node.index.offset + places * node.index.strides[axis])
-        return Load(node.buffer, index, node.guards, node.otherwise)
+        return dataclasses.replace(node, index=index)
 
     return substitute(expression, replace, {})
 
@@ -125,7 +137,7 @@ def rewrite(
         if not isinstance(node, Load):
             return None
         guards = tuple(Guard(change(guard.index), guard.size) for guard in node.guards)
-        return Load(node.buffer, change(node.index), binding(guards, outer + row), node.otherwise)
+        return dataclasses.replace(node, index=change(node.index), guards=binding(guards, outer + row))
 
     def stores(old: tuple[Store, ...]) -> tuple[Store, ...]:
         return tuple(Store(s.buffer, change(s.index), substitute(s.expression, replace, memo)) for s in old)
@@ -159,8 +171,8 @@ def without_rows(kernel: LoopKernel) -> LoopKernel:
                 return values[node]
             if isinstance(node, Load):
                 guards = tuple(Guard(fixed(guard.index, point), guard.size) for guard in node.guards)
-                return Load(
-                    node.buffer, fixed(node.index, point), binding(guards, kernel.outer), node.otherwise
+                return dataclasses.replace(
+                    node, index=fixed(node.index, point), guards=binding(guards, kernel.outer)
                 )
             return None
 

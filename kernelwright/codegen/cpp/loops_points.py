@@ -62,6 +62,7 @@ def generate_points(kernel: LoopKernel, name: str, comment: str | None = None) -
         first,
         last,
         lambda inner: store_lines(kernel.outer_stores, kernel, inner, names),
+        kernel=kernel,
     )
     work = prod(kernel.outer) * (cost(roots) / 8 + 1)
     body = parallel_for("task", prod(others) * blocks, lines, work)

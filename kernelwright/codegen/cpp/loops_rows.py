@@ -164,7 +164,9 @@ class _Rows:
             return result
 
         if computed:
-            body += lane_loop(computed, inner, self.names, self.lane, "begin", "end", finish)
+            body += lane_loop(
+                computed, inner, self.names, self.lane, "begin", "end", finish, kernel=self.kernel
+            )
         for number in numbers:
             body.append(
                 f"accumulator{number}.block({buffers[kernel.reductions[number].expression]}, end - begin);"
@@ -196,6 +198,7 @@ class _Rows:
             "begin",
             "end",
             lambda at: store_lines(stores, self.kernel, at, self.names),
+            kernel=self.kernel,
         )
         return lines + self.segment_loop(first, last, body)
 

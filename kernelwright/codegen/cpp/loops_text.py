@@ -12,7 +12,7 @@ from kernelwright.codegen.cpp.expressions import (
     guard_text,
     guarded_text,
     index_text,
-    literal,
+    otherwise_text,
     unnamed_loads,
     varies,
 )
@@ -23,6 +23,12 @@ from kernelwright.plan.kernels import LoopKernel, Store
 
 SERIAL_WORK = 30_000
 """Below this many multiply-adds and memory operations, threads cost more than they save."""
+
+
+RUN = 256
+"""Elements of float16 that are converted together."""
+MOST_RUNS = 8
+"""Most arrays for them; a written-out window has more loads, which overlap."""
 
 
 def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
@@ -98,6 +104,8 @@ def store_lines(stores: Sequence[Store], kernel: LoopKernel, scope: Scope, names
         value = scope.text(store.expression)
         if dtype == "bool":
             value = f"{value} != real(0)"
+        elif dtype in ("float16", "bfloat16"):
+            value = f"float({value})"  # the assignment rounds
         elif dtype != kernel.compute:
             value = f"{TYPES[dtype]}({value})"
         lines.append(f"out{store.buffer}[{index_text(store.index, names)}] = {value};")
@@ -128,12 +136,14 @@ def lane_loop(
     *,
     skip_outside: bool = False,
     prefix: str = "v",
+    kernel: LoopKernel | None = None,
 ) -> list[str]:
     """A vectorised loop of axis ``lane`` over [first, last): evaluate ``roots``, then ``finish``.
 
     Guards split the loop into the part where all hold, which tests nothing, and the rest.
     ``skip_outside`` drops the rest, for values that a reduction ignores. Loads that do not change
-    along the lane must be named in ``scope`` already.
+    along the lane must be named in ``scope`` already. Where the ``kernel`` is given, runs of its float16 are
+    converted beside the loop.
     """
     variable = names[lane]
     loads = unnamed_loads(roots, scope.bound)
@@ -141,9 +151,28 @@ def lane_loop(
 
     def loop(load_text: Callable[[Load], str], begin: str, end: str) -> list[str]:
         inner = scope.nested(prefix)
-        lines = inner.define(roots, load_text)
-        head = f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})"
-        return ["#pragma omp simd", *braces(head, [*lines, *finish(inner)])]
+        runs = float16_loads(loads, kernel, lane)
+        lines = inner.define(
+            roots, lambda load: f"real({runs[load]}[{variable} - run])" if load in runs else load_text(load)
+        )
+        body, results = float16_stores([*lines, *finish(inner)], kernel, names, lane)
+        if not runs and not results:
+            head = f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})"
+            return ["#pragma omp simd", *braces(head, body)]
+        start = [*names[:lane], "run", *names[lane + 1 :]]
+        lines = [f"const int64_t stop = run + {RUN} < {end} ? run + {RUN} : {end};"]
+        lines += [f"alignas(64) float {array}[{RUN}];" for array in (*runs.values(), *results.values())]
+        for load, array in runs.items():
+            lines.append(
+                f"kw_float16_load(in{load.buffer} + ({index_text(load.index, start)}), stop - run, {array});"
+            )
+        head = f"for (int64_t {variable} = run; {variable} < stop; ++{variable})"
+        lines += ["#pragma omp simd", *braces(head, body)]
+        for store, array in results.items():
+            lines.append(
+                f"kw_float16_store({array}, stop - run, out{store.buffer} + ({index_text(store.index, start)}));"
+            )
+        return braces(f"for (int64_t run = {begin}; run < {end}; run += {RUN})", lines)
 
     if not guards:
         return loop(lambda load: element_text(load, names), first, last)
@@ -163,9 +192,9 @@ def lane_loop(
         if not load.guards:
             return element_text(load, names)
         if one_range:
-            return f"all.value ? {element_text(load, names)} : {literal(load.otherwise)}"
+            return f"all.value ? {element_text(load, names)} : {otherwise_text(load)}"
         legal = f"all.value || ({guard_text(load.guards, names)})"
-        return f"({legal}) ? {element_text(load, names)} : {literal(load.otherwise)}"
+        return f"({legal}) ? {element_text(load, names)} : {otherwise_text(load)}"
 
     lines += [
         *braces("const auto lanes = [&](auto all, int64_t low, int64_t high)", loop(text, "low", "high")),
@@ -175,6 +204,40 @@ def lane_loop(
     ]
     lines[-4] += ";"
     return braces("", lines)
+
+
+def float16_loads(loads: Sequence[Load], kernel: LoopKernel | None, lane: int) -> dict[Load, str]:
+    """The loads that read runs of float16 along the lane, with the names of arrays for their values."""
+    found = [
+        load
+        for load in loads
+        if kernel is not None
+        and kernel.input_dtypes[load.buffer] == "float16"
+        and load.index.strides[lane] == 1
+        and not load.guards
+    ]
+    return {load: f"half{n}" for n, load in enumerate(found)} if len(found) <= MOST_RUNS else {}
+
+
+def float16_stores(
+    body: Sequence[str], kernel: LoopKernel | None, names: Sequence[str], lane: int
+) -> tuple[list[str], dict[Store, str]]:
+    """``body`` with runs of float16 written into arrays instead, and the stores that these stand for."""
+    stores = [*kernel.row_stores, *kernel.outer_stores] if kernel is not None else []
+    places = {
+        f"out{store.buffer}[{index_text(store.index, names)}]": store
+        for store in stores
+        if kernel.output_dtypes[store.buffer] == "float16" and store.index.strides[lane] == 1
+    }
+    lines, results = [], {}
+    for line in body:
+        target, assigns, value = line.partition(" = ")
+        store = places.get(target) if assigns else None
+        if store is not None:
+            results.setdefault(store, f"rounded{len(results)}")  # a window's store stands once for each element
+            line = f"{results[store]}[{names[lane]} - run] = {value}"
+        lines.append(line)
+    return lines, results
 
 
 def combined_guards(guards: set[Guard]) -> list[Guard]:

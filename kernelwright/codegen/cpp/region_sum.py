@@ -11,9 +11,11 @@ classes so fine that nothing is shared.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from kernelwright.codegen.cpp import region_sum_text as text
+from kernelwright.codegen.cpp.support import used_snippets
 from kernelwright.codegen.region_axes import Axis, TooFineError, join_axes
 from kernelwright.codegen.region_text import (
     Dialect,
@@ -26,10 +28,12 @@ from kernelwright.codegen.region_text import (
 )
 from kernelwright.codegen.regions import Stream, plan_stream
 from kernelwright.codegen.source import KernelSource
+from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.kernels import RegionSum
 
 DIALECT = Dialect("static inline", "static const")
-SCALARS = {"float32": "float", "float64": "double"}
+SCALARS = {"float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16"}
+"""C type of the input; the output is float32 or float64."""
 
 TILE = 2048
 """Columns of a tile where the innermost axis is kept: 8 KB of partial sums stay in the L1 cache."""
@@ -59,14 +63,19 @@ def generate(kernel: RegionSum, name: str) -> KernelSource:
     x is contiguous, of ``kernel.input_dtype``; the output is of ``kernel.dtype``. Raises ValueError for a
     class outside its axis or another dtype.
     """
-    for dtype in (kernel.input_dtype, kernel.dtype):
-        if dtype not in SCALARS:
-            raise ValueError(f"a region sum cannot work in {dtype}")
+    if kernel.input_dtype not in SCALARS or kernel.dtype not in ("float32", "float64"):
+        raise ValueError(f"a region sum cannot work from {kernel.input_dtype} to {kernel.dtype}")
+    source = _definition(kernel, name)
+    return replace(source, support=used_snippets(source.definition))
+
+
+def _definition(kernel: RegionSum, name: str) -> KernelSource:
     axes = join_axes(kernel)
     elements = prod(kernel.shape)
     names: dict[str, object] = {
         "NAME": name,
         "IN": SCALARS[kernel.input_dtype],
+        "SUM": "float" if ITEM_BYTES[kernel.input_dtype] == 2 else SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
         "IF": "" if elements >= SERIAL_ELEMENTS else " if(false)",

@@ -69,7 +69,7 @@ static void @NAME@_rows(const @IN@* x, int columns, long long row, long long end
     const int limit = @LIMIT@;
     @NAME@_Walk walk;
     walk.start(atom, row - @NAME@_first_row(atom));
-    alignas(64) @IN@ partial[@COLUMNS@];
+    alignas(64) @SUM@ partial[@COLUMNS@];
     alignas(64) double sums[@COLUMNS@];
     for (int c = 0; c < limit; ++c) sums[c] = 0;
     while (row < stop) {

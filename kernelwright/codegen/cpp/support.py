@@ -13,12 +13,13 @@ from collections.abc import Iterable
 
 from kernelwright.codegen.cpp.support_math import FUNCTION_SNIPPETS
 from kernelwright.codegen.cpp.support_rows import ROW_SNIPPETS
+from kernelwright.codegen.cpp.support_scans import SCAN_SNIPPETS
 
 HEADERS = (
     "#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <limits>\n#include <type_traits>\n"
 )
 
-SNIPPETS: dict[str, str] = {**FUNCTION_SNIPPETS, **ROW_SNIPPETS}
+SNIPPETS: dict[str, str] = {**FUNCTION_SNIPPETS, **ROW_SNIPPETS, **SCAN_SNIPPETS}
 """Name to text. A snippet uses only snippets that precede it."""
 
 _NAME = re.compile(r"\bkw_\w+")

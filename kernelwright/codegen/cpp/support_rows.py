@@ -33,6 +33,70 @@ template <typename real> struct kw_vector {
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
 """
+ROW_SNIPPETS["kw_turn"] = """\
+// One square block of kw_turn, in registers: pairs of rows exchange elements 1, then 2, then 4 apart.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define KW_TURN_IN_REGISTERS 1
+#endif
+#endif
+#ifdef KW_TURN_IN_REGISTERS
+static inline void kw_turn_block(const float* from, int64_t from_step, float* to, int64_t to_step) {
+  using V = kw_vector<float>::type;
+  V a[8], b[8];
+  for (int k = 0; k < 8; ++k) a[k] = kw_vector<float>::load(from + k * from_step);
+  for (int k = 0; k < 8; k += 2) {
+    b[k] = __builtin_shufflevector(a[k], a[k + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+    b[k + 1] = __builtin_shufflevector(a[k], a[k + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  for (int k = 0; k < 8; k += 4)
+    for (int n = 0; n < 2; ++n) {
+      a[k + n] = __builtin_shufflevector(b[k + n], b[k + n + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      a[k + n + 2] = __builtin_shufflevector(b[k + n], b[k + n + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  for (int k = 0; k < 4; ++k) {
+    b[k] = __builtin_shufflevector(a[k], a[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    b[k + 4] = __builtin_shufflevector(a[k], a[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (int k = 0; k < 8; ++k) std::memcpy(to + k * to_step, &b[k], 32);
+}
+static inline void kw_turn_block(const double* from, int64_t from_step, double* to, int64_t to_step) {
+  using V = kw_vector<double>::type;
+  V a[4], b[4];
+  for (int k = 0; k < 4; ++k) a[k] = kw_vector<double>::load(from + k * from_step);
+  for (int k = 0; k < 4; k += 2) {
+    b[k] = __builtin_shufflevector(a[k], a[k + 1], 0, 4, 2, 6);
+    b[k + 1] = __builtin_shufflevector(a[k], a[k + 1], 1, 5, 3, 7);
+  }
+  for (int k = 0; k < 2; ++k) {
+    a[k] = __builtin_shufflevector(b[k], b[k + 2], 0, 1, 4, 5);
+    a[k + 2] = __builtin_shufflevector(b[k], b[k + 2], 2, 3, 6, 7);
+  }
+  for (int k = 0; k < 4; ++k) std::memcpy(to + k * to_step, &a[k], 32);
+}
+#else
+template <typename real>
+static inline void kw_turn_block(const real* from, int64_t from_step, real* to, int64_t to_step) {
+  for (int64_t k = 0; k < kw_vector<real>::lanes; ++k)
+    for (int64_t n = 0; n < kw_vector<real>::lanes; ++n) to[n * to_step + k] = from[k * from_step + n];
+}
+#endif
+// Transposes: to[n * to_step + k] = from[k * from_step + n] for k < rows, n < columns.
+template <typename real>
+static inline void kw_turn(
+    const real* from, int64_t from_step, real* to, int64_t to_step, int64_t rows, int64_t columns) {
+  constexpr int64_t L = kw_vector<real>::lanes;
+  const int64_t whole_rows = rows / L * L, whole = columns / L * L;
+  for (int64_t k = 0; k < whole_rows; k += L) {
+    for (int64_t n = 0; n < whole; n += L)
+      kw_turn_block(from + k * from_step + n, from_step, to + n * to_step + k, to_step);
+    for (int64_t n = whole; n < columns; ++n)
+      for (int64_t j = k; j < k + L; ++j) to[n * to_step + j] = from[j * from_step + n];
+  }
+  for (int64_t k = whole_rows; k < rows; ++k)
+    for (int64_t n = 0; n < columns; ++n) to[n * to_step + k] = from[k * from_step + n];
+}
+"""
 ROW_SNIPPETS["kw_fold_sum"] = """\
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import isinf, isnan
+from math import isinf, isnan, prod
 
 import numpy as np
 
-from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.ir.scalar import KERNEL_FUNCTIONS
 from kernelwright.plan.expressions import Apply, Index, Load, walk
 from kernelwright.plan.kernels import LoopKernel
 
-C_TYPES = {"float32": "float", "float64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
+C_TYPES = {
+    "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
+    "int64": "long long", "int32": "int", "int16": "short", "int8": "signed char", "uint8": "unsigned char",
+    "bool": "bool",
+}
 """C type of an element, by dtype."""
 
-ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8, "int32": 4, "bool": 1}
-"""Bytes of an element, by dtype."""
-
+_TYPES_OF = {"whole": "(long long)", "uwhole": "(unsigned long long)"}
 _CALLS = re.compile(r"\bkw_\w+")
 
 
 def literal(value: float, real: str) -> str:
-    """A floating literal of type ``real`` ("float" or "double")."""
+    """A floating literal of type ``real`` ("float" or "double"); of an integer, one of 64 bits."""
+    if isinstance(value, int):
+        text = f"{value}LL" if value > -(2**63) else "(-9223372036854775807LL - 1)"
+        return f"({text})" if value < 0 and value > -(2**63) else text
     if real == "float":
         with np.errstate(over="ignore"):
             value = float(np.float32(value))
@@ -39,8 +44,8 @@ def literal(value: float, real: str) -> str:
 
 def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
     """The call of a scalar function on argument texts, which are names or literals."""
-    text = FUNCTIONS[node.function].text.format(*arguments)
-    text = re.sub(r"\breal\b", real, text)
+    text = KERNEL_FUNCTIONS[node.function].text.format(*arguments)
+    text = re.sub(r"\b(?:real|u?whole)\b", lambda found: _TYPES_OF.get(found[0], real), text)
     if text.startswith("(") and text.endswith(")") and _closes_at_end(text):
         text = text[1:-1]
     return text
@@ -88,13 +93,12 @@ def reach(index: Index, sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def is_long(kernel: LoopKernel) -> bool:
-    """Whether any offset of the kernel, or a number of points with some slack, needs more than 31 bits."""
+    """Whether any offset of the kernel, or a number of outer points or of a row's, needs more than 31 bits.
+
+    Threads beyond the last point compute a position, whose type has its own bound, but no offset.
+    """
     sizes = kernel.outer + kernel.row
-    bound = 2**31 - 2**22
-    points = 1
-    for size in sizes:
-        points *= max(size, 1)
-    if points >= bound:
+    if max(prod(kernel.outer), prod(kernel.row)) >= 2**31:
         return True
     indices = [store.index for store in kernel.row_stores + kernel.outer_stores]
     roots = [r.expression for r in kernel.reductions]
@@ -103,8 +107,9 @@ def is_long(kernel: LoopKernel) -> bool:
         for node in walk(root):
             if isinstance(node, Load):
                 indices += [node.index, *(guard.index for guard in node.guards)]
-    # Partial sums of an index may pass its ends: bound the sum of magnitudes.
-    return any(
-        abs(index.offset) + sum(abs(s) * size for s, size in zip(index.strides, sizes, strict=False)) >= bound
-        for index in indices
-    )
+    for index in indices:
+        terms = [index.offset, *(s * (size - 1) for s, size in zip(index.strides, sizes, strict=False))]
+        # Partial sums of an index may pass its ends: bound those of either sign.
+        if max(sum(t for t in terms if t > 0), -sum(t for t in terms if t < 0)) >= 2**31 - 2**10:
+            return True
+    return False

@@ -6,7 +6,8 @@ Meaning, in PyTorch, over the points of ``outer`` x ``row``::
     out.flatten()[index over outer x row] = expression      for each row store
     out.flatten()[index over outer] = expression            for each outer store
 
-:mod:`loops_schedule` chooses how threads lie over the points, :mod:`loops_device` writes the kernels,
+:mod:`loops_schedule` chooses how threads lie over the points, :mod:`loops_device` writes the kernels
+(:mod:`loops_tiles` those whose buffers are laid out in different orders),
 :mod:`loops_walk` the loops along a row, :mod:`loops_emitter` the values and
 :mod:`loops_accumulators` the reductions.
 """
@@ -26,20 +27,41 @@ from kernelwright.codegen.cuda.loops_device import (
     points_kernel,
     reduction_kernel,
 )
-from kernelwright.codegen.cuda.loops_domain import Pass, change_kernel, normalise, passes, shared_rows
+from kernelwright.codegen.cuda.loops_domain import (
+    Pass,
+    arranged,
+    change_kernel,
+    normalise,
+    ordered,
+    passes,
+    shared_rows,
+)
 from kernelwright.codegen.cuda.loops_emitter import Buffer
-from kernelwright.codegen.cuda.loops_schedule import Schedule, points, reductions
+from kernelwright.codegen.cuda.loops_forms import reading, taking_last, used_later
+from kernelwright.codegen.cuda.loops_schedule import (
+    COMPONENTS,
+    MEMORY,
+    Schedule,
+    column_parts,
+    fits,
+    points,
+    reductions,
+    takes_columns,
+)
+from kernelwright.codegen.cuda.loops_tiles import TileSchedule, pointwise_walk, tiles_kernel
+from kernelwright.codegen.cuda.loops_turned import turned_schedule
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
+from kernelwright.codegen.loop_parts import apart, generate_parts
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Constant, Expression, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import Constant, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel
 
-_STATIC_SHARED = 44 * 1024
-_COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2, "moments": 2}
 _OF_NOTHING = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf, "moments": nan}
 
 
-def generate(kernel: LoopKernel, name: str, schedule: Schedule | None = None) -> KernelSource:
+def generate(
+    kernel: LoopKernel, name: str, schedule: Schedule | TileSchedule | None = None
+) -> KernelSource:
     """The CUDA text of a loop kernel whose host function is ``name``.
 
     ``schedule`` replaces the chosen one (for tuning; it must fit the kernel). Input and output pointers
@@ -48,6 +70,12 @@ def generate(kernel: LoopKernel, name: str, schedule: Schedule | None = None) ->
     Raises ValueError for an unknown reduction or dtype, and where a grid would exceed 2**31 - 1 blocks.
     """
     _check(kernel)
+    if schedule is None and kernel.reductions and prod(kernel.outer) and prod(kernel.row):
+        parts = apart(kernel, _walk_of_reduction(kernel), MEMORY)
+        normal = normalise(kernel)
+        schedule = turned_schedule(normal, _walks(normal)[1]) if parts is not None else None
+        if parts is not None and schedule is None:
+            return generate_parts(parts, name, kernel, generate, C_TYPES, stream=True)
     inputs = tuple(Buffer(f"in{n}", C_TYPES[d]) for n, d in enumerate(kernel.input_dtypes))
     outputs = tuple(Buffer(f"out{n}", C_TYPES[d]) for n, d in enumerate(kernel.output_dtypes))
     plan = _Plan(name, Buffers(inputs, outputs))
@@ -73,13 +101,31 @@ def generate(kernel: LoopKernel, name: str, schedule: Schedule | None = None) ->
     return plan.source(kernel)
 
 
-def chosen_schedule(kernel: LoopKernel) -> Schedule:
+def chosen_schedule(kernel: LoopKernel) -> Schedule | TileSchedule:
     """The schedule that ``generate`` takes for a kernel with reductions, or for its outer stores without."""
     if not kernel.reductions:
-        return points(normalise(_only_outer(kernel)))
+        return _pointwise(_only_outer(kernel))[1]
     kernel = normalise(kernel)
     walks, kept = _walks(kernel)
     return _within_shared(reductions(kernel, kept, walks), kernel)
+
+
+def _walk_of_reduction(kernel: LoopKernel) -> tuple[int, ...]:
+    """The order of the axes in which the threads of a reduction lie over its points, slowest first."""
+    outer, row = ordered(kernel)
+    normal = arranged(kernel, outer, row)
+    return (*row, *outer) if reductions(normal, *_walks(normal)[::-1]).family == "columns" else (*outer, *row)
+
+
+def _pointwise(kernel: LoopKernel) -> tuple[LoopKernel, Schedule | TileSchedule]:
+    """A pointwise kernel in normal form and in the order of its walk, and its schedule."""
+    kernel = normalise(kernel)
+    walk_order = pointwise_walk(kernel)
+    if walk_order.extents:
+        return kernel, TileSchedule(walk_order)
+    if walk_order.order != tuple(range(len(kernel.outer))):
+        kernel = arranged(kernel, walk_order.order, ())
+    return kernel, points(kernel)
 
 
 def _walks(kernel: LoopKernel) -> tuple[int, list[Expression]]:
@@ -155,44 +201,60 @@ class _Plan:
         return buffer
 
     def points(
-        self, kernel: LoopKernel, schedule: Schedule | None = None, buffers: Buffers | None = None
+        self,
+        kernel: LoopKernel,
+        schedule: Schedule | TileSchedule | None = None,
+        buffers: Buffers | None = None,
     ) -> None:
         """Add a pointwise kernel."""
-        kernel = normalise(kernel)
+        kernel, chosen = _pointwise(kernel)
+        schedule = schedule or chosen
         buffers = buffers or self.buffers
         comment = describe(kernel, buffers)
-        self.devices.append(points_kernel(kernel, schedule or points(kernel), buffers, self._next(), comment))
+        make = tiles_kernel if isinstance(schedule, TileSchedule) else points_kernel
+        self.devices.append(make(kernel, schedule, buffers, self._next(), comment))
 
     def reduce(self, kernel: LoopKernel, schedule: Schedule | None) -> None:
         """Add the kernels of a kernel with reductions, whose axes are normal."""
         walks = passes(kernel)
         count, kept = _walks(kernel)
-        schedule = schedule or _within_shared(reductions(kernel, kept, count), kernel)
-        if schedule.splits == 1:
+        given, schedule = schedule, schedule or _within_shared(reductions(kernel, kept, count), kernel)
+        plain = given is None and not schedule.keep and not schedule.window
+        taken = plain and takes_columns(kernel, schedule.family)
+        if schedule.splits == 1 and not taken:
             comment = describe(kernel, self.buffers)
             self.devices.append(
                 reduction_kernel(kernel, walks, kept, schedule, self.buffers, self._next(), comment)
             )
         else:
-            self._split(kernel, walks, schedule)
+            self._split(kernel, walks, schedule, taken)
 
-    def _split(self, kernel: LoopKernel, walks: list[Pass], schedule: Schedule) -> None:
-        """Several blocks per row: for each pass partial states, then their merge; row stores come last."""
+    def _split(self, kernel: LoopKernel, walks: list[Pass], schedule: Schedule, taken: bool) -> None:
+        """Several parts per row: for each pass their states, then the merge; row stores come last.
+
+        ``taken``: neighbouring threads take the last row axis, whatever ``schedule`` says.
+        """
         outer = prod(kernel.outer)
+        if taken:
+            schedule = column_parts(taking_last(kernel))
+        parts = schedule.splits * (kernel.row[-1] if taken else 1)
         known: dict[tuple[int, int], int] = {}
         buffers = self.buffers
         for number, current in enumerate(walks):
             last = number == len(walks) - 1
-            restricted = _reading(kernel, known)
-            width = sum(_COMPONENTS[kernel.reductions[n].kind] for n in current.reductions)
-            partial = self._reserve(f"partial{number}", "double", outer * schedule.splits * width)
-            comment = f"Part {number}: {schedule.splits} parts of every row.\n" + describe(
-                restricted, buffers, current.reductions
+            restricted = reading(kernel, known)
+            width = sum(COMPONENTS[kernel.reductions[n].kind] for n in current.reductions)
+            partial = self._reserve(f"partial{number}", "double", outer * parts * width)
+            walked = taking_last(restricted) if taken else restricted
+            comment = f"Part {number}: {parts} parts of every row.\n" + describe(
+                walked, buffers, current.reductions
             )
             self.devices.append(
-                reduction_kernel(restricted, [current], [], schedule, buffers, self._next(), comment, partial)
+                reduction_kernel(
+                    walked, [current], [], schedule, buffers, self._next(), comment, partial, int(taken)
+                )
             )
-            later = _used_later(kernel, walks, number)
+            later = used_later(kernel, walks, number)
             results = {
                 key: self._reserve(
                     f"{RESULT_NAMES[kernel.reductions[key[0]].kind][key[1]]}{key[0]}_of",
@@ -206,7 +268,7 @@ class _Plan:
                 finish_kernel(
                     restricted,
                     current,
-                    schedule.splits,
+                    parts,
                     buffers,
                     partial,
                     results,
@@ -219,7 +281,7 @@ class _Plan:
                 known[key] = len(buffers.inputs)
                 buffers = Buffers((*buffers.inputs, buffer), buffers.outputs)
         if kernel.row_stores:
-            final = _reading(kernel, known)
+            final = reading(kernel, known)
             self.points(
                 replace(
                     final,
@@ -275,20 +337,12 @@ class _Plan:
             if f in ("kw_read4", "kw_write4")
             else "kw_logsumexp"
             if f.startswith("kw_logsumexp")
-            else f
+            else f.removesuffix("_bits").removesuffix("_value")
             for f in called
         }
         return KernelSource(
             self.name, definition, self.bytes, ("check", *sorted(support & SCALAR_SNIPPETS.keys()))
         )
-
-
-def fits(schedule: Schedule, kernel: LoopKernel) -> bool:
-    """Whether the states that threads of a column exchange fit static shared memory."""
-    if schedule.family != "columns" or schedule.group == 1:
-        return True
-    components = sum(_COMPONENTS[r.kind] for r in kernel.reductions)
-    return components * schedule.threads * schedule.lanes * 8 <= _STATIC_SHARED
 
 
 def _within_shared(schedule: Schedule, kernel: LoopKernel) -> Schedule:
@@ -297,32 +351,3 @@ def _within_shared(schedule: Schedule, kernel: LoopKernel) -> Schedule:
         return schedule
     group = 8 if fits(replace(schedule, lanes=1, group=8, threads=256), kernel) else 1
     return replace(schedule, lanes=1, group=group, threads=256, unroll=8, keep="")
-
-
-def _reading(kernel: LoopKernel, known: dict[tuple[int, int], int]) -> LoopKernel:
-    """The kernel with known results read from workspace arrays over the outer points."""
-    split = len(kernel.outer)
-    strides = tuple(prod(kernel.outer[axis + 1 :]) for axis in range(split)) + (0,) * len(kernel.row)
-
-    def change(node: Expression) -> Expression | None:
-        if isinstance(node, Reduced) and (node.reduction, node.component) in known:
-            return Load(known[node.reduction, node.component], Index(strides))
-        return None
-
-    return change_kernel(kernel, change)
-
-
-def _used_later(kernel: LoopKernel, walks: list[Pass], number: int) -> list[tuple[int, int]]:
-    """The results of a pass that later passes, row stores or the last merge read."""
-    here = set(walks[number].reductions)
-    roots = [kernel.reductions[n].expression for later in walks[number + 1 :] for n in later.reductions]
-    roots += [store.expression for store in kernel.row_stores]
-    if number < len(walks) - 1:
-        roots += [store.expression for store in kernel.outer_stores]
-    used = {
-        (n.reduction, n.component)
-        for root in roots
-        for n in walk(root)
-        if isinstance(n, Reduced) and n.reduction in here
-    }
-    return sorted(used)

@@ -35,7 +35,7 @@ class Accumulator:
     kind: a kind of :class:`Reduction`, or "softmax": the maximum and the sum of exp(e - maximum).
     numbers: the reductions that it answers (two for "softmax").
     wide: the C type of sums. ``per_lane``: lanes are different outer points, with a state each.
-    elements: how many elements one trip of the walk gives to one state.
+    trip: steps of one trip of the walk, which sets it.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Accumulator:
     expression: Expression
     site: Site
     wide: str
-    trip: int
+    trip: int = 1
 
     @property
     def per_lane(self) -> bool:
@@ -98,7 +98,7 @@ class Accumulator:
         if not all(self.site.row):
             emitter.fixed_lines.append(f"const double {name} = 0;")
             return
-        text = emitter.value(_at_row_start(self.expression, len(self.site.outer)))
+        text = emitter.value(_at_row_start(self.expression, len(self.site.outer) - self.site.taken))
         value = f"{text} - {text} == 0 ? double({text}) : 0.0"
         if per_lane:
             emitter.fixed_lines += [
@@ -249,7 +249,7 @@ def _at_row_start(expression: Expression, split: int) -> Expression:
     return rewrite(expression, change, {})
 
 
-def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str, trip: int) -> list[Accumulator]:
+def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str) -> list[Accumulator]:
     """The states of one pass."""
     pairs = {top: number for number, top in walk.exponential_sums}
     result = []
@@ -260,5 +260,5 @@ def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str, trip: in
         kind, numbers = reduction.kind, (number,)
         if number in pairs:
             kind, numbers = "softmax", (number, pairs[number])
-        result.append(Accumulator(kind, numbers, reduction.expression, site, wide, trip))
+        result.append(Accumulator(kind, numbers, reduction.expression, site, wide))
     return result

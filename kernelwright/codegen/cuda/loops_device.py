@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
@@ -20,8 +20,10 @@ from kernelwright.codegen.cuda.loops_groups import (
     suffix,
     turned,
 )
+from kernelwright.codegen.cuda.loops_interior import interior, unguarded
 from kernelwright.codegen.cuda.loops_schedule import Schedule
 from kernelwright.codegen.cuda.loops_site import Site, indent, loops
+from kernelwright.codegen.cuda.loops_turned import fill_lines
 from kernelwright.codegen.cuda.loops_walk import Steps, walk_lines
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import LoopKernel, Store
@@ -71,8 +73,8 @@ def points_kernel(
     position = f"({first}) * {lanes}" if lanes > 1 else first
     limit = "" if grid * threads * lanes * unroll == count else f"{count}{suffix(c_type)}"
     stores = [(buffers.outputs[s.buffer], s) for s in kernel.outer_stores]
-    lines = walk_lines(emitter, Steps(position, unroll, unroll, limit, c_type), (), stores)
-    return _device(name, comment, [*emitter.fixed_lines, *lines], emitter, buffers, [], grid, threads)
+    lines = walk_lines(emitter, [Steps(position, unroll, unroll, limit, c_type)], (), stores)
+    return assemble(name, comment, [*emitter.fixed_lines, *lines], emitter, buffers, [], grid, threads)
 
 
 def reduction_kernel(
@@ -84,11 +86,12 @@ def reduction_kernel(
     name: str,
     comment: str,
     partial: Buffer | None = None,
+    taken: int = 0,
 ) -> DeviceKernel:
     """A kernel that walks the row for each pass, then stores; or one pass into ``partial``.
 
     ``partial`` takes the states of ``schedule.splits`` parts of every row, in double, as
-    [outer point][part][component].
+    [outer point][part][component]. ``taken``: how many of the last outer axes are parts of one row.
     """
     outer, count = prod(kernel.outer), prod(kernel.row)
     rows = schedule.family == "rows"
@@ -107,6 +110,7 @@ def reduction_kernel(
         lanes,
         split + len(kernel.row) - 1 if schedule.window else None,
         window,
+        taken,
     )
     steps = row_steps(schedule, count // window, lanes if rows else 1)
     slots = (
@@ -118,14 +122,26 @@ def reduction_kernel(
     columns = threads // group
     lines = place_in_block(site, schedule, outer)
     lines += _keep_lines(emitter, schedule, count, steps, columns)
+    if schedule.turned:
+        lines += fill_lines(kernel, site, emitter, schedule, columns + 1)
+
+    cut = schedule.keep == "shared" and 0 < schedule.kept_steps < steps.count
+    inside = interior(kernel, site)
+
+    def parts(number: int) -> list[Steps]:
+        return steps.cut(schedule.kept_steps) if cut else [turned(steps, schedule, number)]
 
     per_thread = steps.count * window * (lanes if rows else 1)
     wide = site.real if per_thread <= 16 and group == 1 and schedule.splits == 1 else "double"
     for number, walk in enumerate(walks):
-        states = accumulators(kernel, walk, site, wide, steps.unroll)
+        states = accumulators(kernel, walk, site, wide)
         for state in states:
             state.shift(emitter)
-        text = walk_lines(emitter, turned(steps, schedule, number), states, ())
+        text = walk_lines(emitter, parts(number), states, ())
+        if inside:
+            plain = [replace(state, expression=unguarded(state.expression)) for state in states]
+            straight = walk_lines(emitter, parts(number), plain, ())
+            text = [f"if ({inside}) {{", *indent(straight), "} else {", *indent(text), "}"]
         lines += ["", *_take_fixed(emitter), *[line for s in states for line in s.declare()], *text]
         lines += merge_group(site, schedule, states, number, columns)
         if partial is None:
@@ -135,15 +151,13 @@ def reduction_kernel(
     if partial is None:
         if kernel.row_stores:
             stores = [(buffers.outputs[s.buffer], s) for s in kernel.row_stores]
-            text = walk_lines(
-                emitter, turned(steps, schedule, len(walks)), (), stores, schedule.keep == "registers"
-            )
+            text = walk_lines(emitter, parts(len(walks)), (), stores, schedule.keep == "registers")
             guarded = ["if (active) {", *indent(text), "}"] if needs_active(schedule, outer) else text
             lines += ["", *_take_fixed(emitter), *guarded]
         lines += _outer_store_lines(emitter, kernel.outer_stores, buffers, schedule, outer)
     extra = [partial] if partial else []
     blocks = -(-outer // (columns * (1 if rows else lanes)))
-    device = _device(name, comment, lines, emitter, buffers, extra, blocks * schedule.splits, threads)
+    device = assemble(name, comment, lines, emitter, buffers, extra, blocks * schedule.splits, threads)
     if schedule.keep == "shared":
         device.shared_bytes = (
             len(kept) * _kept_count(schedule, count, columns) * (8 if site.real == "double" else 4)
@@ -164,12 +178,13 @@ def finish_kernel(
 ) -> DeviceKernel:
     """Merge the parts of each row; write ``results`` (by reduction and component), then ``stores``."""
     outer, count = prod(kernel.outer), prod(kernel.row)
-    group = 32 if splits <= 128 else 256
-    schedule = Schedule("rows", group=group, threads=256)
+    group = 32 if splits <= 128 else 256 if splits <= 4096 else 1024
+    threads = max(256, group)
+    schedule = Schedule("rows", group=group, threads=threads)
     site = Site(kernel.outer, kernel.row, _real(kernel), is_long(kernel), ())
     emitter = Emitter(site, buffers.inputs)
     lines = place_in_block(site, schedule, outer)
-    states = accumulators(kernel, walk, site, "double", 1)
+    states = accumulators(kernel, walk, site, "double")
     width = sum(len(s.components) for s in states)
     merges, offset = [], 0
     for state in states:
@@ -179,17 +194,18 @@ def finish_kernel(
     lines += [
         *_take_fixed(emitter),
         *[line for s in states for line in s.declare()],
+        *(["#pragma unroll 4"] if splits > 4 * group else []),
         f"for (unsigned s = t; s < {splits}u; s += {group}u) {{",
         f"  const double* part = {partial.name} + ((unsigned long long)o * {splits} + s) * {width};",
         *indent(merges),
         "}",
     ]
-    lines += merge_group(site, schedule, states, 0, 256 // group)
+    lines += merge_group(site, schedule, states, 0, threads // group)
     lines += result_lines(emitter, states, count)
     writes = [f"{buffer.name}[o] = {emitter.reduced[key]};" for key, buffer in results.items()]
     lines += _outer_store_lines(emitter, stores, buffers, schedule, outer, writes)
     extra = [partial, *results.values()]
-    return _device(name, comment, lines, emitter, buffers, extra, -(-outer // (256 // group)), 256)
+    return assemble(name, comment, lines, emitter, buffers, extra, -(-outer // (threads // group)), threads)
 
 
 def result_lines(emitter: Emitter, states: Sequence[Accumulator], count: int) -> list[str]:
@@ -216,6 +232,10 @@ def _real(kernel: LoopKernel) -> str:
 
 def _kept_count(schedule: Schedule, count: int, columns: int) -> int:
     """Elements of shared memory that one kept row value takes in a block."""
+    if schedule.kept_steps:
+        count = min(count, schedule.kept_steps * schedule.group * schedule.lanes)
+    if schedule.turned:
+        return count * (columns + 1)
     return count * columns * (1 if schedule.family == "rows" else schedule.lanes)
 
 
@@ -236,7 +256,10 @@ def _keep_lines(emitter: Emitter, schedule: Schedule, count: int, steps: Steps, 
             continue
         lines.append(f"{site.real}* {kept.name} = kept + {number * per_block};")
         if schedule.family == "rows":
-            kept.slot = "p" if columns == 1 else f"(threadIdx.x / {schedule.group}u * {count}u + p)"
+            own = _kept_count(schedule, count, 1)
+            kept.slot = "p" if columns == 1 else f"(threadIdx.x / {schedule.group}u * {own}u + p)"
+        elif schedule.turned:
+            kept.slot = f"(p * {columns + 1}u + column)"
         else:
             kept.slot = f"(p * {columns * schedule.lanes}u + column * {schedule.lanes}u)"
     return lines
@@ -274,7 +297,7 @@ def _outer_store_lines(
     return ["", f"if ({' && '.join(conditions)}) {{", *indent(body), "}"] if conditions else ["", *body]
 
 
-def _device(
+def assemble(
     name: str,
     comment: str,
     lines: Sequence[str],

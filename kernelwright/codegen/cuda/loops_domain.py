@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import reach
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import (
+    Apply,
+    Constant,
+    Expression,
+    Guard,
+    Index,
+    Load,
+    Reduced,
+    is_whole,
+    walk,
+)
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 
@@ -75,10 +85,15 @@ def largest_load(kernel: LoopKernel) -> Load | None:
 def normalise(kernel: LoopKernel) -> LoopKernel:
     """The equal kernel whose axes are ordered for contiguous access, merged, and longer than 1.
 
-    Row axes: the strides of the largest load descend. Outer axes keep their order, but the axis along
-    which neighbours in memory lie (for the first store of a pointwise kernel, else for the largest
-    load) becomes the last. Guards that always hold are dropped.
+    Row axes: the strides of the largest load descend. Outer axes: those of the first store do in a
+    pointwise kernel; else they keep their order, but the axis along which neighbours of the largest
+    load lie becomes the last. Guards that always hold are dropped.
     """
+    return arranged(kernel, *ordered(kernel))
+
+
+def ordered(kernel: LoopKernel) -> tuple[list[int], list[int]]:
+    """The outer and the row axes longer than 1, by number over both, in the order of the normal form."""
     sizes = kernel.outer + kernel.row
     split = len(kernel.outer)
     outer = [a for a in range(split) if sizes[a] != 1]
@@ -90,10 +105,20 @@ def normalise(kernel: LoopKernel) -> LoopKernel:
         row.sort(key=lambda a: (-abs(guide.strides[a]), a))
         if not kernel.row and stores:
             guide = stores[0].index
+            outer.sort(key=lambda a: (-abs(guide.strides[a]), a))
         unit = [a for a in outer if guide.strides[a]]
         if unit:
             last = min(unit, key=lambda a: (abs(guide.strides[a]), -a))
             outer = [a for a in outer if a != last] + [last]
+    return outer, row
+
+
+def arranged(kernel: LoopKernel, outer: Sequence[int], row: Sequence[int]) -> LoopKernel:
+    """The equal kernel with its axes (by number over outer, then row) in an order, merged where neighbours allow.
+
+    Axes of size 1 may be left out. Guards that always hold are dropped.
+    """
+    sizes = kernel.outer + kernel.row
     indices = [store.index for store in kernel.row_stores + kernel.outer_stores]
     for load in loads(kernel):
         indices += [load.index, *(guard.index for guard in load.guards)]
@@ -110,14 +135,14 @@ def normalise(kernel: LoopKernel) -> LoopKernel:
             low, high = reach(guard.index, sizes)
             if low < 0 or high >= guard.size:
                 kept.append(Guard(change(guard.index), guard.size))
-        return Load(node.buffer, change(node.index), tuple(kept), node.otherwise)
+        return replace(node, index=change(node.index), guards=tuple(kept))
 
     new = change_kernel(kernel, change_load, change)
     extents = [tuple(prod(sizes[axis] for axis in group) for group in part) for part in groups]
     return replace(new, outer=extents[0], row=extents[1])
 
 
-def _merge(axes: list[int], sizes: tuple[int, ...], indices: list[Index]) -> list[list[int]]:
+def _merge(axes: Sequence[int], sizes: tuple[int, ...], indices: list[Index]) -> list[list[int]]:
     groups: list[list[int]] = []
     for axis in axes:
         previous = groups[-1][-1] if groups else None
@@ -195,6 +220,8 @@ def shared_rows(kernel: LoopKernel, walks: list[list[Expression]]) -> list[Expre
 
     def frontier(node: Expression) -> Iterator[Expression]:
         if free(node):
+            if is_whole(node):
+                return  # what is kept is of the kernel's floating type
             if not isinstance(node, Constant) and varies(node):
                 yield node
         elif isinstance(node, Apply):
@@ -209,7 +236,9 @@ def shared_rows(kernel: LoopKernel, walks: list[list[Expression]]) -> list[Expre
     kept = [node for node, count in counts.items() if count > 1]
     uses: dict[Load, int] = {}
     for front in fronts:
-        rest = {n for f in front if f not in kept for n in walk(f) if isinstance(n, Load) and varies(n)}
+        rest = {
+            n for f in front if f not in kept for n in walk(f) if isinstance(n, Load) and not n.whole and varies(n)
+        }
         for load in rest:
             uses[load] = uses.get(load, 0) + 1
     kept += [load for load, count in uses.items() if count > 1 and load not in kept]

@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 
 from kernelwright.codegen.cuda.expressions import affine_text, apply_text, literal
 from kernelwright.codegen.cuda.loops_site import Site, indent, loops, subscript
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, is_whole, walk
+
+WHOLE = "long long"
+"""The C type of 64-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,14 @@ class Emitter:
         self._filled = []
         self.start_walk("")
 
-    def start_walk(self, step: str, load_step: str | None = None) -> None:
-        """Forget the values of the previous walk. ``load_step`` is the subscript of loads, if another."""
+    def start_walk(self, step: str, load_step: str | None = None, keeping: bool = True) -> None:
+        """Forget the values of the previous walk. ``load_step`` is the subscript of loads, if another;
+        ``keeping``: whether values are kept, and kept ones read."""
         for kept in self._filled:
             kept.ready = True
         self._filled: list[Kept] = []
         self.step = step
+        self.keeping = keeping
         self.load_step = step if load_step is None else load_step
         self.row_loads: list[Stored] = []
         self.row_lines: list[str] = []
@@ -115,7 +120,7 @@ class Emitter:
         if known:
             return known
         row, lane = self.depends(node)
-        kept = self.kept.get(node)
+        kept = self.kept.get(node) if self.keeping else None
         if kept is not None and kept.ready:
             text = self._read_kept(kept)
         elif isinstance(node, Load):
@@ -131,12 +136,20 @@ class Emitter:
         text = apply_text(node, [self.value(argument) for argument in node.arguments], self.site.real)
         name = self.fresh("t")
         if lane and not row:
-            self.fixed_lines.append(f"{self.site.real} {name}[{self.site.lanes}];")
+            self.fixed_lines.append(f"{self._type(node)} {name}[{self.site.lanes}];")
             self.fixed_lines += loops(self.site, [f"{name}[v] = {text};"], window=False)
             return f"{name}[v]"
         lines = self.fixed_lines if not row else self.lane_lines if lane else self.row_lines
-        lines.append(f"const {self.site.real} {name} = {text};")
+        lines.append(f"const {self._type(node)} {name} = {text};")
         return name
+
+    def _type(self, node: Expression) -> str:
+        """The C type of a value."""
+        return WHOLE if is_whole(node) else self.site.real
+
+    def _otherwise(self, load: Load) -> str:
+        """What a load gives where a guard fails."""
+        return literal(int(load.otherwise) if load.whole else load.otherwise, self.site.real)
 
     def _load(self, load: Load, row: bool, lane: bool) -> str:
         stored = self._stored(load, self.fresh("x" if row else "b"), self.load_step if row else "")
@@ -146,7 +159,8 @@ class Emitter:
             array = f"[{stored.count}]" if lane else ""
             self.fixed_lines += [f"{stored.c_type} {stored.name}{array};", *stored.lines]
         place = stored.name + (self.load_step if row else "") + stored.place
-        return place if stored.c_type == self.site.real else f"{self.site.real}({place})"
+        c_type = self._type(load)
+        return place if stored.c_type == c_type else f"({c_type})({place})" if load.whole else f"{c_type}({place})"
 
     def _stored(self, load: Load, name: str, step: str) -> Stored:
         """Plan the registers of a load: the elements that lanes and window touch, each read once."""
@@ -159,7 +173,7 @@ class Emitter:
         needed = (site.lanes if lane else 1) * (site.window if window else 1)
         guards_move = any(any(site.lane_strides(guard.index)) for guard in load.guards)
         dependent = site.depends([load.index, *(g.index for g in load.guards)])[1]
-        c_type = site.real if load.guards else buffer.c_type
+        c_type = self._type(load) if load.guards else buffer.c_type
         target = name + step
         base = site.base(load.index)
         if not dependent:
@@ -182,7 +196,7 @@ class Emitter:
                 stored.lines.append(f"{target}[{element}] = {buffer.name}[{base} + {element}];")
             if load.guards:
                 fill = (
-                    f"for (int e = 0; e < {count}; ++e) {target}[e] = {literal(load.otherwise, site.real)};"
+                    f"for (int e = 0; e < {count}; ++e) {target}[e] = {self._otherwise(load)};"
                 )
                 condition = " && ".join(self._guard(guard, "") for guard in load.guards)
                 stored.lines = [
@@ -211,8 +225,9 @@ class Emitter:
             else:
                 moved = subscript(*self.site.lane_strides(guard.index))
             texts.append(self._guard(guard, "" if moved == "0" else moved))
-        value = source if self.buffers[load.buffer].c_type == c_type else f"{c_type}({source})"
-        return [f"{target} = {' && '.join(texts)} ? {value} : {literal(load.otherwise, self.site.real)};"]
+        value = source if self.buffers[load.buffer].c_type == c_type else f"({c_type})({source})" if load.whole \
+            else f"{c_type}({source})"
+        return [f"{target} = {' && '.join(texts)} ? {value} : {self._otherwise(load)};"]
 
     def _guard(self, guard: Guard, moved: str) -> str:
         """Text of ``0 <= index < size``, in one unsigned comparison."""
@@ -274,7 +289,7 @@ class Emitter:
             f"{text} != 0"
             if buffer.c_type == "bool"
             else text
-            if buffer.c_type == self.site.real
+            if buffer.c_type in (self.site.real, "kw_float16", "kw_bfloat16")  # whose assignment rounds
             else f"({buffer.c_type})({text})"
         )
         self.used.add(buffer.name)

@@ -141,25 +141,33 @@ def merge_group(
         lines += [f"{name} = share{number}_{name}[{base}];" for name, _ in variables]
         head = f"for (int d = {count // 2}; d > 0; d /= 2) {{"
         return [*lines, "#pragma unroll", head, *indent(body), "}"]
+    # Through shared memory: each outer point's states are merged by one thread, and read by all of the group.
     lanes = schedule.lanes
-    slot = f"column * {lanes}u + v" if lanes > 1 else "column"
-    lines += [
-        f"__shared__ {c_type} share{number}_{name}[{group}][{columns * lanes}];" for name, c_type in variables
-    ]
+    slot = f"v * {columns}u + column" if lanes > 1 else "column"
+    count = columns * lanes
+    lines += [f"__shared__ {c_type} share{number}_{name}[{group}][{count}];" for name, c_type in variables]
     at = states[0].at if states else str
     lines += loops(
         site, [f"share{number}_{name}[t][{slot}] = {at(name)};" for name, _ in variables], window=False
     )
     lines.append("__syncthreads();")
-    body = [f"{at(name)} = share{number}_{name}[0][{slot}];" for name, _ in variables]
+    one = replace(site, lane_axis=None, lanes=1)
     merge = [
         line
         for s in states
-        for line in s.merge([f"share{number}_{name}[y][{slot}]" for name, _ in s.components])
+        for line in replace(s, site=one).merge([f"share{number}_{name}[y][j]" for name, _ in s.components])
     ]
+    body = [f"{c_type} {name} = share{number}_{name}[0][j];" for name, c_type in variables]
+    body += ["#pragma unroll", f"for (int y = 1; y < {group}; ++y) {{", *indent(merge), "}"]
+    body += [f"share{number}_{name}[0][j] = {name};" for name, _ in variables]
+    back = [f"{at(name)} = share{number}_{name}[0][{slot}];" for name, _ in variables]
     return [
         *lines,
-        *loops(site, [*body, f"for (int y = 1; y < {group}; ++y) {{", *indent(merge), "}"], window=False),
+        f"for (unsigned j = threadIdx.x; j < {count}u; j += {schedule.threads}u) {{",
+        *indent(body),
+        "}",
+        "__syncthreads();",
+        *loops(site, back, window=False),
     ]
 
 
@@ -169,9 +177,8 @@ def partial_lines(site: Site, states: Sequence[Accumulator], schedule: Schedule,
     names = [s.at(name) for s in states for name, _ in s.components]
     per_lane = site.per_outer
     point = "(o + v)" if per_lane else "o"
-    body = [
-        f"double* part_of = {partial} + ((unsigned long long){point} * {schedule.splits} + part) * {width};"
-    ]
+    part = f"{point} * {schedule.splits} + part" if schedule.splits > 1 else point
+    body = [f"double* part_of = {partial} + ((unsigned long long){part}) * {width};"]
     body += [f"part_of[{n}] = {name};" for n, name in enumerate(names)]
     body = loops(site, body, window=False) if per_lane else body
     conditions = (["t == 0"] if schedule.group > 1 else []) + (

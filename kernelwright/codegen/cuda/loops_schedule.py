@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from kernelwright.codegen.cuda.expressions import ITEM_BYTES
 from kernelwright.codegen.cuda.loops_domain import largest_load, loads
+from kernelwright.codegen.loop_order import WASTEFUL, Access, Memory, waste
+from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import LoopKernel
 
@@ -18,6 +19,25 @@ REGISTER_ROW = 32
 
 SHARED_BYTES = 200 * 1024
 """Most dynamic shared memory of a block."""
+
+CACHED_BYTES = 128 * 1024
+"""Most of a row that is read again while a block per multiprocessor keeps the rest: together it stays in the cache."""
+
+PART_ELEMENTS = 32768
+"""Elements of a block's part of a long row. Small parts in order keep the blocks at work in one region of memory,
+and let fast multiprocessors take more of them."""
+
+MOST_SPLITS = 65536
+"""Most parts of a row: one block merges them."""
+
+MEMORY = Memory(sector=32, neighbours=32, run=128, walk_run=256, points=2048, most=8192, room=40 * 1024)
+"""Sectors of 32 bytes, lines of 128; the local copies of a tile stay within static shared memory."""
+
+_LINES = Memory(sector=128, neighbours=32, run=128, walk_run=128, points=0, most=0, room=0)
+
+STATIC_SHARED = 44 * 1024
+COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2, "moments": 2}
+"""Numbers in the state of a reduction, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +51,8 @@ class Schedule:
     group: threads that share an outer point. threads: of a block.
     unroll: steps whose loads are in flight together. splits: blocks that share a row.
     keep: where a row's values stay between walks: "registers", "shared" or "" (read again).
+    kept_steps: the first steps of a thread, those whose values stay in shared memory; 0: all.
+    turned: whether a block of columns reads its rows in the order of their memory into what it keeps.
     """
 
     family: str
@@ -41,6 +63,16 @@ class Schedule:
     unroll: int = 1
     splits: int = 1
     keep: str = ""
+    kept_steps: int = 0
+    turned: bool = False
+
+
+def fits(schedule: Schedule, kernel: LoopKernel) -> bool:
+    """Whether the states that threads of a column exchange fit static shared memory."""
+    if schedule.family != "columns" or schedule.group == 1:
+        return True
+    components = sum(COMPONENTS[r.kind] for r in kernel.reductions)
+    return components * schedule.threads * schedule.lanes * 8 <= STATIC_SHARED
 
 
 def power_at_least(value: int) -> int:
@@ -79,6 +111,29 @@ def points(kernel: LoopKernel) -> Schedule:
 def reductions(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
     """The schedule of a kernel with reductions. ``kept``: row values used by several of its ``walks``."""
     return (_columns if _prefers_columns(kernel) else _rows)(kernel, kept, walks)
+
+
+def column_parts(kernel: LoopKernel) -> Schedule:
+    """The schedule of a kernel whose neighbouring threads take parts of rows along the last outer axis."""
+    schedule = _columns(kernel, [], 2)
+    return schedule if fits(schedule, kernel) else replace(schedule, lanes=1, group=1)
+
+
+def takes_columns(kernel: LoopKernel, family: str) -> bool:
+    """Whether the last row axis is so short that lines of memory hold parts of several rows.
+
+    ``family``: of the schedule that the kernel has otherwise. Then neighbouring threads lie along that axis and
+    along the outer axes beside it (groups of channels, channels last).
+    """
+    large = largest_load(kernel)
+    if large is None or len(kernel.row) < 2 or not kernel.outer:
+        return False
+    outer, last = len(kernel.outer), len(kernel.outer + kernel.row) - 1
+    sizes = kernel.outer + kernel.row
+    access = Access(large.index.strides, ITEM_BYTES[kernel.input_dtypes[large.buffer]])
+    order = range(last + 1) if family == "rows" else (*range(outer, last + 1), *range(outer))
+    straight = waste(access, order, sizes, _LINES)
+    return straight >= WASTEFUL * waste(access, (*range(outer, last), *range(outer), last), sizes, _LINES)
 
 
 def _prefers_columns(kernel: LoopKernel) -> bool:
@@ -122,14 +177,18 @@ def _rows(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
             threads = max(group, 256 if group <= 128 else group)
             return Schedule("rows", lanes, group=group, threads=threads, unroll=steps, keep="registers")
         per_row = count * weight * 4
-        if per_row <= SHARED_BYTES and outer >= 16:
+        fewest = 16 if per_row <= SHARED_BYTES else MULTIPROCESSORS // 2
+        if per_row <= SHARED_BYTES + CACHED_BYTES and outer >= fewest:
+            unroll = _unroll(lanes, -(-vectors // 1024))
+            room = SHARED_BYTES // (1024 * lanes * weight * 4)
             return Schedule(
                 "rows",
                 lanes,
                 group=1024,
                 threads=1024,
-                unroll=_unroll(lanes, -(-vectors // 1024)),
+                unroll=unroll,
                 keep="shared",
+                kept_steps=room // unroll * unroll if per_row > SHARED_BYTES else 0,
             )
     fill = MULTIPROCESSORS * 1024
     group = min(32, power_at_least(vectors))
@@ -138,7 +197,8 @@ def _rows(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
     splits = 1
     if outer * group < fill and vectors >= 8 * group:
         group = 256
-        splits = min(max(1, MULTIPROCESSORS * 8 // outer), max(1, vectors // (group * 4)))
+        filling = min(max(1, MULTIPROCESSORS * 8 // outer), max(1, vectors // (group * 4)))
+        splits = min(max(filling, count // PART_ELEMENTS), max(filling, MOST_SPLITS // outer))
     elif walks > 1 and vectors >= 4096:
         group = 1024
     steps = -(-vectors // (group * splits))
@@ -148,7 +208,7 @@ def _rows(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
 
 
 def _unroll(lanes: int, steps: int) -> int:
-    return max(1, min(steps, 16 // lanes if lanes > 1 else 8))
+    return max(1, min(steps, 16 // lanes))
 
 
 def _columns(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
@@ -163,11 +223,11 @@ def _columns(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule
             for group in (1, 2, 4, 8, 16, 32):
                 steps = -(-count // group)
                 enough = outer // width * group >= MULTIPROCESSORS * 512 or group >= min(8, count)
-                if steps * width * weight <= (REGISTER_ROW if width == 1 else 16) and enough:
-                    threads = max(256, 32 * group)
-                    return Schedule(
-                        "columns", width, group=group, threads=threads, unroll=steps, keep="registers"
-                    )
+                schedule = Schedule("columns", width, group=group, threads=max(256, 32 * group), unroll=steps,
+                                    keep="registers")
+                small = steps * width * weight <= (REGISTER_ROW if width == 1 else 16)
+                if small and enough and fits(schedule, kernel):
+                    return schedule
         if count * 32 * weight * 4 <= SHARED_BYTES:
             return Schedule(
                 "columns", 1, group=16, threads=512, unroll=_unroll(1, -(-count // 16)), keep="shared"
@@ -177,16 +237,15 @@ def _columns(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule
     fill = MULTIPROCESSORS * 1024
     columns = outer // lanes
     group = 1
-    while group < 8 and columns * group < fill and count >= 8 * group:
+    while group < 8 and columns * group < 4 * fill and count >= 8 * group:
         group *= 2
     splits = 1
     if columns * group < fill and count > 32 * group:
         splits = min(-(-fill // (columns * group)), count // (group * 16))
         splits = min(max(1, splits), 1024)
     steps = -(-count // (group * splits))
-    return Schedule(
-        "columns", lanes, group=group, threads=256, unroll=max(1, min(steps, 16 // lanes)), splits=splits
-    )
+    unroll = max(1, min(steps, 8 if lanes == 4 else 16))
+    return Schedule("columns", lanes, group=group, threads=256, unroll=unroll, splits=splits)
 
 
 def _window(kernel: LoopKernel, count: int, outer: int) -> Schedule:

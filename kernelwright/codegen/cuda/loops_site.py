@@ -16,6 +16,7 @@ class Site:
     lane_axis, lanes: the axis along which the thread handles ``lanes`` neighbours, or None and 1.
     window_axis, window: the row axis that is unrolled beside the lanes, or None and 1.
     walked: the axes that a step of the walk moves along; the others are fixed.
+    taken: how many of the last outer axes are row axes, along which neighbouring threads take parts of one row.
     """
 
     outer: tuple[int, ...]
@@ -27,6 +28,7 @@ class Site:
     lanes: int = 1
     window_axis: int | None = None
     window: int = 1
+    taken: int = 0
 
     @property
     def names(self) -> list[str]:

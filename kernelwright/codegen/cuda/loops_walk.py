@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import gcd, prod
 
 from kernelwright.codegen.cuda.loops_accumulators import Accumulator
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
@@ -19,7 +19,8 @@ class Steps:
 
     position: text of the position of step ``@``. count: steps per thread. unroll: steps per trip.
     limit: text that the position stays below, or "" where it always does. c_type: of positions.
-    backwards: whether the trips go from the last to the first.
+    backwards: whether the trips go from the last to the first. kept: whether values of these steps may be
+    kept for later walks.
     """
 
     position: str
@@ -28,6 +29,16 @@ class Steps:
     limit: str
     c_type: str
     backwards: bool = False
+    kept: bool = True
+
+    def cut(self, first: int) -> list[Steps]:
+        """The first steps, whose values are kept, and the rest, whose values are not."""
+        left = self.count - first
+        # Without a limit the trips must end where the steps do.
+        unroll = min(self.unroll, left) if self.limit else gcd(self.unroll, left)
+        rest = replace(self, position=self.position.replace("@", f"(@ + {first})"), count=left, unroll=unroll,
+                       kept=False)
+        return [replace(self, count=first, unroll=gcd(self.unroll, first), limit=""), rest]
 
 
 def axis_lines(
@@ -50,20 +61,34 @@ def axis_lines(
 
 def walk_lines(
     emitter: Emitter,
-    steps: Steps,
+    parts: Sequence[Steps],
     states: Sequence[Accumulator],
     stores: Sequence[tuple[Buffer, Store]],
     fused: bool = False,
 ) -> list[str]:
-    """The statements of a walk. The emitter's fixed lines must come before them.
+    """The statements of a walk in one or more parts. The emitter's fixed lines must come before them.
 
     The loads of a trip come before its first use of any, so that they are in flight together;
     ``fused`` leaves that to the compiler, for walks whose main values are in registers already.
     """
+    texts = [_part_lines(emitter, part, states, stores, fused) for part in parts]
+    return texts[0] if len(texts) == 1 else [line for text in texts for line in ("{", *indent(text), "}")]
+
+
+def _part_lines(
+    emitter: Emitter,
+    steps: Steps,
+    states: Sequence[Accumulator],
+    stores: Sequence[tuple[Buffer, Store]],
+    fused: bool,
+) -> list[str]:
     site = emitter.site
     unrolled = steps.unroll > 1
-    emitter.start_walk("[u]" if unrolled else "", "[u]" if unrolled and not fused else "")
+    emitter.start_walk(
+        "[u]" if unrolled else "", "[u]" if unrolled and not fused else "", keeping=steps.kept
+    )
     elements: list[str] = []
+    states = [replace(state, trip=steps.unroll) for state in states]
     for state in states:
         elements += state.element(emitter.value(state.expression))
     for buffer, store in stores:

@@ -89,7 +89,93 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 }
 """
 
+_FLOAT16 = r"""
+// A float16 in memory: read as a float, rounded to the nearest (halves to even) where a float is assigned.
+// The processor converts in one instruction; elsewhere the same is done by integer operations.
+static __device__ __forceinline__ unsigned short kw_float16_bits(float x) {
+#ifdef __CUDA_ARCH__
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+#else
+  unsigned size;
+  memcpy(&size, &x, 4);
+  const unsigned sign = (size >> 16) & 0x8000u;
+  size &= 0x7fffffffu;
+  if (size > 0x7f800000u) return 0x7e00u | sign;
+  if (size >= 0x47800000u) return 0x7c00u | sign;
+  if (size >= 0x38800000u) return ((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13) | sign;
+  const float moved = fabsf(x) + 0.5f;  // rounds to multiples of 2^-24
+  memcpy(&size, &moved, 4);
+  return (size - 0x3f000000u) | sign;
+#endif
+}
+static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
+  float x;
+#ifdef __CUDA_ARCH__
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+#else
+  const unsigned exponent = (bits >> 10) & 31u, digits = bits & 1023u;
+  x = exponent == 0 ? ldexpf(float(digits), -24)
+      : exponent == 31 ? (digits ? NAN : INFINITY) : ldexpf(float(1024u + digits), int(exponent) - 25);
+  x = (bits & 0x8000u) ? -x : x;
+#endif
+  return x;
+}
+struct kw_float16 {
+  unsigned short bits;
+  __device__ __forceinline__ operator float() const { return kw_float16_value(bits); }
+  __device__ __forceinline__ void operator=(float x) { bits = kw_float16_bits(x); }
+};
+"""
+
+_BFLOAT16 = r"""
+// A bfloat16 in memory: read as a float, rounded to the nearest (halves to even) where a float is assigned.
+static __device__ __forceinline__ unsigned short kw_bfloat16_bits(float x) {
+  unsigned short bits;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
+  unsigned size;
+  memcpy(&size, &x, 4);
+  bits = x != x ? 0x7fc0u : (size + 0x7fffu + ((size >> 16) & 1u)) >> 16;
+#endif
+  return bits;
+}
+static __device__ __forceinline__ float kw_bfloat16_value(unsigned short bits) {
+  const unsigned size = unsigned(bits) << 16;
+  float x;
+  memcpy(&x, &size, 4);
+  return x;
+}
+struct kw_bfloat16 {
+  unsigned short bits;
+  __device__ __forceinline__ operator float() const { return kw_bfloat16_value(bits); }
+  __device__ __forceinline__ void operator=(float x) { bits = kw_bfloat16_bits(x); }
+};
+"""
+
+_REVERSE = r"""
+template <typename T>
+static __device__ __forceinline__ void kw_reverse4(T* x) {
+  const T first = x[0], second = x[1];
+  x[0] = x[3], x[1] = x[2], x[2] = second, x[3] = first;
+}
+"""
+
+_TAKE = r"""
+// Takes value x at place p if it is the {name}: NaN before numbers, of equals the first.
+template <typename T, typename I>
+static __device__ __forceinline__ void kw_take_{name}(T& best, I& place, T x, I p) {{
+  const bool better = x {sign} best || (x != x && best == best);
+  const bool same = x == best || (x != x && best != best);
+  if (better || (same && p < place)) best = x, place = p;
+}}
+"""
+
 SCALAR_SNIPPETS: dict[str, str] = {
+    "kw_float16": _FLOAT16.lstrip("\n"),
+    "kw_bfloat16": _BFLOAT16.lstrip("\n"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
     "kw_sqrt": _both("kw_sqrt", "x", "return sqrt@(x);"),
     "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
@@ -137,11 +223,22 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_selu": _both(
         "kw_selu", "x", "return x > 0.0_ ? 1.0507009873554805_ * x : 1.7580993408473766_ * expm1@(x);"
     ),
+    "kw_logaddexp": _noted(
+        "log(exp(a) + exp(b)).",
+        "kw_logaddexp",
+        "a b",
+        "const R high = (a > b || a != a) ? a : b; const R low = (a < b || a != a) ? a : b; "
+        "return low == high && low - low != 0.0_ ? low : high + log1p@(exp@(low - high));",
+    ),
+    "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),
+    "kw_take_min": _TAKE.format(name="min", sign="<").lstrip("\n"),
+    "kw_reverse4": _REVERSE.lstrip("\n"),
     "kw_logsumexp": _LOGSUMEXP.lstrip("\n"),
     "kw_vector": _VECTOR.lstrip("\n"),
 }
-"""Definitions by name: the ``kw_*`` functions of :mod:`kernelwright.ir.scalar`, and two helpers of the loop kernels.
+"""Definitions by name: the ``kw_*`` functions of :mod:`kernelwright.ir.scalar`, and helpers of the kernels.
 
+``kw_float16`` defines the type of that name, ``kw_float16_bits`` and ``kw_float16_value``, ``kw_bfloat16`` likewise;
 ``kw_logsumexp`` defines ``kw_logsumexp_add<n>``, ``kw_logsumexp_merge`` and ``kw_logsumexp_result``;
 ``kw_vector`` defines ``kw_read4`` and ``kw_write4``.
 """

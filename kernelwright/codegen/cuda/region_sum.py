@@ -26,10 +26,12 @@ from kernelwright.codegen.region_text import (
 )
 from kernelwright.codegen.regions import Stream, plan_stream
 from kernelwright.codegen.source import KernelSource
+from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.kernels import RegionSum
 
 DIALECT = Dialect("static __device__ __forceinline__", "static __device__ const")
-SCALARS = {"float32": "float", "float64": "double"}
+SCALARS = {"float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16"}
+"""C type of the input; the output is float32 or float64."""
 
 MULTIPROCESSORS = 132
 BLOCKS_PER_MULTIPROCESSOR = 8
@@ -77,7 +79,7 @@ def _power(value: int) -> int:
 
 
 def _lanes(columns: int, alignment: int, size: int) -> tuple[int, int, int]:
-    vector = min(alignment & -alignment if alignment else 4, 16 // size, 4)
+    vector = min(alignment & -alignment if alignment else 16, 16 // size)
     vectors = -(-columns // vector)
     group = min(32, _power(vectors))
     return vector, group, -(-vectors // group)
@@ -88,7 +90,7 @@ def _score(size: int):
         vector, group, loads = _lanes(columns, alignment, size)
         if vector * loads > OWNED:
             return 0.0
-        width = {1: 0.7, 2: 0.9}.get(vector, 1.0) if size == 4 else {1: 0.9}.get(vector, 1.0)
+        width = {2: 0.5, 4: 0.7, 8: 0.9}.get(vector * size, 1.0)
         line = min(1.0, columns * size / 128)  # a row shorter than a cache line wastes part of its sectors
         return columns / (group * loads * vector) * width * line * (group / 32) ** 0.1 * 0.98**loads
 
@@ -134,14 +136,14 @@ def generate(kernel: RegionSum, name: str) -> KernelSource:
     x is contiguous, 16-byte aligned, of ``kernel.input_dtype``; the output is of ``kernel.dtype``. Raises
     ValueError for a class outside its axis or another dtype.
     """
-    for dtype in (kernel.input_dtype, kernel.dtype):
-        if dtype not in SCALARS:
-            raise ValueError(f"a region sum cannot work in {dtype}")
+    if kernel.input_dtype not in SCALARS or kernel.dtype not in ("float32", "float64"):
+        raise ValueError(f"a region sum cannot work from {kernel.input_dtype} to {kernel.dtype}")
     axes = join_axes(kernel)
-    size = 4 if kernel.input_dtype == "float32" else 8
+    size = ITEM_BYTES[kernel.input_dtype]
     names = {
         "NAME": name,
         "IN": SCALARS[kernel.input_dtype],
+        "SUM": "float" if size == 2 else SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
     }
@@ -175,7 +177,11 @@ def _direct(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> Kern
         "BLOCKS": f"{-(-outputs * lanes // 256)}LL",
     }
     definition = one_output_text(axes, name, str(names["IN"]), lanes, DIALECT) + _fill(text.DIRECT, names)
-    return KernelSource(name, definition, 0, ("check",))
+    return KernelSource(name, definition, 0, _support(definition))
+
+
+def _support(definition: str) -> tuple[str, ...]:
+    return ("check", *(name for name in ("kw_bfloat16", "kw_float16") if f"{name}*" in definition))
 
 
 def _lists_text(stream: Stream, name: str) -> str:
@@ -203,11 +209,58 @@ def _lists_text(stream: Stream, name: str) -> str:
     return lines + f"{DIALECT.function} int {name}_column(int list, int i) {{ return {body}; }}\n"
 
 
-def _adds(rows: int, components: list[str], width: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """``width`` neighbours in one register: CUDA's vector types; 16-bit numbers lie in pairs in unsigned words."""
+
+    scalar: str
+    width: int
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the elements have 16 bits."""
+        return self.scalar.startswith("kw_")
+
+    @property
+    def words(self) -> list[str]:
+        """What selects each word of the register."""
+        count = -(-self.width // 2) if self.narrow else self.width
+        return [".x", ".y", ".z", ".w"][:count] if count > 1 else [""]
+
+    @property
+    def c_type(self) -> str:
+        """The register's C type."""
+        if self.narrow and self.width == 1:
+            return "unsigned short"
+        element = "unsigned" if len(self.words) == 1 else "uint"
+        element = element if self.narrow else self.scalar
+        return element if len(self.words) == 1 else f"{element}{len(self.words)}"
+
+    @property
+    def zero(self) -> str:
+        """A register of zeros."""
+        return "0" if len(self.words) == 1 else f"make_{self.c_type}({', '.join(['0'] * len(self.words))})"
+
+    def element(self, register: str, number: int) -> str:
+        """The value of one element."""
+        if not self.narrow:
+            return register + self.words[number]
+        word = register + self.words[number // 2]
+        return f"{self.scalar}_value({f'{word} >> 16' if number % 2 else word})"
+
+    def load(self, register: str, number: int, address: str) -> str:
+        """Statement that reads one element into a register of zeros."""
+        if not self.narrow:
+            return f"{register}{self.words[number]} = __ldg({address});"
+        return f"{register}{self.words[number // 2]} |= unsigned(({address})->bits) << {number % 2 * 16};"
+
+
+def _adds(rows: int, vector: Vector) -> str:
     """Lines that add the loaded rows pairwise to the partial sums."""
     lines = []
-    for number, component in enumerate(components):
-        terms = [f"value[{row}][v]{component}" for row in range(rows)]
+    width = vector.width
+    for number in range(width):
+        terms = [vector.element(f"value[{row}][v]", number) for row in range(rows)]
         while len(terms) > 1:
             terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
         lines.append(f"        partial[v * {width} + {number}] += {terms[0]};")
@@ -215,10 +268,9 @@ def _adds(rows: int, components: list[str], width: int) -> str:
 
 
 def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, object]) -> KernelSource:
-    scalar = str(names["IN"])
     width = layout.vector
+    vector = Vector(str(names["IN"]), width)
     rows = layout.rows
-    components = [".x", ".y", ".z", ".w"][:width] if width > 1 else [""]
     kept_columns = stream.tile_axis is not None
     limits = {atom.limit for atom in stream.atoms} | ({stream.tile_axis.size} if stream.tile_axis else set())
     ragged = any(limit % width for limit in limits)
@@ -246,23 +298,22 @@ def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, objec
         if width == 1
         else " else if (ragged) {\n"
         + "\n".join(
-            f"    if (column + {i} < limit) value{c} = __ldg(row + column + {i});"
-            for i, c in enumerate(components)
+            f"    if (column + {i} < limit) " + vector.load("value", i, f"row + column + {i}") for i in range(width)
         )
         + "\n  }"
     )
     names = {
         **names,
-        "VECTOR": scalar if width == 1 else f"{scalar}{width}",
+        "VECTOR": vector.c_type,
         "WIDTH": width,
         "RAGGED": tail,
-        "ZERO": "0" if width == 1 else f"make_{scalar}{width}({', '.join(['0'] * width)})",
+        "ZERO": vector.zero,
         "ROWS": rows,
         "LOADS": layout.loads,
         "OWNED": layout.loads * width,
         "BATCHES": max(1, (ROWS_PER_PROMOTION_KEPT if kept_columns else ROWS_PER_PROMOTION) // rows),
         "GROUP": layout.group,
-        "ADDS": _adds(rows, components, width),
+        "ADDS": _adds(rows, vector),
         "THREADS": layout.threads,
         "RESIDENT": BLOCKS_PER_MULTIPROCESSOR * THREADS // layout.threads,
         "SPLIT": layout.split,
@@ -304,4 +355,5 @@ def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, objec
             f'  KW_LAUNCH("{name}", {name}_finish, {-(-threads // 256)}LL, 256, 0, stream, scratch, out);\n'
         )
     pieces.append(_fill(text.LOAD + body + text.HOST, {**names, "FINISH": finish}))
-    return KernelSource(name, "".join(pieces), workspace, ("check",))
+    definition = "".join(pieces)
+    return KernelSource(name, definition, workspace, _support(definition))

@@ -44,7 +44,7 @@ static __device__ __forceinline__ void @NAME@_add(
     const @IN@* __restrict__ x, @NAME@_Walk& walk, long long count, int limit, int lane,
     double (&sums)[@OWNED@]) {
   while (count > 0) {
-    @IN@ partial[@OWNED@] = {};
+    @SUM@ partial[@OWNED@] = {};
     for (int batch = 0; batch < @BATCHES@ && count > 0; ++batch, count -= @ROWS@) {
       @VECTOR@ value[@ROWS@][@LOADS@];
 #pragma unroll

@@ -14,7 +14,9 @@ def _no_reference(*_: Any, **__: Any) -> Any:
 
 
 # input: attribute name; parameter and buffer: name in the state_dict; attribute: path of a tensor
-# kept as a plain attribute of a module. All carry shape and dtype.
+# kept as a plain attribute of a module. All carry shape and dtype. Where the elements lie in memory in another
+# order of the axes than the model's (channels last, say) the node has the order of memory, so that its memory is
+# contiguous like everybody's, with the attribute "order": its axis i is the tensor's axis order[i].
 for _leaf in ("input", "parameter", "buffer", "attribute"):
     declare(_leaf, "leaf", _no_reference, "{name}")
 # A Python scalar, and a small tensor written out (nested tuples of numbers).

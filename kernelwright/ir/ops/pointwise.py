@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.ir.registry import declare
-from kernelwright.ir.scalar import FUNCTIONS, ScalarFunction
+from kernelwright.ir.scalar import FUNCTIONS, WHOLE_FUNCTIONS, ScalarFunction
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
           "ge": ">="}
@@ -11,7 +11,8 @@ _CALLS = {
     "gelu_erf": "F.gelu({0})", "gelu_tanh": 'F.gelu({0}, approximate="tanh")', "silu": "F.silu({0})",
     "mish": "F.mish({0})", "hardswish": "F.hardswish({0})", "hardsigmoid": "F.hardsigmoid({0})",
     "softsign": "F.softsign({0})", "logsigmoid": "F.logsigmoid({0})", "selu": "F.selu({0})",
-    "leaky_relu": "F.leaky_relu({0}, {1})", "elu": "F.elu({0}, {1})", "celu": "F.celu({0}, {1})",
+    "leaky_relu": "F.leaky_relu({0}, {1})", "prelu": "F.prelu({0}, {1}.reshape(-1))",
+    "elu": "F.elu({0}, {1})", "celu": "F.celu({0}, {1})",
     "softplus": "F.softplus({0}, {1}, {2})", "threshold": "F.threshold({0}, {1}, {2})",
     "softshrink": "F.softshrink({0}, {1})", "hardshrink": "F.hardshrink({0}, {1})", "neg": "(-{0})",
     "where": "torch.where({0}, {1}, {2})",
@@ -31,3 +32,8 @@ def _template(function: ScalarFunction) -> str:
 for _function in FUNCTIONS.values():
     declare(_function.name, "pointwise", _function.reference, _template(_function),
             operations=lambda node, cost=_function.cost: cost * node.size, linear_in=_LINEAR.get(_function.name, ()))
+# Of integers only.
+for _name, _function in WHOLE_FUNCTIONS.items():
+    if _name not in FUNCTIONS:
+        _arguments = ", ".join(f"{{{i}}}" for i in range(_function.arity))
+        declare(_name, "pointwise", _function.reference, f"torch.{_name}({_arguments})")

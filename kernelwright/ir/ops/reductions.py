@@ -22,6 +22,11 @@ declare("var", "reduction",
         lambda x, *, axes, keepdim, correction: torch.var(x, axes, correction=correction, keepdim=keepdim),
         "torch.var({0}, {axes}, correction={correction}, keepdim={keepdim})",
         operations=lambda node: 4 * node.inputs[0].size)
+for _name, _function in (("argmax", torch.argmax), ("argmin", torch.argmin)):
+    # Over the one axis in ``axes``: the place of the first extremum, NaN before numbers.
+    declare(_name, "reduction", lambda x, *, axes, keepdim, function=_function: function(x, axes[0], keepdim),
+            lambda inputs, node: f"torch.{node.op}({inputs[0]}, {node['axes'][0]}, keepdim={node['keepdim']})",
+            operations=lambda node: node.inputs[0].size)
 declare("softmax", "row", lambda x, *, axis: torch.softmax(x, axis), "torch.softmax({0}, {axis})",
         operations=lambda node: 14 * node.size)
 declare("log_softmax", "row", lambda x, *, axis: torch.log_softmax(x, axis), "torch.log_softmax({0}, {axis})",

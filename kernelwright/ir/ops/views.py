@@ -1,4 +1,4 @@
-"""Views: they move elements and compute nothing. Also concatenation, which copies."""
+"""Views: they move elements and compute nothing. Also concatenation and copies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ def _slice_code(inputs: list[str], node) -> str:
     return f"{inputs[0]}[{':, ' * node['axis']}{bounds}]"
 
 
+def _contiguous_code(inputs: list[str], node) -> str:
+    moved = "" if node["axes"] == tuple(range(node.rank)) else f".permute({node['axes']})"
+    return f"{inputs[0]}{moved}.contiguous()"
+
+
 declare("reshape", "view", lambda x, *, shape: x.reshape(shape), "{0}.reshape({shape})", linear_in=(0,))
 declare("permute", "view", lambda x, *, axes: x.permute(axes), "{0}.permute({axes})", linear_in=(0,))
+# Permuted tensors for torch calls and of torch calls: kernels do not read through these. What a call returned
+# is made contiguous, which costs nothing where the library stores its result as expected.
+declare("reordered", "view", lambda x, *, axes: x.permute(axes), "{0}.permute({axes})", linear_in=(0,))
+declare("contiguous", "view", lambda x, *, axes: x.permute(axes).contiguous(), _contiguous_code, linear_in=(0,))
 declare("expand", "view", lambda x, *, shape: x.expand(shape), "{0}.expand({shape})", linear_in=(0,))
+declare("flip", "view", lambda x, *, axes: x.flip(axes), "{0}.flip({axes})", linear_in=(0,))
 declare("slice", "view", _slice, _slice_code, linear_in=(0,))
+# copy: the same tensor once more, contiguous.
+declare("copy", "pointwise", lambda x: x.contiguous(), "{0}.contiguous()", operations=lambda node: 0, linear_in=(0,))
 declare("concatenate", "opaque", lambda *xs, axis, **_: torch.cat(xs, axis),
         lambda inputs, node: f"torch.cat(({', '.join(inputs)},), {node['axis']})")
 declare("cast", "opaque", lambda x, *, to, **_: x.to(getattr(torch, to)), "{0}.to(torch.{to})")

@@ -1,0 +1,63 @@
+"""Converters of scans, flips, parts and places of extrema (see :mod:`kernelwright.capture.convert`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.capture.convert import Arguments, NotConvertible, converts, reshape
+from kernelwright.capture.convert import _axes as axes_of
+from kernelwright.capture.convert import _float_only as float_only
+from kernelwright.ir.node import Node, make
+
+
+@converts("flip.default")
+def _flip(a: Arguments) -> Node:
+    x = a["self"]
+    axes = axes_of(a["dims"], x.rank) if a["dims"] else ()
+    moved = tuple(axis for axis in axes if x.shape[axis] != 1)
+    return make("flip", x, axes=moved) if moved else x
+
+
+@converts("narrow.default")
+def _narrow(a: Arguments) -> Node:
+    x, axis = a["self"], axes_of(a["dim"], a["self"].rank)[0]
+    start, length = a["start"], a["length"]
+    if not isinstance(start, int) or not isinstance(length, int):
+        raise NotConvertible("a part that a tensor chooses")
+    start += x.shape[axis] * (start < 0)
+    return x if length == x.shape[axis] else make("slice", x, axis=axis, start=start, stop=start + length, step=1)
+
+
+@converts("cumsum.default", "cumprod.default", "logcumsumexp.default", "cummax.default", "cummin.default")
+def _scan(a: Arguments) -> Any:
+    x = float_only(a["self"])
+    name = a["operator"].split(".")[0]
+    pair = name in ("cummax", "cummin")
+    if a.get("dtype") is not None and str(a["dtype"]) != f"torch.{x.dtype}":
+        raise NotConvertible("scan into another type")
+    if not x.rank or 0 in x.shape or (pair and a["results_used"] != {0}):
+        raise NotConvertible("a scan of nothing, or one whose indices are used")
+    node = make(name, x, axis=axes_of(a["dim"], x.rank)[0], reverse=False, exclusive=False)
+    return (node, None) if pair else node
+
+
+@converts("argmax.default", "argmin.default")
+def _place(a: Arguments) -> Node:
+    x = float_only(a["self"])
+    if not x.size or not x.rank:
+        raise NotConvertible("the place of an extremum of nothing, or of a number")
+    name, keepdim = a["operator"].split(".")[0], bool(a["keepdim"])
+    if a["dim"] is not None:
+        return make(name, x, axes=axes_of(a["dim"], x.rank), keepdim=keepdim)
+    place = make(name, reshape(x, (x.size,)), axes=(0,), keepdim=False)
+    return reshape(place, (1,) * x.rank) if keepdim else place
+
+
+@converts("max.dim", "min.dim")
+def _extremum(a: Arguments) -> Any:
+    x = float_only(a["self"])
+    if not x.size or not x.rank:
+        raise NotConvertible("an extremum of nothing, or of a number")
+    name, axes = a["operator"].split(".")[0], axes_of(a["dim"], x.rank)
+    value = make(f"a{name}", x, axes=axes, keepdim=a["keepdim"])
+    return value, make(f"arg{name}", x, axes=axes, keepdim=a["keepdim"]) if 1 in a["results_used"] else None

@@ -1,0 +1,161 @@
+"""Constructing the model, and others of its kind, from the same arguments and seed."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelwright.errors import ConstructorRaised, InitInputsMismatch, describe, where_of
+from kernelwright.problem.memory import is_out_of_memory, memory_checked
+from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import is_opaque, plain_attributes, same
+
+# Drawing this many weights takes longer than copying them; what is kept of them is limited.
+_MANY_WEIGHTS = 1 << 22
+_MOST_KEPT_BYTES = 8 << 30
+_DRAWS = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    seed: int
+    tensors: dict[str, torch.Tensor]
+    attributes: dict[str, Any]
+
+
+class Constructor:
+    """``kind(*arguments)`` under a seed, on a device.
+
+    Large weights are drawn once: further models of the same seed get copies of them. That is done only where
+    it cannot be noticed: a constructor whose plain attributes hold tensors, or come out otherwise when the
+    large draws are left out, always runs as it is.
+    """
+
+    def __init__(self, kind: type[nn.Module], arguments: tuple[Any, ...], file: Path | None,
+                 device: torch.device) -> None:
+        self._kind, self._arguments, self._file, self._device = kind, arguments, file, device
+        self._kept: _Kept | None = None
+        self._repeatable = True
+
+    def __call__(self, seed: int, kind: type[nn.Module] | None = None) -> nn.Module:
+        """A new model. kind: another class with the same constructor (its ModelNew, say).
+
+        Raises InitInputsMismatch (KW111), ConstructorRaised (KW110), NotEnoughMemory (KW115).
+        """
+        kind = kind or self._kind
+        if self._repeatable and self._kept is not None and self._kept.seed == seed:
+            model = self._repeated(kind, self._kept)
+            if model is not None:
+                return model
+            self._repeatable, self._kept = False, None
+        model = self._constructed(kind, seed)
+        if kind is self._kind and self._repeatable and _weights(model) >= _MANY_WEIGHTS:
+            self._keep(model, seed)
+        return model
+
+    def _constructed(self, kind: type[nn.Module], seed: int) -> nn.Module:
+        # A constructor may keep or change a list it is given.
+        given = copy.deepcopy(self._arguments)
+        with memory_checked("the parameters", self._device, self._file):
+            try:
+                with seeded(seed):
+                    model = kind(*given)
+            except Exception as exception:
+                if is_out_of_memory(exception):
+                    raise
+                shown = ", ".join(_short(value) for value in self._arguments)
+                mismatch = isinstance(exception, TypeError) and _mismatch(kind, given)
+                where = where_of(exception, self._file)
+                if mismatch:
+                    raise InitInputsMismatch(
+                        where=where, model=kind.__name__, count=len(given), arguments=shown,
+                        exception=mismatch, signature=inspect.signature(kind)) from exception
+                raise ConstructorRaised(where=where, model=kind.__name__, arguments=shown,
+                                        exception=describe(exception)) from exception
+            return model.to(self._device)
+
+    def _keep(self, model: nn.Module, seed: int) -> None:
+        attributes = plain_attributes(model)
+        tensors = dict(_named(model))
+        lazy = any(isinstance(t, nn.parameter.UninitializedTensorMixin) for t in tensors.values())
+        if lazy or _holds_tensor(attributes) or sum(t.nbytes for t in tensors.values()) > _MOST_KEPT_BYTES:
+            self._repeatable = False
+            return
+        self._kept = _Kept(seed, {name: t.detach().clone() for name, t in tensors.items()}, attributes)
+
+    def _repeated(self, kind: type[nn.Module], kept: _Kept) -> nn.Module | None:
+        """A model with the kept weights, or None where the constructor needs its draws."""
+        try:
+            with _without_large_draws():
+                model = self._constructed(kind, kept.seed)
+        except ConstructorRaised:
+            return None
+        tensors, attributes = dict(_named(model)), plain_attributes(model)
+        alike = tensors.keys() == kept.tensors.keys() and all(
+            t.shape == kept.tensors[name].shape and t.dtype == kept.tensors[name].dtype for name, t in tensors.items())
+        if not alike or not all(name in attributes and (is_opaque(value) or same(value, attributes[name]))
+                                for name, value in kept.attributes.items()):
+            return None
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(kept.tensors[name])
+        return model
+
+
+class _NoLargeDraws(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = func.__name__.split(".")[0]
+        if name in _DRAWS and isinstance(args[0], torch.Tensor) and args[0].numel() >= _MANY_WEIGHTS // 4:
+            # Finite values: what a constructor derives from them is overwritten, and must not fail before.
+            return args[0].fill_(0.5)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_large_draws() -> Iterator[None]:
+    with _NoLargeDraws():
+        yield
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(t.numel() for _, t in _named(model) if not isinstance(t, nn.parameter.UninitializedTensorMixin))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, dict):
+        return any(map(_holds_tensor, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(_holds_tensor, value))
+
+
+def _mismatch(kind: type, arguments: tuple[Any, ...]) -> str:
+    """Why ``arguments`` do not fit the constructor's signature, or ""."""
+    try:
+        inspect.signature(kind).bind(*arguments)
+    except TypeError as exception:
+        return str(exception)
+    except ValueError:
+        return ""  # no signature to compare with
+    return ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

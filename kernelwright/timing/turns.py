@@ -1,0 +1,202 @@
+"""Turns on a device that several processes share: nothing else runs on it while one of them measures.
+
+In a suite, one process per problem works on each device, and a scheduler holds a line to each. A block under
+:func:`exclusive` has the device to itself: the scheduler stops every other process that may use it, and lets them go on
+afterwards. A block under :func:`without_device` promises not to use the device (a compiler runs, say), so that its
+process is not stopped on a GPU. Outside of a suite there is nobody to wait for, and both do nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+#: Probes that must agree before a GPU counts as idle. Together they are longer than the slices of some 2 ms in which
+#: a GPU works for several processes in turn, so that work left by a stopped one lengthens at least one of them.
+PROBES = 10
+PROBE_CYCLES = 2_000_000  # about 1 ms
+#: Probes agree if the longest takes at most this much of the shortest.
+AGREEMENT = 1.15
+#: The longest wait for an idle GPU: what a stopped process has queued ends by itself, a stranger's work need not.
+IDLE_WITHIN_SECONDS = 2.0
+
+
+class Turns:
+    """One process's line to the scheduler: JSON objects, one a line, in both directions.
+
+    Said: ``away`` and ``back`` (around a block without the device), ``ask`` and ``release`` (around an exclusive one).
+    ``back`` and ``ask`` carry a number and wait for ``go`` with it. ``paused`` is a file of eight bytes in which
+    the scheduler keeps the seconds (float64) that this process has been stopped.
+    """
+
+    def __init__(self, line: socket.socket, paused: int | None = None) -> None:
+        self.line = line
+        self.reader = line.makefile("r", encoding="utf-8")
+        self.memory = mmap.mmap(paused, 8, prot=mmap.PROT_READ) if paused is not None else None
+        self.process = os.getpid()
+        self.number = 0
+        self.waited = 0.0
+        self.away = self.held = False
+
+    def say(self, **message: Any) -> None:
+        """Send one message. Raises OSError where the scheduler is gone."""
+        self.line.sendall((json.dumps(message, allow_nan=False) + "\n").encode())
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for the next message. Raises ConnectionError where the scheduler is gone."""
+        text = self.reader.readline()
+        if not text:
+            raise ConnectionError("the scheduler of this suite has ended")
+        return json.loads(text)
+
+    def paused_seconds(self) -> float:
+        """Seconds that this process was stopped, or waited for its turn, so far."""
+        stopped = struct.unpack_from("d", self.memory)[0] if self.memory is not None else 0.0
+        return stopped + self.waited
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """See :func:`exclusive`."""
+        if self.held:
+            yield
+            return
+        try:
+            self._wait_for("ask")
+            self.held = True
+            if not wait_until_idle():
+                self.say(say="noisy")
+            yield
+        finally:
+            self.held = False
+            self.say(say="release")
+
+    @contextmanager
+    def without_device(self) -> Iterator[None]:
+        """See :func:`without_device`."""
+        if self.away or self.held:
+            yield
+            return
+        _synchronize()
+        self.say(say="away")
+        self.away = True
+        try:
+            yield
+        finally:
+            self.away = False
+            self._wait_for("back")
+
+    def _wait_for(self, request: str) -> None:
+        """Make a request and wait for its ``go``. Answers to requests that an exception cut short are skipped.
+
+        Nobody comes back to the device early: an exception (of an alarm, say) while waiting for that is raised later.
+        """
+        self.number += 1
+        started = time.monotonic()
+        stopped = self.paused_seconds()
+        interruption: BaseException | None = None
+        self.say(say=request, number=self.number)
+        while True:
+            try:
+                if self.hear().get("go") == self.number:
+                    break
+            except ConnectionError:
+                raise
+            except BaseException as exception:
+                if request != "back":
+                    raise
+                interruption = interruption or exception
+        # Whoever waits may be stopped on top of it: that time is counted once.
+        self.waited += max(0.0, time.monotonic() - started - (self.paused_seconds() - stopped))
+        if interruption is not None:
+            raise interruption
+
+
+_turns: Turns | None = None
+
+
+def connect(turns: Turns | None) -> None:
+    """Make ``turns`` the line of this process; None takes it away."""
+    global _turns
+    _turns = turns
+
+
+def _line() -> Turns | None:
+    # A forked child has its parent's line in memory and no business on it.
+    return _turns if _turns is not None and _turns.process == os.getpid() else None
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """The block has its device to itself: for everything that is measured. May be nested."""
+    line = _line()
+    if line is None:
+        yield
+        return
+    with line.exclusive():
+        yield
+
+
+@contextmanager
+def without_device() -> Iterator[None]:
+    """The block does not use the device: for compilers and the like. May be nested; in an exclusive block no effect.
+
+    What the process had queued on a GPU is waited for first. After the block, the process waits while another has
+    the device to itself.
+    """
+    line = _line()
+    if line is None:
+        yield
+        return
+    with line.without_device():
+        yield
+
+
+def paused_seconds() -> float:
+    """Seconds that this process was stopped or waited for its turn since it started; 0 outside of a suite."""
+    line = _line()
+    return line.paused_seconds() if line is not None else 0.0
+
+
+def clock() -> float:
+    """A clock in seconds that stands still while this process is stopped or waits for its turn."""
+    return time.monotonic() - paused_seconds()
+
+
+def wait_until_idle(limit_seconds: float = IDLE_WITHIN_SECONDS) -> bool:
+    """Wait until nothing else runs on the current GPU; whether that was seen. True at once where CUDA is not in use.
+
+    A stopped process has left kernels in its queue. While they run, the GPU works for two processes in turn, and
+    a kernel of known length takes longer than it should: probes are repeated until they agree.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return True
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    newest: list[float] = []
+    deadline = time.monotonic() + limit_seconds
+    while time.monotonic() < deadline:
+        start.record()
+        torch.cuda._sleep(PROBE_CYCLES)
+        end.record()
+        end.synchronize()
+        newest = [*newest[1 - PROBES:], start.elapsed_time(end)]
+        if len(newest) == PROBES and max(newest) <= AGREEMENT * min(newest):
+            return True
+    return False
+
+
+def _synchronize() -> None:
+    """Wait for what this process has queued. A broken CUDA context has nothing queued, and shows where it is used."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()

@@ -1,0 +1,170 @@
+"""Channels last, decided by measurement: convolutions alone in both memory orders, then the two whole programs.
+
+A convolution by itself is timed on distinct shapes only. Those that lose no more than copies would cost become
+channels-last together, and if that promises a gain beyond the copies that the program then needs, both programs are
+built and run on the example inputs: the faster one stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node
+from kernelwright.ir.registry import torch_dtype
+from kernelwright.plan.layouts import below_views, can_be_channels_last
+from kernelwright.plan.planner import ALONE, make_plan
+from kernelwright.plan.records import Plan
+from kernelwright.roofline.devices import Device
+from kernelwright.timing.clock import Times, measure, without_collector
+from kernelwright.timing.turns import exclusive
+from kernelwright.tune.regions import SLOWER
+
+FIRST, LAST = "channels first", "channels last"
+# The channels-last program must take less than this share of the other one's time: with measurements enough, and
+# with fewer than _FEW of them.
+_WIN, _WIN_ONCE, _FEW = 0.97, 0.9, 5
+# An order whose error is larger by this factor computes in another precision.
+_LESS_ACCURATE = 1.25
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+Seconds = Mapping[Node, tuple[float, float]]
+"""For each convolution its time alone, channels-first and channels-last."""
+
+
+def convolution_seconds(graph: Graph, device: torch.device, budget_seconds: float) -> Seconds:
+    """Time every convolution of a graph that could be channels-last; {} where the memory does not do for it."""
+    nodes = [n for n in graph.nodes() if can_be_channels_last(n)]
+    alike: dict[Hashable, Node] = {_form(n): n for n in reversed(nodes)}
+    found: dict[Hashable, tuple[float, float]] = {}
+    try:
+        with exclusive(), without_collector(), torch.no_grad():
+            for form, node in alike.items():
+                calls, is_as_accurate = _calls(node, device)
+                times = measure(calls, device=device, budget_seconds=budget_seconds / len(alike))
+                # The library may round to TF32 in one order and not in the other: that is no gain.
+                if not is_as_accurate():
+                    continue
+                found[form] = times[FIRST].median, times[LAST].median
+    except torch.OutOfMemoryError:
+        return {}
+    return {n: found[_form(n)] for n in nodes if _form(n) in found}
+
+
+def _form(node: Node) -> Hashable:
+    return node.attributes, node.dtype, *(i.shape for i in node.inputs[:2])
+
+
+def _calls(node: Node, device: torch.device) -> tuple[dict[str, Callable[[], torch.Tensor]], Callable[[], bool]]:
+    """The convolution in both orders, result included, and whether channels-last is as accurate against float64
+    (on one entry of the batch). The weight lies as parameters do."""
+    shape, weight_shape = (i.shape for i in node.inputs[:2])
+    dtype = torch_dtype(node.dtype)
+    weight = torch.randn(weight_shape, dtype=torch.float32, device=device).to(dtype)
+    given = torch.randn(shape, dtype=torch.float32, device=device).to(dtype)
+
+    def call(memory_format: torch.memory_format) -> Callable[[], torch.Tensor]:
+        x = given.contiguous(memory_format=memory_format)
+
+        def run() -> torch.Tensor:
+            with _true_float32() if node.get("exact") and device.type == "cuda" else nullcontext():
+                result = node.operator.reference(x, weight, **dict(node.attributes))
+            return result.contiguous(memory_format=memory_format)
+
+        return run
+
+    calls = {FIRST: call(torch.contiguous_format), LAST: call(_FORMATS[node.rank])}
+
+    def is_as_accurate() -> bool:
+        expected = node.operator.reference(given[:1].double(), weight.double(), **dict(node.attributes))
+        first, last = ((calls[name]()[:1].double() - expected).norm() for name in (FIRST, LAST))
+        return bool(last <= _LESS_ACCURATE * first + 1e-7 * expected.norm())
+
+    return calls, is_as_accurate
+
+
+def _true_float32():
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False)
+
+
+def promising(seconds: Seconds, device: Device) -> frozenset[Node]:
+    """The convolutions that gain channels-last, or lose less than it costs to leave the order around them.
+
+    What kernels read or write changes its order on the way, which is taken to cost half of a copy. What the
+    model is given needs a whole one.
+    """
+    def allowance(node: Node) -> float:
+        x = node.inputs[0]
+        before = -_copy_seconds([x], device) if below_views(x).kind == "leaf" else _copy_seconds([x], device) / 2
+        return before + _copy_seconds([node], device) / 2
+
+    chosen = frozenset(n for n, (first, last) in seconds.items() if last < first + allowance(n))
+    return chosen if any(seconds[n][1] < _WIN * seconds[n][0] for n in chosen) else frozenset()
+
+
+def _copy_seconds(nodes: Iterable[Node], device: Device) -> float:
+    return sum(2 * n.bytes / device.copy for n in nodes)
+
+
+def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: Device, *, move_bias: bool
+                       ) -> Plan | None:
+    """The plan with the promising convolutions channels-last; None where it promises no gain.
+
+    Operators whose regions lost against PyTorch stay with it, unless their kernel now changes the order as well,
+    for which PyTorch would need a pass of its own.
+    """
+    chosen = promising(seconds, device)
+    if not chosen:
+        return None
+    free = make_plan(plan.graph, captured, move_bias=move_bias, channels_last=chosen)
+    moving = {n for s in free.kernels if s.transposes for n in s.covers}
+    kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r == SLOWER and n in moving)}
+    result = make_plan(plan.graph, captured, kept, move_bias=move_bias, channels_last=chosen)
+    gain = sum(seconds[n][0] - seconds[n][1] for n in chosen)
+    return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
+
+
+def measured_programs(programs: Mapping[str, nn.Module], example: Sequence[object], device: torch.device,
+                      budget_seconds: float) -> Mapping[str, Times]:
+    """Time whole models on the example inputs, without gradients; {} where the memory does not do for both."""
+    def call(model: nn.Module) -> Callable[[], object]:
+        def run() -> object:
+            with torch.no_grad():
+                return model(*example)
+        return run
+
+    try:
+        with exclusive():
+            return measure({name: call(model) for name, model in programs.items()}, device=device,
+                           budget_seconds=budget_seconds)
+    except torch.OutOfMemoryError:
+        return {}
+
+
+def faster(times: Mapping[str, Times]) -> float | None:
+    """How many times faster the channels-last program is, or None where the other one stays.
+
+    It must win by a margin on the device, and must not lose where calls follow each other, the host's work included.
+    """
+    if not times:
+        return None
+    first, last = times[FIRST], times[LAST]
+    host = first.back_to_back_seconds, last.back_to_back_seconds
+    share = _WIN if min(first.repetitions, last.repetitions) >= _FEW else _WIN_ONCE
+    if last.median >= share * first.median or (None not in host and host[1] > host[0] / _WIN):
+        return None
+    return first.median / last.median
+
+
+def words(plan: Plan, ratio: float | None) -> str:
+    """The decision for the report. ratio: of the programs' times; None where nothing was measured."""
+    count = len(plan.channels_last)
+    of = sum(n.op == "convolution" for n in plan.graph.nodes())
+    subject = "the convolution runs" if of == 1 else f"{count} of {of} convolutions run" if count < of \
+        else f"all {of} convolutions run"
+    return f"{subject} channels-last" + (f": {ratio:.2f}x as fast as channels-first, measured" if ratio else "")
