@@ -1,8 +1,8 @@
-"""The command line: ``kernelwright optimize``, ``explain`` and ``doctor``.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``doctor`` and ``fuzz``.
 
-The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 2 for what the user
-can mend (a coded error, or a wrong command line), 70 for a bug of ours, 130 after Ctrl-C. PyTorch is
-imported only when a command needs it.
+The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
+every problem is verified and for random models that go wrong, 2 for what the user can mend (a coded error, or a wrong
+command line), 70 for a bug of ours, 130 after Ctrl-C. PyTorch is imported only when a command needs it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from kernelwright import cli_options as options
 from kernelwright.errors import InternalError, KernelwrightError
 from kernelwright.progress import Progress, make_progress
 from kernelwright.settings import Settings, cache_folder, colour_allowed
@@ -31,19 +32,6 @@ UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__
 
 app = typer.Typer(name="kernelwright", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
                   pretty_exceptions_enable=False)
-
-Problem = Annotated[Path, typer.Argument(
-    metavar="PATH", help="A Python file that defines Model and get_inputs (and get_init_inputs).")]
-Target = Annotated[str, typer.Option(
-    metavar="auto|cpp|cuda", help="Language of the kernels; auto is cuda where PyTorch sees a CUDA device.")]
-Precision = Annotated[str, typer.Option(
-    metavar="match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
-    "accuracy everywhere.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
-Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr; errors are still printed.")]
-
 
 def _version(value: bool) -> None:
     if value:
@@ -61,18 +49,19 @@ def _kernelwright(version: Annotated[bool, typer.Option(
 
 @app.command()
 def optimize(
-    path: Problem,
+    path: options.Problem,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="The emitted file; by default NAME_new.py beside PATH.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
-    target: Target = "auto",
-    precision: Precision = "match",
-    effort: Annotated[str, typer.Option(
-        metavar="quick|normal|thorough", help="How much time checking, timing and tuning may take.")] = "normal",
-    seed: Seed = 0,
-    threads: Threads = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    target: options.Target = "auto",
+    precision: options.Precision = "match",
+    effort: options.Effort = "normal",
+    baselines: options.Baselines = "compile",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    tiny: options.Tiny = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Write a file with ModelNew, checked against float64 and timed, and report on it."""
 
@@ -80,8 +69,8 @@ def optimize(
         from kernelwright.pipeline import optimize as run
 
         _silence_torch()
-        settings = Settings(target=target, precision=precision, effort=effort, force=force, quiet=quiet, json=json,
-                            output=output, seed=seed, threads=threads)
+        settings = Settings(target=target, precision=precision, effort=effort, baselines=baselines, force=force,
+                            quiet=quiet, json=json, output=output, seed=seed, threads=threads, tiny=tiny)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -92,15 +81,15 @@ def optimize(
 
 @app.command()
 def explain(
-    path: Problem,
-    target: Target = "auto",
-    precision: Precision = "match",
-    seed: Seed = 0,
-    threads: Threads = None,
+    path: options.Problem,
+    target: options.Target = "auto",
+    precision: options.Precision = "match",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
     verbose: Annotated[bool, typer.Option(
         "--verbose", "-v", help="Print the captured and the rewritten graph, too.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Show what would be replaced, by which mathematics; builds, checks and times nothing."""
 
@@ -120,8 +109,8 @@ def explain(
 @app.command()
 def doctor(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure the peaks again.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Examine this machine: versions, compilers, measured peaks, and what is missing."""
 
@@ -136,18 +125,90 @@ def doctor(
     return _perform(work, json, quiet)
 
 
-def _perform(work: Callable[[Progress], tuple[Callable[[], str], Callable[[], dict[str, Any]]]], as_json: bool,
-             quiet: bool) -> int:
-    """Run a command's work, print its result, and turn exceptions into messages and exit statuses."""
+@app.command()
+def fuzz(
+    path: options.FuzzedFile = None,
+    seed: options.FirstSeed = 0,
+    count: options.Count = None,
+    seconds: options.Seconds = None,
+    level: options.Level = "kernels",
+    target: options.FuzzedTarget = "cpp",
+    output: options.FailuresFolder = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Check random models, stage by stage, and print a minimal file for each that goes wrong.
+
+    Exit status: 0 if none goes wrong, else 1.
+    """
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+        from kernelwright.fuzz.command import fuzz as run
+
+        text, document, well = run(path=path, seed=seed, count=count, seconds=seconds, level=level, target=target,
+                                   output=output, progress=progress)
+        return lambda: text, lambda: document, 0 if well else 1
+
+    return _perform(work, json, quiet)
+
+
+@app.command()
+def bench(
+    folder: options.Folder,
+    output: options.ResultsFolder = Path("bench_results"),
+    resume: options.Resume = False,
+    force: options.ReplaceResults = False,
+    filters: options.Filters = None,
+    devices: options.Devices = "",
+    workers: options.Workers = None,
+    limit: options.Limit = 300.0,
+    memory: options.Memory = None,
+    runner: options.Runner = "local",
+    address: options.Address = "",
+    target: options.Target = "auto",
+    precision: options.Precision = "match",
+    effort: options.Effort = "normal",
+    baselines: options.Baselines = "compile",
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    tiny: options.Tiny = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Optimize every problem of a folder, each in its own process, and score them.
+
+    Exit status: 0 if every problem is verified, else 1.
+    """
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+        from kernelwright.suite.options import SuiteOptions
+        from kernelwright.suite.runner import render_text, run_suite
+
+        settings = Settings(target=target, precision=precision, effort=effort, baselines=baselines, seed=seed,
+                            threads=threads, tiny=tiny)
+        asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
+                             filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
+                             limit=limit, memory=memory, runner=runner, address=address)
+        result = run_suite(folder, asked, progress)
+        return lambda: render_text(result, **_page()), result.as_json, result.exit_status
+
+    return _perform(work, json, quiet)
+
+
+def _perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: bool) -> int:
+    """Run a command's work, print its result, and turn exceptions into messages and exit statuses.
+
+    ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status.
+    """
     progress = make_progress(quiet)
     try:
         try:
             with _nothing_on_stdout():
-                text, document = work(progress)
+                text, document, *status = work(progress)
         finally:
             progress.close()
         print(_dumped(document()) if as_json else text(), flush=True)
-        return 0
+        return status[0] if status else 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

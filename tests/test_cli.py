@@ -227,7 +227,9 @@ def test_interrupt(cache, tmp_path):
     path = problem(tmp_path, "import time\ntime.sleep(60)\n", PASSES, INPUTS)
     process = subprocess.Popen([sys.executable, "-m", "kernelwright", "optimize", str(path)], cwd=tmp_path,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache)})
+                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache)},
+                               # Tests that run in the background inherit a SIGINT that is ignored.
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stderr is not None
     assert "load" in process.stderr.readline()  # the first line of progress: it is at work
     time.sleep(0.3)

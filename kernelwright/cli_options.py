@@ -1,0 +1,65 @@
+"""Arguments and options of the commands in ``cli.py``, with their help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Problem = Annotated[Path, typer.Argument(
+    metavar="PATH", help="A Python file that defines Model and get_inputs (and get_init_inputs).")]
+Target = Annotated[str, typer.Option(
+    metavar="auto|cpp|cuda", help="Language of the kernels; auto is cuda where PyTorch sees a CUDA device.")]
+Precision = Annotated[str, typer.Option(
+    metavar="match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
+    "accuracy everywhere.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
+Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
+Effort = Annotated[str, typer.Option(
+    metavar="quick|normal|thorough", help="How much time checking, timing and tuning may take.")]
+Baselines = Annotated[str, typer.Option(
+    metavar="compile|all|none", help="What is timed besides eager: torch.compile; that and its max-autotune, which "
+    "takes minutes to compile; or nothing.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
+                                                   "TINY.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr; errors are still printed.")]
+
+# ---- of bench ----------------------------------------------------------------------------------------
+
+Folder = Annotated[Path, typer.Argument(
+    metavar="DIR", help="A folder of problem files, looked through with its subfolders, or one file.")]
+ResultsFolder = Annotated[Path, typer.Option(
+    "--output", "-o", metavar="FOLDER", help="Where records, emitted files and page.html go.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Keep FOLDER's results, run what is missing.")]
+ReplaceResults = Annotated[bool, typer.Option("--force", help="Replace FOLDER's results.")]
+Filters = Annotated[list[str] | None, typer.Option(
+    "--filter", metavar="PATTERN", help="Run problems whose name has this part or fits this shell pattern; may be "
+    "given several times.")]
+Devices = Annotated[str, typer.Option(metavar="N,N|cpu", help="GPUs to use, or cpu; by default all GPUs.")]
+Workers = Annotated[int | None, typer.Option(
+    metavar="N", help="Processes per device; by default up to 4 on a GPU, 1 on the CPU.")]
+Limit = Annotated[float, typer.Option(
+    metavar="SECONDS", help="Time that a problem may take, not counting time stopped for others.")]
+Memory = Annotated[float | None, typer.Option(
+    metavar="GIB", help="Host memory that a problem may use; by default until the machine runs short.")]
+Runner = Annotated[str, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster.")]
+Address = Annotated[str, typer.Option(
+    metavar="ADDRESS", help="The Ray cluster; by default this machine's, else a new one.")]
+
+# ---- of fuzz -----------------------------------------------------------------------------------------
+
+FuzzedFile = Annotated[Path | None, typer.Argument(
+    metavar="PATH", help="A problem file to check in place of random models, such as an earlier failure's.")]
+FirstSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the first model; the others follow it.")]
+Count = Annotated[int | None, typer.Option(
+    metavar="N", help="How many models; by default 200, or as many as SECONDS allow.")]
+Seconds = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")]
+Level = Annotated[str, typer.Option(
+    metavar="graph|kernels", help="graph: every stage up to the plan, without a compiler; kernels: the emitted file, "
+    "built and verified.")]
+FuzzedTarget = Annotated[str, typer.Option(
+    "--target", metavar="cpp|cuda", help="Language of the kernels; CUDA runs under the emulation.")]
+FailuresFolder = Annotated[Path | None, typer.Option(
+    "--output", "-o", metavar="FOLDER", help="Where the minimal files go.")]

@@ -1,0 +1,128 @@
+"""Whether two results of one computation agree, given how much they may differ by rounding alone.
+
+Random models are often badly conditioned: they round, compare, or divide by what is almost zero. How far
+honest rounding can move a result is found by the method of random arithmetic (Vignes, "A stochastic
+arithmetic for reliable scientific computation", 1993): the graph is evaluated several times with every
+rounded value multiplied by 1 + noise, and each element may differ by what these runs differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernelwright.codegen.plan_evaluator import exact
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node, walk
+
+#: Operators that choose or move values and round nothing.
+_EXACT = frozenset((
+    "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "maximum", "minimum", "relu", "threshold", "hardshrink",
+    "clamp_min", "clamp_max", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "where",
+    "amax", "amin", "max_pool", "concatenate", "item", "flip", "copy",
+))
+_SLACK, _RUNS = 30.0, 24
+_NARROW = 1e-4
+_TINY = 1e-3  # results this small are differences of equal values
+
+
+#: Relative rounding of a value of each type, as noise; for float64 far above it, so that it is seen.
+ROUNDING = {"float64": 1e-11, "float32": 2e-7, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+def roots_of(graph: Graph) -> list[Node]:
+    """Outputs and new values of buffers."""
+    return [*graph.outputs, *(e.value for e in graph.effects)]
+
+
+def narrowest(graph: Graph) -> float:
+    """The noise of the narrowest floating type in a graph."""
+    return max((ROUNDING.get(n.dtype, 0.0) for n in graph.nodes()), default=0.0) or ROUNDING["float64"]
+
+
+def evaluated(graph: Graph, values: Mapping[str, torch.Tensor], disturb: Callable[[Node, Any], Any] | None = None
+              ) -> list[Any]:
+    """The graph's outputs and new buffer values in float64, random draws in the order of the model."""
+    roots = roots_of(graph)
+    drawing = sorted((n for n in walk(roots) if n.get("serial", -1) >= 0), key=lambda n: n["serial"])
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return exact((*drawing, *roots), values, disturb)[len(drawing):]
+
+
+def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.Tensor], expected: Sequence[Any],
+                 noise: float, *, exact_places: bool = True) -> str:
+    """What differs between results and a graph's meaning, in words; "" where nothing does that rounding could not
+    explain.
+
+    found, expected: the graph's outputs and new buffer values, the latter from :func:`evaluated` for these leaves.
+    noise: the relative rounding of a single value; ten times it, relative to the largest magnitude of an output,
+    is always accepted. exact_places: whether non-finite values must stand at the same places.
+    """
+    if not _first_difference(found, expected, [], 10 * noise, exact_places):
+        return ""
+    return _first_difference(found, expected, _disturbed(graph, values, noise), 10 * noise, exact_places)
+
+
+def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
+    """The graph's results in runs of random arithmetic."""
+    runs = []
+    for run in range(_RUNS):
+        generator = torch.Generator().manual_seed(run)
+
+        def disturb(node: Node, value: Any, generator: torch.Generator = generator) -> Any:
+            if node.kind == "view" or node.op in _EXACT or not isinstance(value, torch.Tensor) \
+                    or not value.is_floating_point():
+                return value
+            return value * (1 + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+
+        given = values
+        if noise >= _NARROW:  # PyTorch rounds the numbers that 16-bit inputs are compared with
+            given = {n: v * (1 + noise * torch.randn(v.shape, generator=generator)) if v.is_floating_point() else v
+                     for n, v in values.items()}
+        runs.append(evaluated(graph, given, disturb))
+    return runs
+
+
+def _first_difference(found: Sequence[Any], expected: Sequence[Any], runs: Sequence[Sequence[Any]], tolerance: float,
+                      exact_places: bool) -> str:
+    for number, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
+        if not isinstance(wanted, torch.Tensor):
+            continue
+        if tuple(actual.shape) != tuple(wanted.shape):
+            return f"result {number} has shape {tuple(actual.shape)}, expected {tuple(wanted.shape)}"
+        if message := _differs(actual, wanted, [run[number] for run in runs], tolerance, exact_places):
+            return f"result {number}: {message}"
+    return ""
+
+
+def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor], tolerance: float,
+             exact_places: bool) -> str:
+    actual, wanted = actual.detach().double(), wanted.detach().double()
+    runs = [r.double() for r in runs]
+    finite = wanted.isfinite()
+    stable = torch.ones_like(finite)
+    spread = torch.zeros_like(wanted)
+    for run in runs:
+        stable &= run.isfinite() == finite
+        spread = torch.maximum(spread, torch.where(stable & finite, (run - wanted).abs(), 0.0).nan_to_num(0.0))
+    if exact_places:
+        misplaced = stable & (actual.isfinite() != finite)
+        if misplaced.any():
+            place = tuple(misplaced.nonzero()[0].tolist())
+            return f"{float(actual[place])} at {place}, expected {float(wanted[place])} " \
+                   f"({int(misplaced.sum())} of {misplaced.numel()} elements)"
+    compared = stable & finite & actual.isfinite()
+    if not compared.any():
+        return ""
+    scale = float(wanted[compared].abs().max())
+    error = torch.where(compared, (actual - wanted).abs(), 0.0).nan_to_num(0.0)
+    # What sums to almost nothing has the rounding of its terms, which only the disturbed runs know.
+    excess = error - tolerance * max(scale, _TINY) - _SLACK * spread
+    if not (excess > 0).any():
+        return ""
+    place = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
+    return f"{float(actual[place])} at {place}, expected {float(wanted[place])} (the largest is {scale:.3g}, " \
+           f"rounding moves it by {float(spread[place]):.2g}; {int((excess > 0).sum())} of {excess.numel()} elements)"

@@ -1,0 +1,312 @@
+"""The checks of one model: its graph against the model, each stage's graph against the one before, its kernels
+against the certificate."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.algebra.engine import rewrite, rewrite_with
+from kernelwright.algebra.rule import Context, Exactness
+from kernelwright.build.emulation import load_emulated
+from kernelwright.build.module import load_text
+from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
+from kernelwright.errors import KernelwrightError, VerificationFailed
+from kernelwright.fuzz.judge import ROUNDING, disagreement, evaluated, narrowest, roots_of
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import walk
+from kernelwright.pipeline import explain, new_model
+from kernelwright.plan.planner import make_plan
+from kernelwright.problem import load_problem
+from kernelwright.records import Mode, Result
+from kernelwright.roofline.devices import GENERIC_CPU, H200
+from kernelwright.settings import Settings
+from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.certificate import certify, default_trials
+from kernelwright.verify.compare import Tolerance
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.flatten import flatten
+from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.trial import TrialPlan
+
+LEVELS = ("graph", "kernels", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one model.
+
+    status: "clean"; "refused" (the model itself does not run, or a coded error says what we do not take);
+        "unclear" (a difference that rounding may explain); "wrong".
+    stage: where it came to light. kind: what it was: a class of exception, or "value". Failures with equal
+        stage and kind count as the same. text: a digest of the emitted file, where one was made.
+    """
+
+    status: str
+    stage: str = ""
+    kind: str = ""
+    message: str = ""
+    notes: tuple[str, ...] = ()
+    text: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+class _Wrong(Exception):
+    def __init__(self, stage: str, message: str, *, status: str = "wrong", kind: str = "value") -> None:
+        super().__init__(message)
+        self.outcome = Outcome(status, stage, kind, message)
+
+
+class _Stage:
+    """Turns an exception of a stage into an outcome that names it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (_Wrong, NotCapturable)):
+            refused = isinstance(error, KernelwrightError) and not isinstance(error, VerificationFailed)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            code = getattr(error, "code", "")
+            message = f"{type(error).__name__}: {str(error)[:600]} ({Path(where.filename).name}:{where.lineno})"
+            raise _Wrong(self.name, message, status="refused" if refused else "wrong",
+                         kind=code or type(error).__name__) from error
+
+
+def check(text: str, level: str = "graph", target: str = "cpp", seed: int = 0) -> Outcome:
+    """Judge the model of a problem file's text. ``level``: one of :data:`LEVELS`; "text" only emits the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if level == "graph":
+                return Outcome("clean", notes=tuple(check_graph(text, target, seed)))
+            return check_kernels(text, target, seed, run=level == "kernels")
+    except _Wrong as found:
+        return found.outcome
+    finally:
+        torch.manual_seed(0)
+
+
+# Graph -------------------------------------------------------------------------------------------
+
+
+def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
+    """Capture, rewrite and plan both modes and evaluate each in float64; yields notes. Raises _Wrong."""
+    space: dict[str, Any] = {"__name__": "random_model"}
+    with _Stage("model"):
+        exec(compile(text, "<random model>", "exec"), space)
+    for training in (True, False):
+        torch.manual_seed(seed)
+        try:
+            inputs = space["get_inputs"]()
+            model = space["Model"](*space["get_init_inputs"]()).train(training)
+            redraw(model, seed)
+            torch.manual_seed(0)
+            with torch.no_grad():
+                copy.deepcopy(model)(*copy.deepcopy(inputs))
+        except Exception as error:
+            raise _Wrong("model", f"{type(error).__name__}: {error}", status="refused",
+                         kind=type(error).__name__) from error
+        name = "training" if training else "inference"
+        try:
+            with _Stage("capture"):
+                graph = capture(model, inputs)
+        except NotCapturable as reason:
+            yield f"{name} mode is not captured: {reason}"
+            continue
+        with _Stage("capture"):
+            _captured_is_the_model(model, graph, inputs, text)
+        with suppress(RuntimeError):  # a loss may refuse NaN
+            _captured_is_the_model(model, graph, DISTRIBUTIONS["with NaN"].apply(inputs, seed), text)
+        _stages_agree(model, graph, inputs, target, seed)
+
+
+def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], text: str) -> None:
+    """The captured graph's results and buffers are the model's: in float64, or in the model's own narrow types."""
+    narrow = "float16" in text or "bfloat16" in text or ".float()" in text
+    double = float64_copy(model) if not narrow else copy.deepcopy(model)
+    arguments = widened(inputs) if not narrow else copy.deepcopy(inputs)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        wanted = (double(*arguments) if narrow else call_in_float64(double, arguments))
+    values = values_of(model, graph, inputs)
+    noise = narrowest(graph) if narrow else 1e-7  # some constants are rounded to float32 in a model
+    expected = evaluated(graph, values)
+    given = flatten(filled(graph.structure, list(range(len(graph.outputs)))), "output")
+    results = flatten(wanted, "output")
+    if list(given) != list(results):
+        raise _Wrong("capture", f"the model returns {list(results)}, its graph {list(given)}", kind="structure")
+    found = list(expected)
+    for path, index in given.items():
+        found[index] = results[path]
+        dtype = str(results[path].dtype).removeprefix("torch.")
+        if narrow and dtype != graph.outputs[index].dtype:
+            raise _Wrong("capture", f"{path} is {dtype}, in the graph {graph.outputs[index].dtype}", kind="type")
+    after = dict(double.named_buffers(remove_duplicate=False))
+    for number, effect in enumerate(graph.effects, len(graph.outputs)):
+        found[number] = after[effect.name]
+    if message := disagreement(found, graph, values, expected, noise):
+        raise _Wrong("capture", message)
+    changed = {n for n, b in double.named_buffers() if b.is_floating_point()
+               and not torch.equal(b, dict(model.named_buffers())[n].to(b.dtype))}
+    calls = any(n.op == "opaque" and "instance_norm" in n["target"] for n in graph.nodes())  # it updates its own
+    if not calls and (missed := changed - {e.name for e in graph.effects} - _tied(model)):
+        raise _Wrong("capture", f"the model updates {sorted(missed)}, its graph does not", kind="state")
+
+
+def _tied(model: nn.Module) -> set[str]:
+    once = {n for n, _ in model.named_buffers()}
+    return {n for n, _ in model.named_buffers(remove_duplicate=False)} - once
+
+
+def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str, seed: int) -> None:
+    device = H200 if target == "cuda" else GENERIC_CPU
+    with _Stage("rewrite"):
+        chosen = rewrite(graph, device)
+        variants = [("", chosen.graph, chosen.applications)]
+        anchors = Context(frozenset(id(n.origin) for n in walk(roots_of(graph))))
+        everything, applications = rewrite_with(graph, anchors)
+        if roots_of(everything) != roots_of(chosen.graph):
+            variants.append((" (every rule allowed)", everything, applications))
+    for trial, given in (("", inputs), (" with NaN in the inputs", DISTRIBUTIONS["with NaN"].apply(inputs, seed))):
+        values = values_of(model, graph, given)
+        try:
+            expected = evaluated(graph, values)
+        except RuntimeError:
+            if trial:  # a loss may refuse NaN
+                continue
+            raise
+        for words, rewritten, applied in variants:
+            places = bool(trial) or not any(a.rule.exactness is Exactness.FINITE for a in applied)
+            rules = ", ".join(dict.fromkeys(a.rule.name for a in applied)) or "none"
+            with _Stage("rewrite"):
+                message = disagreement(evaluated(rewritten, values), graph, values, expected, ROUNDING["float64"],
+                                       exact_places=places)
+            if message:
+                raise _Wrong("rewrite", f"{message}{words}{trial}; rules: {rules}")
+            with _Stage("plan"):
+                plan = make_plan(rewritten, graph, move_bias=target == "cuda")
+                torch.manual_seed(0)
+                with torch.no_grad():
+                    results, buffers = run_plan(plan, values)
+                # Plans round constants and casts to the types of their kernels.
+                message = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values, expected,
+                                       narrowest(graph), exact_places=places)
+            if message:
+                raise _Wrong("plan", f"{message}{words}{trial}; rules: {rules}")
+
+
+# Kernels -----------------------------------------------------------------------------------------
+
+
+def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
+    """Emit the file and, with ``run``, build it and certify each mode. Raises _Wrong."""
+    with tempfile.TemporaryDirectory(prefix="kernelwright_fuzz_") as folder:
+        path = Path(folder) / "random_model.py"
+        path.write_text(text)
+        with _Stage("emit"):
+            result = explain(path, settings=Settings(target=target), device=H200 if target == "cuda" else GENERIC_CPU)
+        digest = hashlib.sha256(result.source.encode()).hexdigest()
+        notes = tuple(n for n in result.notes if "mode stays" in n)
+        if not run or not any(m.kernels for m in result.modes):
+            return Outcome("clean", notes=notes, text=digest)
+        with _Stage("build"):
+            emitted = load_text(result.source, "random_model") if target == "cpp" else \
+                load_emulated(result.source, _kernels_of(result.source), "random_model")
+        problem = load_problem(path, device="cpu")
+        for mode in result.modes:
+            if mode.kernels:
+                with _Stage("verify"):
+                    notes += _certified(problem, emitted, mode, result, seed)
+    return Outcome("clean", notes=notes, text=digest)
+
+
+def _kernels_of(source: str) -> str:
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_KERNELWRIGHT_SOURCE":
+            return ast.literal_eval(statement.value)
+    raise ValueError("the emitted file holds no kernels")
+
+
+def _certified(problem: Any, emitted: Any, mode: Mode, result: Result, seed: int) -> tuple[str, ...]:
+    training = mode.name == "training"
+
+    def make_model() -> nn.Module:
+        return problem.make_model(seed).train(training)
+
+    def make_candidate() -> nn.Module:
+        return new_model(emitted, problem, seed).train(training)
+
+    finite = any(use.exactness == str(Exactness.FINITE) for use in mode.rules)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        certificate = certify(make_model, make_candidate, problem.make_inputs, plan=Trials(
+            trials=_trials(seed), budget_seconds=20.0, repeats=1, tolerance=Tolerance(nonfinite="position"),
+            informative=frozenset({"with Inf"} if finite else ())))
+    unused = tuple({str(w.message)[:160] for w in caught if "runs the original" in str(w.message)})
+    if certificate.passed:
+        return unused
+    failing = [t for t in certificate.trials if t.gates and not t.passed]
+    for trial in failing:
+        if trial.problems or trial.comparison is None:
+            raise _Wrong("verify", certificate.sentence(), kind="behaviour")
+        inputs = DISTRIBUTIONS[trial.plan.distribution].apply(list(problem.make_inputs(trial.plan.seed)),
+                                                              trial.plan.seed)
+        model, candidate = make_model(), make_candidate()
+        if trial.plan.redrawn_parameters:
+            redraw(model, trial.plan.seed)
+        State.of(model).apply(candidate)
+        if message := _unexplained(model, candidate, inputs, finite):
+            raise _Wrong("verify", f"{message}. {certificate.sentence()}")
+    if not failing:
+        nothing = bool(certificate.skipped) and not certificate.trials
+        raise _Wrong("verify", certificate.sentence(), kind="behaviour", status="refused" if nothing else "wrong")
+    raise _Wrong("verify", certificate.sentence(), status="unclear")
+
+
+def _trials(seed: int) -> tuple[TrialPlan, ...]:
+    """The trials that tell most, and two of the others in turn."""
+    first, rest = default_trials(seed)[:6], default_trials(seed)[6:]
+    return (*first, rest[seed % len(rest)], rest[seed // len(rest) % len(rest)])
+
+
+def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], finite: bool) -> str:
+    """What rounding does not explain of the difference between a candidate and its model, in words."""
+    graph = capture(model, inputs)
+    noise = narrowest(graph)
+    values = values_of(model, graph, inputs)
+    expected = evaluated(graph, values)
+    results = []
+    for module in (candidate, copy.deepcopy(model)):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            results.append(flatten(module(*copy.deepcopy(inputs)), "output"))
+    outputs, eager = results
+    found = list(expected)
+    for path, index in flatten(filled(graph.structure, list(range(len(graph.outputs)))), "output").items():
+        # Where the model itself overflows, any order of its operations may overflow elsewhere.
+        overflows = bool((eager[path].isfinite() != expected[index].isfinite()).any())
+        found[index] = expected[index] if overflows else outputs[path]
+    after = dict(candidate.named_buffers(remove_duplicate=False))
+    for number, effect in enumerate(graph.effects, len(graph.outputs)):
+        found[number] = after[effect.name]
+    return disagreement(found, graph, values, expected, noise, exact_places=not finite)

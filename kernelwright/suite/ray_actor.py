@@ -1,0 +1,137 @@
+"""The part of the Ray runner that runs beside a device: an actor around the scheduler of one machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kernelwright
+from kernelwright.suite.devices import cpu_lane, share_cores, workers_per_lane
+from kernelwright.suite.jobs import Job
+from kernelwright.suite.lanes import Lane
+from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.scheduler import Scheduler
+
+#: The longest time that an actor waits for something to hand over.
+PATIENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A device of the cluster: the node, its kind, and how many devices share the node's cores."""
+
+    node: str
+    address: str
+    gpu: bool
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A job with its file's content, for nodes that do not see the file."""
+
+    job: Job
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A record with the texts that belong into the output folder."""
+
+    record: dict[str, Any]
+    emitted: str | None
+    log: str | None
+
+
+class DeviceRunner:
+    """The actor: a scheduler for one device in a thread. Methods are called by the driver, one after the other."""
+
+    def __init__(self, options: SuiteOptions, place: Place, environment: dict[str, str]) -> None:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to the actor's CPUs; timing wants the machine's
+        os.environ.update(environment)
+        self.place = place
+        self.base = tempfile.TemporaryDirectory(prefix="kernelwright_ray_")
+        self.folder, self.files = Path(self.base.name) / "output", Path(self.base.name) / "files"
+        scratch = Path(self.base.name) / "scratch"
+        for folder in (self.folder, self.files, scratch):
+            folder.mkdir()
+        # Ray shows an actor of a GPU that GPU only.
+        lane = Lane(f"cuda:{os.environ.get('CUDA_VISIBLE_DEVICES', '0')}", {}, False) if place.gpu else cpu_lane()
+        self.per_lane = workers_per_lane(options, [lane], place.devices)
+        share_cores(options, [lane], self.per_lane, place.devices)
+        self.changed = threading.Condition()
+        self.arrived: list[Job] = []
+        self.done: list[dict[str, Any]] = []
+        self.failure: BaseException | None = None
+        self.closing = False
+        self.arguments = (lane, options, scratch)
+        # The thread that starts workers must live as long as they: they end with it.
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def describe(self) -> tuple[str, int]:
+        """Version of kernelwright, and how many problems it wants at once: one waits, so that none is waited for."""
+        return kernelwright.__version__, self.per_lane + 1
+
+    def exchange(self, shipped: Sequence[Shipped]) -> list[Finished]:
+        """Take on jobs and hand over what is finished, waiting a little if that is nothing.
+
+        Raises what ended the thread.
+        """
+        with self.changed:
+            self.arrived += [self._unpacked(each) for each in shipped]
+            self.changed.wait_for(lambda: self.done or self.failure, PATIENCE_SECONDS)
+            if self.failure is not None:
+                raise self.failure
+            records, self.done = self.done, []
+        return [self._packed(record) for record in records]
+
+    def close(self) -> None:
+        """End every process."""
+        self.closing = True
+        self.thread.join(timeout=30.0)
+        self.base.cleanup()
+
+    def _work(self) -> None:
+        lane, options, scratch = self.arguments
+        scheduler = Scheduler([lane], options, self.folder, scratch, self.per_lane, self._finished)
+        try:
+            while not self.closing:
+                with self.changed:
+                    arrived, self.arrived = self.arrived, []
+                scheduler.add(arrived)
+                scheduler.step()
+        except BaseException as failure:
+            with self.changed:
+                self.failure = failure
+                self.changed.notify_all()
+        finally:
+            scheduler.close()
+
+    def _finished(self, record: dict[str, Any]) -> None:
+        with self.changed:
+            self.done.append(record | {"lane": f"{self.place.address}/{record['lane']}"})
+            self.changed.notify_all()
+
+    def _unpacked(self, shipped: Shipped) -> Job:
+        """The job with its file on this node: the original where it is seen, with what stands beside it, or a copy."""
+        job = shipped.job
+        path = Path(job.path)
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == job.sha256:
+            return job
+        copy = self.files / f"{job.problem}.py"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(shipped.content)
+        return dataclasses.replace(job, path=str(copy))
+
+    def _packed(self, record: dict[str, Any]) -> Finished:
+        texts = [(self.folder / record[key]).read_text(encoding="utf-8") if record[key] else None
+                 for key in ("emitted", "log")]
+        return Finished(record, *texts)

@@ -1,0 +1,100 @@
+"""The results of a suite on disk: one JSON object a line, only ever appended to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelwright.errors import OutputFolderUnusable, ResultsDiffer, ResultsExist
+from kernelwright.suite.jobs import Job, natural
+
+#: Version of the record's form; it changes when a field changes its meaning or goes away.
+SCHEMA = 1
+FILE = "results.jsonl"
+VERIFIED = "verified"
+
+
+def read_results(file: Path) -> dict[str, dict[str, Any]]:
+    """The newest record of each problem, by name, in natural order; lines that are no whole record are skipped.
+
+    A run that was cut short may leave a torn line at the end.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("problem"), str) and "state" in record:
+            newest[record["problem"]] = record
+    return {name: newest[name] for name in sorted(newest, key=natural)}
+
+
+class Results:
+    """The open results of one run. ``records`` holds the newest of each problem.
+
+    Raises ResultsExist (KW602) where there are results and neither ``resume`` nor ``force`` is set, or where another
+    run has them open; OutputFolderUnusable (KW401).
+    """
+
+    def __init__(self, folder: Path, *, resume: bool = False, force: bool = False) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.stream = open(folder / FILE, "ab")  # noqa: SIM115 (open for as long as the run)
+        except OSError as error:
+            raise OutputFolderUnusable(folder=folder, problem=f"may not be written to ({error.strerror})",
+                                       file=FILE) from error
+        try:
+            fcntl.flock(self.stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.stream.close()
+            raise ResultsExist(folder=folder, found="is in use by another run") from error
+        self.records = read_results(folder / FILE)
+        #: Seconds that each problem took when it ran last, also where its record is replaced.
+        self.seconds = {name: float(record.get("seconds") or 0.0) for name, record in self.records.items()}
+        size = os.fstat(self.stream.fileno()).st_size
+        if force:
+            self.stream.truncate(0)
+            self.records = {}
+        elif size and not resume:
+            self.close()
+            raise ResultsExist(folder=folder, found="has results already")
+        elif size and not _ends_line(folder / FILE):
+            self.stream.write(b"\n")  # after a torn line
+
+    def missing(self, jobs: Sequence[Job], settings: Mapping[str, Any]) -> list[Job]:
+        """The jobs without a record, or whose file has changed since. Raises ResultsDiffer (KW603)."""
+        for record in self.records.values():
+            found = record.get("settings") or {}
+            differing = sorted(name for name in {*found, *settings} if found.get(name) != settings.get(name))
+            if differing:
+                self.close()
+                raise ResultsDiffer(folder=self.folder, differences=", ".join(
+                    f"{name} {found.get(name)}, now {settings.get(name)}" for name in differing))
+        return [job for job in jobs if self.records.get(job.problem, {}).get("sha256") != job.sha256]
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append one record; on disk when this returns."""
+        self.stream.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.records[record["problem"]] = record
+
+    def close(self) -> None:
+        """Let go of the file and its lock."""
+        self.stream.close()
+
+
+def _ends_line(file: Path) -> bool:
+    with open(file, "rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"

@@ -1,0 +1,189 @@
+"""``kernelwright bench``: run every problem of a folder, keep the records, make the page."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from kernelwright.progress import Progress
+from kernelwright.suite.devices import find_lanes, share_cores, workers_per_lane
+from kernelwright.suite.jobs import Job, find_jobs, longest_first, natural
+from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.results import FILE, VERIFIED, Results
+from kernelwright.suite.scheduler import Scheduler
+
+PAGE = "page.html"
+#: Exit status of a suite in which not every problem is verified.
+NOT_ALL_VERIFIED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """What a suite did. ``records``: the newest of every problem in the output folder, in natural order."""
+
+    folder: Path
+    records: tuple[Mapping[str, Any], ...]
+    ran: int
+    """Problems that ran in this run; the others had results."""
+    seconds: float
+
+    @property
+    def exit_status(self) -> int:
+        """0 if every problem is verified, else 1."""
+        return 0 if all(record["state"] == VERIFIED for record in self.records) else NOT_ALL_VERIFIED
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as plain data; the records themselves stand in ``results.jsonl``."""
+        problems = [{"problem": record["problem"], "state": record["state"], "seconds": record["seconds"],
+                     "code": (record["error"] or {}).get("code")} for record in self.records]
+        return {"schema": 1, "output": str(self.folder), "results": FILE, "page": PAGE, "ran": self.ran,
+                "seconds": self.seconds, "states": dict(Counter(entry["state"] for entry in problems)),
+                "problems": problems}
+
+
+def run_suite(folder: str | Path, options: SuiteOptions | None = None, progress: Progress | None = None) -> SuiteResult:
+    """Run every problem file below ``folder`` (or one file), each in its own process, and write its record.
+
+    Raises FileMissing (KW101), NoCudaDevice (KW302), OutputFolderUnusable (KW401), NoProblems (KW601), ResultsExist
+    (KW602), ResultsDiffer (KW603), RunnerMissing (KW608). What goes wrong with a problem is in its record.
+    """
+    options = options or SuiteOptions()
+    progress = progress or Progress()
+    began = time.monotonic()
+    jobs = find_jobs(Path(folder), options.filters, options.output)
+    run = _ray() if options.runner == "ray" else run_locally
+    results = Results(options.output, resume=options.resume, force=options.force)
+    try:
+        missing = longest_first(results.missing(jobs, options.kept_settings()), results.seconds)
+        report = _Report(progress, len(missing))
+
+        def finished(record: dict[str, Any]) -> None:
+            results.add(record)
+            report(record)
+
+        if len(missing) < len(jobs):
+            progress.say(f"{len(jobs) - len(missing)} of {len(jobs)} problems have results already")
+        if missing:
+            run(missing, options, finished, progress)
+        records = tuple(results.records[name] for name in sorted(results.records, key=natural))
+    finally:
+        results.close()
+    write_page(options.output / PAGE, records)
+    return SuiteResult(options.output, records, len(missing), time.monotonic() - began)
+
+
+def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[dict[str, Any]], None],
+                progress: Progress) -> None:
+    """Run ``jobs`` on this machine's devices; ``finished`` gets each record."""
+    lanes = find_lanes(options)
+    per_lane = workers_per_lane(options, lanes)
+    share_cores(options, lanes, per_lane)
+    progress.say(f"{len(jobs)} problems on {', '.join(lane.name for lane in lanes)}, "
+                 f"{per_lane} {'workers' if per_lane > 1 else 'worker'} per device")
+    scratch = Path(tempfile.mkdtemp(prefix="kernelwright_bench_"))
+    with _ended_by_signals():
+        scheduler = Scheduler(lanes, options, options.output.resolve(), scratch, per_lane, finished)
+        try:
+            scheduler.add(jobs)
+            while scheduler.open:
+                scheduler.step()
+        finally:
+            with _undisturbed():
+                scheduler.close()
+
+
+def write_page(file: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the page of the records in one step."""
+    from kernelwright.suite.page import render_page
+
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(render_page(records), encoding="utf-8")
+    os.replace(part, file)
+
+
+def render_text(result: SuiteResult, *, colour: bool, width: int) -> str:
+    """The suite's table for a terminal, and where everything is."""
+    import io
+
+    from rich.console import Console
+
+    from kernelwright.suite.table import render_table
+
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    console.print(render_table(result.records))
+    console.print(f"\nRecords, emitted files and {PAGE} are in {result.folder} "
+                  f"({result.ran} problems ran in {result.seconds:.0f} s).", markup=False, soft_wrap=True)
+    return stream.getvalue().rstrip("\n")
+
+
+class _Report:
+    """One line for each problem as it finishes."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.progress = progress
+        self.total = total
+        self.done = 0
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        self.done += 1
+        self.progress.say(f"[{self.done}/{self.total}] {record['problem']}: {_summary(record)}, "
+                          f"{record['seconds']:.0f} s ({record['stopped_seconds']:.0f} s stopped)")
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    if record["state"] != VERIFIED:
+        return f"{record['state']} {(record['error'] or {}).get('code', '')}".rstrip()
+    modes = (record["result"] or {}).get("modes") or [{}]
+    ratios = (modes[0].get("timing") or {}).get("ratios", {})
+    speeds = [f"{ratio['value']:.3g}x as fast as {name}" for name, ratio in ratios.items()]
+    return ", ".join([VERIFIED, f"{modes[0].get('replaced', 0)}/{modes[0].get('operators', 0)} replaced", *speeds])
+
+
+def _ray() -> Callable[..., None]:
+    from kernelwright.suite.ray_runner import run_on_ray
+
+    return run_on_ray
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process outlives it; the exit status is the usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Nothing but SIGKILL interrupts the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

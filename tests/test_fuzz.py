@@ -1,0 +1,257 @@
+"""The fuzzer: its models are legal, the same everywhere and of every kind; it finds what is wrong; nothing is."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernelwright.algebra import engine
+from kernelwright.capture.export import capture
+from kernelwright.errors import InvalidOption
+from kernelwright.fuzz import oracles
+from kernelwright.fuzz.command import fuzz
+from kernelwright.fuzz.draw import Draw, Refused
+from kernelwright.fuzz.generate import begin, generate
+from kernelwright.fuzz.oracles import Outcome
+from kernelwright.fuzz.productions import PRODUCTIONS
+from kernelwright.fuzz.runner import Worker, run
+from kernelwright.fuzz.shrink import shapes, shrink
+from kernelwright.fuzz.sketch import Sketch, Statement
+from kernelwright.ir.registry import OPERATORS
+from kernelwright.progress import Progress
+
+#: Operators that rules and lowering make, that PyTorch composes of others, and plain attributes.
+MADE_LATER = {"attribute", "channel_energy", "class_entry", "class_weight", "contiguous", "contract", "copy",
+              "region_sum", "reordered", "softsign", "windows"}
+
+
+#: Their models are not captured where another view shares the memory.
+CHANGES_IN_PLACE = {"in place", "buffer", "line: {x}.clone().detach_()"}
+
+
+def run_eagerly(text: str) -> None:
+    space: dict = {}
+    exec(text, space)
+    for training in (True, False):
+        model = space["Model"](*space["get_init_inputs"]()).train(training)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model(*space["get_inputs"]())
+
+
+class Here:
+    """Checks in this process, so that tests can break things."""
+
+    def check(self, text: str, level: str, target: str, seed: int) -> Outcome:
+        return oracles.check(text, level, target, seed)
+
+
+# The generator -----------------------------------------------------------------------------------
+
+
+def test_a_seed_gives_the_same_file_in_every_process():
+    program = "import hashlib; from kernelwright.fuzz.generate import generate\n" \
+              "print(hashlib.sha256(''.join(generate(s).text() for s in range(0, 4000, 331)).encode()).hexdigest())"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                           env={**os.environ, "PYTHONHASHSEED": "77"})
+    torch.manual_seed(5)
+    own = hashlib.sha256("".join(generate(s).text() for s in range(0, 4000, 331)).encode()).hexdigest()
+    assert other.stdout.strip() == own
+
+
+def test_every_model_runs_in_eager():
+    for seed in range(0, 5000, 101):
+        run_eagerly(generate(seed).text())
+
+
+def test_models_differ_and_few_are_tiny():
+    sketches = [generate(seed) for seed in range(7000, 7060)]
+    assert len({s.text() for s in sketches}) == len(sketches)
+    assert sum(len(s.statements) >= 3 for s in sketches) > 40
+    assert {s.form for s in sketches} >= {"one", "tuple", "list", "dict"}
+    texts = "".join(s.text() for s in sketches)
+    words = ("transpose", "channels_last", "expand", "float64", "bfloat16", "register_buffer")
+    assert [word for word in words if word not in texts] == []
+
+
+@pytest.fixture(scope="module")
+def everything() -> tuple[list[Sketch], set[str]]:
+    """Models that hold every production several times, side by side, and the productions that never fit."""
+    names = [n for n in sorted(PRODUCTIONS) if n not in CHANGES_IN_PLACE]
+    sketches, left = [], set(names)
+    for turn, start in itertools.product(range(2), range(0, len(names), 60)):
+        draw = Draw(f"{turn} {start}", torch.float32)
+        for name in names[start:start + 60]:
+            for _ in range(4):
+                begin(draw, PRODUCTIONS[name])
+                try:
+                    PRODUCTIONS[name].add(draw, draw.values[-1])
+                except Refused:
+                    continue
+                left.discard(name)
+                break
+        made = tuple(n for s in draw.statements for n in s.results)
+        sketches.append(Sketch(str(turn), tuple(draw.inputs), tuple(draw.members), tuple(draw.statements), made,
+                               "list").pruned())
+    return sketches, left
+
+
+def test_every_production_makes_lines_that_run(everything):
+    sketches, left = everything
+    assert left == set()
+    for sketch in sketches[::2]:
+        run_eagerly(sketch.text())
+
+
+def test_every_operator_is_drawn(everything):
+    """What the table of operators declares is captured from some model."""
+    found: set[str] = set()
+    for sketch in everything[0]:
+        space: dict = {}
+        exec(sketch.text(), space)
+        found |= {n.op for n in capture(space["Model"]().train(sketch.title == "0"), space["get_inputs"]()).nodes()}
+    assert set(OPERATORS) - MADE_LATER - found == set()
+
+
+# The oracles and the shrinker ----------------------------------------------------------------------
+
+
+def test_a_wrong_rule_is_found_and_shrunk(monkeypatch, tmp_path):
+    """A rule that drops a bound of a clamp: found in some random model, and cut to a few lines."""
+    def wrong(node, context):
+        return node.inputs[0] if node.op == "clamp_max" else None
+
+    broken = replace(engine.RULES[0], name="wrong", roots=("clamp_max",), rewrite=wrong)
+    monkeypatch.setitem(engine._BY_ROOT, "clamp_max", (broken,))
+    seeds = [s for s in range(30, 60) if "relu6" in generate(s).text() or "clamp_max" in generate(s).text()][:2]
+    report = run(seeds, level="graph", target="cpp", output=tmp_path, worker=Here())
+    assert report.findings
+    smallest = min(report.findings, key=lambda f: len(f.sketch.statements))
+    assert (smallest.outcome.stage, smallest.outcome.kind) == ("rewrite", "value")
+    assert "wrong" in smallest.outcome.message and len(smallest.sketch.statements) <= 2
+    assert oracles.check(smallest.file.read_text(), "graph", "cpp", smallest.seed).status == "wrong"
+    monkeypatch.undo()
+    assert oracles.check(smallest.file.read_text(), "graph", "cpp", smallest.seed).status == "clean"
+
+
+_SIGMOID = Sketch("Sigmoid.", (("x1", "torch.randn(4, 6, 16)"), ("x2", "torch.randn(6, 1).expand(6, 16)")), (), (
+    Statement(("v1",), "x1 * x2"), Statement(("v2",), "torch.sigmoid(v1)"), Statement(("v3",), "v2 + x2"),
+    Statement(("v4",), "F.relu(v3)")), ("v4", "v1"), "tuple")
+
+
+def test_a_wrong_kernel_is_found_and_shrunk(monkeypatch, tmp_path):
+    """The text of a function on the CPU: the certificate refuses it."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    assert oracles.check(_SIGMOID.text(), "kernels", "cpp").status == "clean"
+    explain = oracles.explain
+
+    def spoiled(*arguments, **options):
+        result = explain(*arguments, **options)
+        return replace(result, source=result.source.replace("= kw_sigmoid(", "= real(0.001) + kw_sigmoid("))
+
+    monkeypatch.setattr(oracles, "explain", spoiled)
+    outcome = oracles.check(_SIGMOID.text(), "kernels", "cpp")
+    assert (outcome.status, outcome.stage, outcome.kind) == ("wrong", "verify", "value"), outcome
+    small = shrink(_SIGMOID, lambda s: "sigmoid" in s.text() and oracles.check(
+        s.text(), "kernels", "cpp").status == "wrong", seconds=20)
+    assert len(small.statements) <= 2 and len(small.text()) < len(_SIGMOID.text())
+
+
+def test_the_shrinker_reduces_lines_shapes_and_attributes():
+    sketch = replace(generate(0), inputs=(("x1", "(torch.randn(4, 8, 12, 6) * 4).transpose(1, 2)"),), members=(
+        ("self.m1", "nn.Conv2d(12, 6, (3, 2), stride=2, padding=1, bias=False)"), ("self.m2", "nn.ReLU()")),
+        statements=(Statement(("v1",), "self.m2(x1)"), Statement(("v2",), "self.m1(v1)"),
+                    Statement(("v3",), "torch.softmax(v2, dim=1)"), Statement((), "v3.mul_(2)")), returns=("v3", "v2"),
+        form="dict")
+    assert shapes(sketch) is not None
+    small = shrink(sketch, lambda s: "nn.Conv2d" in s.text() and "self.m1(" in s.text())
+    assert len(small.statements) == 1 and small.returns == tuple(small.statements[0].results) and small.form == "one"
+    assert "stride" not in small.text() and "transpose" not in small.text()
+    assert shapes(small)["x1"].numel() <= 4
+
+
+def test_rounding_is_no_finding():
+    """What honest rounding decides is not held against a result: signs of rounding errors, noise made large."""
+    lines = ("v1 = x1 * 0.1 + x1 * 0.2 - x1 * 0.3", "v2 = torch.sign(v1.mean(1))", "v3 = F.layer_norm(v1, (16,))")
+    sketch = Sketch("Noise.", (("x1", "torch.randn(8, 16)"),), (), tuple(
+        Statement((line.split(" = ")[0],), line.split(" = ")[1]) for line in lines), ("v2", "v3"), "tuple")
+    assert oracles.check(sketch.text(), "graph").status == "clean"
+
+
+def test_a_crash_costs_one_model():
+    good = generate(3).text()
+    crash = good.replace("def get_inputs():\n", "def get_inputs():\n    import os, signal\n"
+                         "    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    hang = good.replace("def get_inputs():\n", "def get_inputs():\n    import time\n    time.sleep(60)\n")
+    with Worker(limit_seconds=25.0) as worker:
+        assert worker.check(good, "graph", "cpp", 0).status == "clean"
+        worker._limit = 1.0
+        assert worker.check(hang, "graph", "cpp", 0).kind == "hang"
+        worker._limit = 60.0
+        outcome = worker.check(crash, "graph", "cpp", 0)
+        assert (outcome.status, outcome.kind) == ("wrong", "crash") and "-11" in outcome.message
+        assert worker.check(good, "graph", "cpp", 0).status == "clean"
+
+
+def test_a_file_that_does_not_run_is_refused():
+    outcome = oracles.check("import torch\n\nraise ValueError\n", "graph")
+    assert outcome.stage == "model" and outcome.kind == "ValueError"
+    text = generate(3).text().replace("        return ", "        raise KeyError('no')\n        return ")
+    assert oracles.check(text, "graph").status == "refused"
+
+
+def test_another_text_in_another_process_is_a_finding(monkeypatch):
+    from kernelwright.fuzz import runner
+
+    class Elsewhere(Here):
+        def __init__(self, *_, **__): ...
+        def __enter__(self):
+            return self
+        def __exit__(self, *_): ...
+        def check(self, text, level, target, seed):
+            return replace(super().check(text, "text", target, seed), text="other" if level == "text" else "one")
+
+    monkeypatch.setattr(runner, "Worker", Elsewhere)
+    report = run([3], level="kernels", target="cpp", worker=Elsewhere())
+    assert [f.outcome.kind for f in report.findings] == ["text"]
+
+
+# The command ---------------------------------------------------------------------------------------
+
+
+def test_command(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(generate(3).text())
+    options = {"seed": 0, "count": None, "seconds": None, "level": "graph", "target": "cpp", "output": None,
+               "progress": Progress()}
+    text, document, well = fuzz(**{**options, "path": path})
+    assert well and "clean" in text and document["status"] == "clean"
+    text, document, well = fuzz(**{**options, "path": None, "count": 2})
+    assert well and "2 random models" in text and document["models"] == 2
+    json.dumps(document)
+    with pytest.raises(InvalidOption):
+        fuzz(**{**options, "path": None, "level": "deep"})
+
+
+# The budget ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "target", "seeds"), [
+    ("graph", "cpp", range(20_000, 20_100)), ("kernels", "cpp", range(30_000, 30_016)),
+    ("kernels", "cuda", range(40_000, 40_004)),
+], ids=lambda value: str(value) if isinstance(value, str) else None)
+def test_random_models_are_right(level, target, seeds):
+    report = run(seeds, level=level, target=target, seconds=120)
+    found = "\n".join(f"{f.outcome.stage} {f.outcome.kind}: {f.outcome.message}\n{f.sketch.text()}"
+                      for f in report.findings)
+    assert not report.findings, found
+    assert report.models > 2 and len(report.refused) <= report.models // 10

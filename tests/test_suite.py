@@ -1,0 +1,488 @@
+"""The suite runner: one process per problem, limits, resume, and turns on a device."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelwright import errors
+from kernelwright.settings import Settings
+from kernelwright.suite import processes
+from kernelwright.suite.jobs import find_jobs, longest_first
+from kernelwright.suite.lanes import Lane
+from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.results import FILE, Results, read_results
+from kernelwright.suite.runner import run_locally, run_suite
+from kernelwright.suite.scheduler import Scheduler
+from kernelwright.timing import turns
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find suite_work."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+def write(folder: Path, **texts: str) -> Path:
+    """Problem files by name; two underscores stand for a subfolder."""
+    for name, text in texts.items():
+        file = folder / f"{name.replace('__', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+    return folder
+
+
+def options(folder: Path, **changes: object) -> SuiteOptions:
+    """Options of a run on the CPU whose work is to execute the problem files."""
+    given = {"output": folder / "out", "work": "suite_work:run", "devices": ("cpu",), "limit": 30.0, "workers": 2}
+    return SuiteOptions(**{**given, **changes})
+
+
+def run(folder: Path, **changes: object) -> dict[str, dict]:
+    """Run the problems of a folder; the records by problem."""
+    chosen = options(folder, **changes)
+    records: list[dict] = []
+    run_locally(find_jobs(folder, (), chosen.output), chosen, records.append, _Silent())
+    assert len({record["problem"] for record in records}) == len(records)
+    return {record["problem"]: record for record in records}
+
+
+class _Silent:
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+
+def on_one_lane(folder: Path, lane: Lane, workers: int) -> dict[str, dict]:
+    """Run all problems of a folder on one lane with several workers."""
+    chosen = options(folder)
+    chosen.output.mkdir()
+    records: dict[str, dict] = {}
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    scheduler = Scheduler([lane], chosen, chosen.output, scratch, workers,
+                          lambda record: records.update({record["problem"]: record}))
+    try:
+        scheduler.add(find_jobs(folder, (), chosen.output))
+        while scheduler.open:
+            scheduler.step()
+    finally:
+        scheduler.close()
+    assert not scratch.exists()
+    return records
+
+
+def journal(folder: Path) -> list[tuple[float, str, str]]:
+    """The notes of all problems in order."""
+    lines = [line.split(" ", 2) for line in (folder / "journal.txt").read_text().splitlines()]
+    return sorted((float(when), who, what) for when, who, what in lines)
+
+
+# ---- which problems --------------------------------------------------------------------------------
+
+
+def test_problems_are_found_in_natural_order(tmp_path):
+    write(tmp_path, level1__10_b="", level1__2_a="", level2__1_c="", level1__2_a_new="", level1__other_new="",
+          **{"_helper": "", ".hidden__x": "", "out__y": ""})
+    jobs = find_jobs(tmp_path, without=tmp_path / "out")
+    assert [job.problem for job in jobs] == ["level1/2_a", "level1/10_b", "level1/other_new", "level2/1_c"]
+    assert [job.level for job in jobs] == ["level1", "level1", "level1", "level2"]
+    assert [job.problem for job in find_jobs(tmp_path / "level1" / "2_a.py")] == ["2_a"]
+    assert find_jobs(tmp_path / "level1")[0].level == "level1"
+    chosen = find_jobs(tmp_path, ["level2/*", "10_"], tmp_path / "out")
+    assert [job.problem for job in chosen] == ["level1/10_b", "level2/1_c"]
+
+
+def test_no_problem_is_a_coded_error(tmp_path):
+    with pytest.raises(errors.NoProblems):
+        find_jobs(write(tmp_path, _helper=""))
+    with pytest.raises(errors.NoProblems, match="has no problem"):
+        find_jobs(write(tmp_path, a=""), ["b"])
+    with pytest.raises(errors.FileMissing):
+        find_jobs(tmp_path / "none")
+
+
+def test_what_took_long_starts_first(tmp_path):
+    jobs = find_jobs(write(tmp_path, a="", b="1", c="", d="1 + 1"))
+    assert [job.problem for job in longest_first(jobs, {"c": 3.0})] == ["c", "d", "b", "a"]
+
+
+@pytest.mark.parametrize("wrong", [{"runner": "x"}, {"workers": 0}, {"limit": 0.0}, {"limit": float("nan")},
+                                   {"devices": ("0", "0")}, {"devices": ("x",)}, {"memory": -1.0},
+                                   {"resume": True, "force": True}])
+def test_wrong_options_are_coded_errors(wrong):
+    with pytest.raises(errors.InvalidOption):
+        SuiteOptions(**wrong)
+
+
+# ---- results on disk -------------------------------------------------------------------------------
+
+
+def test_results_survive_a_torn_line(tmp_path):
+    jobs = find_jobs(write(tmp_path / "p", a="", b="", c=""))
+    settings = Settings()
+    record = {"problem": "a", "state": "verified", "sha256": jobs[0].sha256, "settings": {"seed": 0}, "seconds": 1.0}
+    results = Results(tmp_path / "out")
+    results.add(record)
+    with pytest.raises(errors.ResultsExist, match="in use"):
+        Results(tmp_path / "out", resume=True)
+    results.close()
+    with open(tmp_path / "out" / FILE, "a") as stream:
+        stream.write('{"problem": "b", "state"')
+    with pytest.raises(errors.ResultsExist, match="has results"):
+        Results(tmp_path / "out")
+    results = Results(tmp_path / "out", resume=True)
+    assert [job.problem for job in results.missing(jobs, {"seed": 0})] == ["b", "c"]
+    results.add({**record, "problem": "b"})
+    results.close()
+    assert list(read_results(tmp_path / "out" / FILE)) == ["a", "b"]
+    (tmp_path / "p" / "a.py").write_text("changed")
+    results = Results(tmp_path / "out", resume=True)
+    assert [job.problem for job in results.missing(find_jobs(tmp_path / "p"), {"seed": 0})] == ["a", "c"]
+    with pytest.raises(errors.ResultsDiffer, match="seed 0, now 1"):
+        results.missing(jobs, {"seed": 1})
+    results = Results(tmp_path / "out", force=True)
+    assert results.records == {} and results.seconds["a"] == 1.0 and settings.seed == 0
+    results.close()
+    assert (tmp_path / "out" / FILE).read_bytes() == b""
+
+
+# ---- what happens to one problem is its own affair ---------------------------------------------------
+
+CHILD = """
+    import subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    note(f"child {child.pid}")
+    """
+
+
+def test_each_problem_for_itself(tmp_path):
+    write(tmp_path,
+          good="import os; note(f'pid {os.getpid()}')",
+          wrong="outcome['state'] = 'failed'",
+          aborts="import os\nprint('last words', flush=True)\nos.abort()",
+          leaves="import os\nos._exit(3)",
+          raises="raise KeyError('lost')",
+          hangs=textwrap.dedent(CHILD) + "time.sleep(600)",
+          deaf="import signal\nfor s in (signal.SIGTERM, signal.SIGINT): signal.signal(s, signal.SIG_IGN)\n"
+               "while True: pass")
+    records = run(tmp_path, limit=4.0)
+    states = {name: record["state"] for name, record in records.items()}
+    assert states == {"good": "verified", "wrong": "failed", "aborts": "crashed", "leaves": "crashed",
+                      "raises": "crashed", "hangs": "timeout", "deaf": "timeout"}
+    assert records["aborts"]["error"]["code"] == "KW604" and "SIGABRT" in records["aborts"]["error"]["what"]
+    assert "last words" in (tmp_path / "out" / records["aborts"]["log"]).read_text()
+    assert "status 3" in records["leaves"]["error"]["what"]
+    assert "KeyError: 'lost'" in records["raises"]["error"]["why"]
+    assert records["hangs"]["error"]["code"] == "KW605" and records["hangs"]["stage"] == "build"
+    # Before it is ended it shows where it was.
+    assert "suite_work.py" in (tmp_path / "out" / "logs" / "hangs.log").read_text()
+    # A file stands in the folder only where it is verified.
+    assert [p.name for p in (tmp_path / "out").glob("*.py")] == ["good_new.py"]
+    assert records["good"]["emitted"] == "good_new.py" and records["good"]["log"] is None
+    child = next(int(what.split()[1]) for _, _, what in journal(tmp_path) if what.startswith("child"))
+    assert processes.state(child) in ("", "Z", "X"), "what a problem starts in a session of its own is ended, too"
+    json.dumps(list(records.values()), allow_nan=False)
+
+
+def test_memory_limit_and_another_try_alone(tmp_path):
+    write(tmp_path, large="x = bytearray(800 << 20)\nx[::4096] = b'1' * len(x[::4096])\ntime.sleep(20)")
+    record = run(tmp_path, memory=0.4)["large"]
+    assert record["state"] == "memory" and record["error"]["code"] == "KW606" and record["attempts"] == 1
+    assert record["peak_host_bytes"] > 0.4 * 2**30
+    write(tmp_path, large="""
+        import pathlib
+        tried = pathlib.Path(task["path"]).with_suffix(".tried")
+        if not tried.exists():
+            tried.write_text("")
+            time.sleep(1)
+            outcome |= {"state": "memory", "short_of_memory": True, "error": {"code": "KW115", "what": "not on cuda:0"}}
+        note("begin"); time.sleep(0.3); note("end")
+        """, other1="note('begin'); time.sleep(1.5); note('end')", other2="note('begin'); time.sleep(1.5); note('end')")
+    records = run(tmp_path, force=True)
+    assert records["large"]["state"] == "verified"
+    assert records["large"]["attempts"] == 2 and records["large"]["alone"]
+    assert records["other1"]["attempts"] == records["other2"]["attempts"] == 1
+    notes = journal(tmp_path)
+    # The second try began after everything else had ended.
+    assert [who for _, who, _ in notes][-2:] == ["large", "large"] and notes[-2][2] == "begin"
+
+
+# ---- turns -----------------------------------------------------------------------------------------
+
+MEASURES = """
+    import threading
+    going = True
+    def tick():
+        while going:
+            note("tick"); time.sleep(0.005)
+    thread = threading.Thread(target=tick); thread.start()
+    time.sleep(0.2)
+    for _ in range(3):
+        with turns.exclusive():
+            note("begin"); time.sleep(0.15); note("end")
+        time.sleep(0.05)
+    going = False; thread.join()
+    outcome["clock"] = turns.paused_seconds()
+    note(f"paused {turns.paused_seconds():.3f}")
+    """
+
+
+def disturbed(notes: list[tuple[float, str, str]]) -> list[tuple[float, str, str]]:
+    """Notes of others between somebody's begin and end."""
+    holder, found = None, []
+    for when, who, what in notes:
+        if holder is not None and who != holder:
+            found.append((when, who, what))
+        if what == "begin":
+            holder = who
+        elif what == "end":
+            holder = None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda:0"])
+def test_nothing_else_runs_while_one_measures(tmp_path, kind):
+    write(tmp_path, a=MEASURES, b=MEASURES, c=MEASURES)
+    records = on_one_lane(tmp_path, Lane(kind, {}, stops_groups=kind == "cpu"), 3)
+    assert all(record["state"] == "verified" for record in records.values())
+    notes = journal(tmp_path)
+    assert sum(what == "begin" for _, _, what in notes) == 9
+    assert disturbed(notes) == []
+    for name, record in records.items():
+        told = next(float(what.split()[1]) for _, who, what in notes if who == name and what.startswith("paused"))
+        assert told == pytest.approx(record["stopped_seconds"], abs=0.15)
+        assert 0.15 < record["stopped_seconds"] < record["seconds"]
+
+
+def test_who_builds_goes_on_beside_a_measurement_on_a_gpu(tmp_path):
+    write(tmp_path, builds="""
+        with turns.without_device():
+            with turns.without_device():
+                for _ in range(100):
+                    note("tick"); time.sleep(0.01)
+        note("back")
+        """, measures="""
+        time.sleep(0.2)
+        with turns.exclusive(), turns.exclusive():
+            note("begin"); time.sleep(1.5); note("end")
+        """)
+    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    notes = journal(tmp_path)
+    between = {what for _, _, what in disturbed(notes)}
+    assert between == {"tick"}, "it built meanwhile, and came back to the device only afterwards"
+    assert [what for _, _, what in notes][-1] == "back"
+
+
+def test_a_holder_that_dies_or_hangs_holds_nobody_up(tmp_path):
+    hold = "with turns.exclusive():\n    note('begin')\n"
+    write(tmp_path, dies=hold + "    time.sleep(0.3)\n    import os; os.abort()",
+          hangs=hold + "    time.sleep(600)",
+          good="time.sleep(0.5)\nwith turns.exclusive():\n    note('good')",
+          far="with turns.without_device():\n    time.sleep(0.1)\nnote('far')")
+    records = run(tmp_path, limit=2.0, workers=4)
+    assert {name: record["state"] for name, record in records.items()} == {
+        "dies": "crashed", "hangs": "timeout", "good": "verified", "far": "verified"}
+    # The limit of 2 s does not count what others held: whoever came last waited longer than that.
+    assert max(record["stopped_seconds"] for record in records.values()) > 1.0
+
+
+def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
+    """An exception (an alarm, say) may come while a process waits for its turn; the next answer is not the last's."""
+    write(tmp_path, waits="""
+        import signal
+        class Late(BaseException): pass
+        def late(number, frame): raise Late
+        signal.signal(signal.SIGALRM, late)
+        time.sleep(0.4)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with turns.exclusive(): note("too early")
+        except Late: pass
+        with turns.exclusive(): note("mine")
+        """, holds="""
+        time.sleep(0.2)
+        with turns.exclusive():
+            note("begin"); time.sleep(1.5); note("end")
+        """)
+    # As on a GPU, but without stopping: an alarm does not reach a stopped process.
+    monkeypatch.setattr(Lane, "must_rest", lambda self, worker: False)
+    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "mine"]
+
+
+def test_outside_of_a_suite_there_is_nothing_to_wait_for():
+    began = turns.clock()
+    with turns.exclusive(), turns.without_device(), turns.exclusive():
+        pass
+    assert turns.paused_seconds() == 0.0 and 0.0 <= turns.clock() - began < 1.0
+
+
+def test_nobody_comes_back_early_and_a_child_has_no_line(tmp_path):
+    """An exception while waiting to come back is raised once the device is free; a forked child takes no turns."""
+    write(tmp_path, builds="""
+        import os, signal
+        class Late(BaseException): pass
+        def late(number, frame): raise Late
+        signal.signal(signal.SIGALRM, late)
+        try:
+            with turns.without_device():
+                time.sleep(0.6)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+        except Late:
+            note("late")
+        child = os.fork()
+        if child == 0:
+            with turns.exclusive(): os._exit(7)
+        note(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+        """, measures="""
+        time.sleep(0.2)
+        with turns.exclusive():
+            note("begin"); time.sleep(1.2); note("end")
+        """)
+    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "late", "child 7"]
+
+
+# ---- the whole of it -------------------------------------------------------------------------------
+
+TINY_PROBLEM = """
+    import torch
+    from torch import nn
+    width = 10**9
+    TINY = {"width": 64}
+    class Model(nn.Module):
+        def __init__(self, features):
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(features))
+        def forward(self, x):
+            return torch.relu(x * self.scale + 1.0).mean(1) / width
+    def get_inputs():
+        return [torch.rand(32, width)]
+    def get_init_inputs():
+        return [width]
+    """
+
+
+def bench(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process."""
+    return subprocess.run([sys.executable, "-m", "kernelwright", "bench", *map(str, arguments)], cwd=folder,
+                          capture_output=True, text=True, timeout=240, env={**os.environ, **environment})
+
+
+def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "p", level1__2_good=TINY_PROBLEM, level1__10_aborts="import os\nos.abort()",
+          level2__1_hangs="import time\ntime.sleep(600)", level2__2_not_tiny="import torch")
+    common = ("p", "--tiny", "--effort", "quick", "--baselines", "none", "--target", "cpp", "-o", "out")
+    done = bench(tmp_path, *common, "--filter", "level1", "--json")
+    assert done.returncode == 1, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["states"] == {"verified": 1, "crashed": 1}
+    assert [entry["problem"] for entry in summary["problems"]] == ["level1/2_good", "level1/10_aborts"]
+    emitted = tmp_path / "out" / "level1" / "2_good_new.py"
+    assert "width = 64" in emitted.read_text()
+    before = emitted.stat().st_mtime_ns
+    assert bench(tmp_path, *common).returncode == 2
+    assert "KW603" in bench(tmp_path, *common, "--resume", "--seed", 1).stderr
+    done = bench(tmp_path, *common, "--resume", "--limit", 4)
+    assert done.returncode == 1 and "level2/1_hangs: timeout" in done.stdout, done.stderr
+    records = read_results(tmp_path / "out" / FILE)
+    assert {name: record["state"] for name, record in records.items()} == {
+        "level1/2_good": "verified", "level1/10_aborts": "crashed", "level2/1_hangs": "timeout",
+        "level2/2_not_tiny": "error"}
+    assert records["level2/2_not_tiny"]["error"]["code"] == "KW119"
+    good = records["level1/2_good"]
+    assert good["result"]["modes"][0]["certificate"]["passed"] and "graph" not in good["result"]["modes"][0]
+    assert good["settings"]["tiny"] and good["versions"]["torch"] and good["seconds"] > 0
+    assert emitted.stat().st_mtime_ns == before, "a finished problem does not run again"
+    assert "<html" in (tmp_path / "out" / "page.html").read_text()
+    assert "KW601" in bench(tmp_path, "p", "--filter", "nothing").stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
+    # b measures when c has begun, so that c is stopped when the end comes.
+    measure = "from pathlib import Path\nbegun = Path(task['path']).with_name('c.begun')\n" \
+              "while not begun.exists(): time.sleep(0.01)\nwith turns.exclusive():\n    time.sleep(600)"
+    begin = "from pathlib import Path\nPath(task['path']).with_name('c.begun').touch()\ntime.sleep(600)"
+    write(tmp_path / "p", a_long_first_name_that_ends="time.sleep(0.1)  # " + "x" * 500,
+          b=textwrap.dedent(CHILD) + measure, c=textwrap.dedent(CHILD) + begin)
+    code = ("import sys; from pathlib import Path; from kernelwright.suite.runner import run_suite\n"
+            "from kernelwright.suite.options import SuiteOptions\n"
+            "run_suite('p', SuiteOptions(output=Path('out'), work='suite_work:run', devices=('cpu',), workers=3))")
+    runner = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}",
+                                   "TMPDIR": str(tmp_path)},
+                              # Tests that run in the background inherit a SIGINT that is ignored.
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    file, notes = tmp_path / "out" / FILE, tmp_path / "p" / "journal.txt"
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_bytes() and notes.exists() and notes.read_text().count("child") == 2):
+        assert time.monotonic() < deadline and runner.poll() is None
+        time.sleep(0.05)
+    workers = [p for found in processes.sessions().values() for p in found if _parent(p) == runner.pid]
+    assert len(workers) >= 2
+    runner.send_signal(number)
+    runner.wait(timeout=20)
+    runner.stderr.close()
+    assert runner.returncode in (-number, 128 + number, 1)
+    children = [int(what.split()[1]) for _, _, what in journal(tmp_path / "p") if what.startswith("child")]
+    deadline = time.monotonic() + 10
+    # What a worker started in another session survives only a runner that had no chance to look for it.
+    watched = workers if number == signal.SIGKILL else workers + children
+    while any(processes.state(p) not in ("", "Z", "X") for p in watched):
+        assert time.monotonic() < deadline, "a process outlived the runner"
+        time.sleep(0.05)
+    for child in children:
+        processes.send(child, signal.SIGKILL)
+    assert [r["problem"] for r in read_results(file).values()] == ["a_long_first_name_that_ends"]
+    assert run_suite_again(tmp_path) == {"a_long_first_name_that_ends", "b", "c"}
+
+
+def run_suite_again(folder: Path) -> set[str]:
+    """Resume with problems that end."""
+    write(folder / "p", b="", c="")
+    result = run_suite(folder / "p", options(folder, resume=True))
+    assert result.ran == 2 and result.exit_status == 0
+    return {record["problem"] for record in result.records}
+
+
+def _parent(process: int) -> int:
+    try:
+        return int((Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.mark.gpu
+def test_a_broken_context_costs_one_problem(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    breaks = TINY_PROBLEM.replace("return torch.relu", "x[torch.full((4,), 10**6, device=x.device)]; return torch.relu")
+    write(tmp_path / "p", good1=TINY_PROBLEM, good2=TINY_PROBLEM.replace("relu", "sigmoid"), breaks=breaks)
+    done = bench(tmp_path, "p", "--tiny", "--effort", "quick", "--workers", 3, "--devices", 0)
+    records = read_results(tmp_path / "bench_results" / FILE)
+    assert {name: record["state"] for name, record in records.items() if name != "breaks"} == {
+        "good1": "verified", "good2": "verified"}, done.stderr
+    assert records["breaks"]["state"] in ("crashed", "error")
+    assert all(record["lane"] == "cuda:0" for record in records.values())
+    assert records["good1"]["device_was_quiet"] and records["good2"]["device_was_quiet"]
+
+
+def test_workers_that_cannot_start_end_the_run(tmp_path):
+    write(tmp_path, a="")
+    with pytest.raises(RuntimeError, match="do not start"):
+        run(tmp_path, work="no_such_module:run")

@@ -1,0 +1,108 @@
+"""The suite on a Ray cluster: nothing is lost or doubled when an actor dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelwright import errors
+from kernelwright.suite.jobs import find_jobs
+from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.ray_runner import _Driver, find_places, run_on_ray
+from kernelwright.suite.results import FILE, Results, read_results
+
+HERE = Path(__file__).parent
+
+
+class _Said:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Keep a line."""
+        self.lines.append(text)
+
+
+def node(name: str, gpus: int = 0, alive: bool = True) -> dict:
+    """A node as ray.nodes() describes it."""
+    return {"NodeID": name, "NodeManagerAddress": f"10.0.0.{name}", "Alive": alive, "Resources": {"GPU": gpus} if gpus
+            else {}}
+
+
+def test_devices_of_a_cluster():
+    nodes = [node("1", 2), node("2"), node("3", 4, alive=False)]
+    assert [(p.node, p.gpu, p.devices) for p in find_places(nodes, SuiteOptions())] == [("1", True, 2)] * 2
+    assert [(p.node, p.gpu) for p in find_places(nodes, SuiteOptions(devices=("cpu",)))] == [("1", False), ("2", False)]
+    assert [(p.node, p.gpu) for p in find_places(nodes[1:], SuiteOptions())] == [("2", False)]
+
+
+def test_without_ray_or_with_numbers_of_gpus_it_is_a_coded_error(monkeypatch):
+    with pytest.raises(errors.InvalidOption, match="--devices"):
+        run_on_ray([], SuiteOptions(devices=("0",)), print, _Said())
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(errors.RunnerMissing, match="not installed"):
+        run_on_ray([], SuiteOptions(), print, _Said())
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster on this machine."""
+    ray = pytest.importorskip("ray", reason="Ray is an optional extra")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{HERE.parent}")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
+
+
+def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
+    problems, notes = tmp_path / "p", tmp_path / "p" / "journal.txt"
+    problems.mkdir()
+    for number in range(8):
+        text = "import os\nnote(f'actor {os.getppid()}')\ntime.sleep(0.4)\n"
+        (problems / f"{number}.py").write_text(text + ("os.abort()\n" if number == 3 else ""))
+    options = SuiteOptions(output=tmp_path / "out", work="suite_work:run", devices=("cpu",), workers=1, runner="ray")
+    results = Results(options.output)
+    killed: list[int] = []
+
+    def kill() -> None:
+        """End one actor when both have begun, and something has been finished."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not killed:
+            lines = notes.read_text().split("\n") if notes.exists() else []
+            actors = [int(line.split()[-1]) for line in lines if "actor" in line]
+            if len(set(actors)) == 2 and len(actors) >= 4:
+                killed.append(actors[-1])
+                os.kill(actors[-1], signal.SIGKILL)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    said = _Said()
+    place = find_places(cluster.nodes(), options)
+    assert len(place) == 1
+    jobs = find_jobs(problems)
+    count: list[str] = []
+
+    def finished(record: dict) -> None:
+        results.add(record)
+        count.append(record["problem"])
+
+    _Driver(cluster, place * 2, options, finished, said).run(jobs)
+    thread.join()
+    results.close()
+    assert killed and any("is lost" in line for line in said.lines)
+    assert sorted(count) == [str(number) for number in range(8)], "each problem has one record"
+    records = read_results(options.output / FILE)
+    assert {name: record["state"] for name, record in records.items()} == {
+        str(number): "crashed" if number == 3 else "verified" for number in range(8)}
+    assert sorted(p.name for p in options.output.glob("*.py")) == [f"{n}_new.py" for n in range(8) if n != 3]
+    assert records["3"]["error"]["code"] == "KW604" and (options.output / "logs" / "3.log").exists()
+    # The one that was being worked on when its actor died ran twice.
+    begun = [line.split()[1] for line in notes.read_text().splitlines() if "actor" in line]
+    assert len(begun) > 8 and set(begun) == set(count)
