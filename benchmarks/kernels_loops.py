@@ -3,10 +3,12 @@
     python benchmarks/kernels_loops.py                  on a machine with a GPU and nvcc: one table
     python benchmarks/kernels_loops.py --compile-only   anywhere with nvcc: registers, spills, 128-bit accesses
     python benchmarks/kernels_loops.py --only softmax   cases whose name contains the text
+    python benchmarks/kernels_loops.py --only large     those of a gigabyte and more
     python benchmarks/kernels_loops.py --tune           neighbouring schedules of each case, fastest first
 
 Times are medians of CUDA event times with the L2 cache overwritten before each run. GB/s counts every
-input and output once; the share is of ``--peak`` (GB/s, default 4300).
+input and output once; the share is of ``--peak`` (GB/s, default 4300). "predicted" is what the bytes in flight and
+the instructions of the schedule should give on an H200.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ import torch.nn.functional as F
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from kernelwright.codegen.cuda.loops import chosen_schedule, fits, generate  # noqa: E402
-from kernelwright.codegen.cuda.loops_schedule import Schedule  # noqa: E402
+from kernelwright.codegen.cuda.loops import chosen_schedule, generate  # noqa: E402
+from kernelwright.codegen.cuda.loops_schedule import Schedule, fits  # noqa: E402
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets  # noqa: E402
 from kernelwright.codegen.cuda.support import snippets  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
@@ -48,6 +50,8 @@ class Case:
     shapes: tuple[tuple[int, ...], ...]
     outputs: tuple[tuple[int, ...], ...]
     meaning: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
+    predicted: float | None = None
+    """Microseconds."""
 
 
 def call(function: str, *arguments: Expression | float) -> Apply:
@@ -261,6 +265,139 @@ def row_logsumexp(rows: int, length: int) -> Case:
     )
 
 
+def mean_of_squares(count: int) -> Case:
+    value = call("square", call("sub", load(0, 1), load(1, 1)))
+    result = store(0, (0,), call("mul", Reduced(0), 1.0 / count))
+    made = kernel((), (count,), 2, 1, [("sum", value)], (), [result])
+    return Case(
+        "large: mean((a - b)^2)", made, ((count,),) * 2, ((1,),), lambda a, b: F.mse_loss(a, b).reshape(1), 500
+    )
+
+
+def hinge(rows: int, columns: int) -> Case:
+    value = call("clamp_min", call("sub", 1.0, call("mul", load(0, columns, 1), load(1, 0, 1))), 0.0)
+    result = store(0, (0, 0), call("mul", Reduced(0), 1.0 / (rows * columns)))
+    made = kernel((), (rows, columns), 2, 1, [("sum", value)], (), [result])
+    return Case(
+        "large: mean(clamp(1 - x y))",
+        made,
+        ((rows, columns), (columns,)),
+        ((1,),),
+        lambda x, y: (1 - x * y).clamp(min=0).mean().reshape(1),
+        255,
+    )
+
+
+def middle(kind: str, n: int, length: int, columns: int) -> Case:
+    made = kernel(
+        (n, columns),
+        (length,),
+        1,
+        1,
+        [(kind, load(0, length * columns, 1, columns))],
+        (),
+        [store(0, (columns, 1, 0), Reduced(0))],
+    )
+    return Case(
+        f"large: {kind} over 1 of {n}x{length}x{columns}",
+        made,
+        ((n, length, columns),),
+        ((n, columns),),
+        lambda x: x.sum(1) if kind == "sum" else x.amax(1),
+        510,
+    )
+
+
+def mean_norm(rows: int, length: int) -> Case:
+    x = load(0, length, 1)
+    value = call("div", x, call("mul", Reduced(0), 1.0 / length))
+    made = kernel((rows,), (length,), 1, 1, [("sum", call("abs", x))], [store(0, (length, 1), value)])
+    return Case(
+        f"large: x / mean |x| of {rows}x{length}",
+        made,
+        ((rows, length),),
+        ((rows, length),),
+        lambda x: x / x.abs().mean(1, keepdim=True),
+        1150,
+    )
+
+
+def channel_rms(n: int, c: int, h: int, w: int) -> Case:
+    strides = (c * h * w, w, 1, h * w)
+    x = load(0, *strides)
+    scale = call("sqrt", call("add", call("mul", Reduced(0), 1.0 / c), 1e-5))
+    made = kernel(
+        (n, h, w), (c,), 1, 1, [("sum", call("square", x))], [store(0, strides, call("div", x, scale))]
+    )
+    return Case(
+        f"large: rms norm over 1 of {n}x{c}x{h}x{w}",
+        made,
+        ((n, c, h, w),),
+        ((n, c, h, w),),
+        lambda x: x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(),
+        920,
+    )
+
+
+def pool_1d(kind: str, rows: int, length: int, size: int, padding: int, dilation: int, predicted: float) -> Case:
+    from kernelwright.plan.expressions import Guard
+
+    out = length + 2 * padding - dilation * (size - 1)
+    guard = Guard(Index((0, 1, dilation), -padding), length)
+    x = Load(0, Index((length, 1, dilation), -padding), (guard,), float("-inf") if kind == "max" else 0.0)
+    result = Reduced(0) if kind == "max" else call("mul", Reduced(0), 1.0 / size)
+    made = kernel((rows, out), (size,), 1, 1, [(kind, x)], (), [store(0, (out, 1, 0), result)])
+
+    def meaning(x):
+        if kind == "max":
+            return F.max_pool1d(x, size, 1, padding, dilation)
+        return F.avg_pool1d(x, size, 1, padding)
+
+    return Case(
+        f"large: {kind} pool of {size} in {rows}x{length}",
+        made,
+        ((rows, length),),
+        ((rows, out),),
+        meaning,
+        predicted,
+    )
+
+
+def max_pool_4x4(images: int, size: int) -> Case:
+    from kernelwright.plan.expressions import Guard
+
+    out = size - 1
+    guards = (Guard(Index((0, 1, 0, 1, 0), -1), size), Guard(Index((0, 0, 1, 0, 1), -1), size))
+    x = Load(0, Index((size * size, size, 1, size, 1), -size - 1), guards, float("-inf"))
+    made = kernel(
+        (images, out, out), (4, 4), 1, 1, [("max", x)], (), [store(0, (out * out, out, 1, 0, 0), Reduced(0))]
+    )
+    return Case(
+        "large: max_pool2d 4x4 s1 p1",
+        made,
+        ((images, size, size),),
+        ((images, out, out),),
+        lambda x: F.max_pool2d(x, 4, 1, 1),
+        1000,
+    )
+
+
+def new_gelu(count: int) -> Case:
+    x = load(0, 1)
+    cube = call("mul", call("mul", x, x), x)
+    inner = call("tanh", call("mul", 0.7978845608028654, call("add", x, call("mul", 0.044715, cube))))
+    value = call("mul", call("mul", 0.5, x), call("add", 1.0, inner))
+    made = kernel((count,), (), 1, 1, (), (), [store(0, (1,), value)])
+    return Case(
+        "gelu by tanh 2^26",
+        made,
+        ((count,),),
+        ((count,),),
+        lambda x: 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x.pow(3.0)))),
+        132,
+    )
+
+
 def cases() -> list[Case]:
     images = (64, 64, 112, 112)
     return [
@@ -282,6 +419,16 @@ def cases() -> list[Case]:
         small_linear(16, 128, 8000),
         row_logsumexp(16, 128),
         row_logsumexp(65536, 1024),
+        new_gelu(2**26),
+        mean_of_squares(2**28),
+        hinge(8192, 32768),
+        middle("sum", 32, 4096, 4095),
+        middle("max", 32, 4096, 4095),
+        mean_norm(8192, 65535),
+        channel_rms(28, 64, 512, 512),
+        pool_1d("sum", 16 * 128, 65536, 8, 4, 1, 330),
+        pool_1d("max", 16 * 192, 65536, 8, 4, 3, 560),
+        max_pool_4x4(1024, 512),
     ]
 
 
@@ -289,7 +436,7 @@ def translation_unit(sources: list[KernelSource]) -> str:
     names = {snippet for source in sources for snippet in source.support}
     text = snippets(names - SCALAR_SNIPPETS.keys()) + scalar_snippets(names & SCALAR_SNIPPETS.keys())
     for source in sources:
-        signature = source.definition.split("static const char* ")[1].split("{")[0].strip()
+        signature = source.definition.split("static const char* ")[-1].split("{")[0].strip()
         arguments = signature[signature.index("(") :]
         passed = ", ".join(part.split()[-1].lstrip("*") for part in arguments.strip("()").split(","))
         text += f"\n{source.definition}\n"
@@ -414,7 +561,7 @@ def measure(case: Case, source: KernelSource, library: ctypes.CDLL, timer: Timer
     rate = 4 * sum(prod(s) for s in (*case.shapes, *case.outputs)) / own / 1e6
     return (
         f"{case.name:36} {own * 1e3:9.1f} {rate:8.0f} {rate / peak:6.1%} {eager * 1e3:10.1f} {eager / own:7.2f}"
-        f" {error:9.1e} {eager_error:9.1e} {'' if stable else 'NOT REPEATABLE'}"
+        f" {error:9.1e} {eager_error:9.1e} {case.predicted or '':>9} {'' if stable else 'NOT REPEATABLE'}"
     )
 
 
@@ -425,13 +572,13 @@ def neighbours(case: Case) -> list[Schedule]:
     if chosen.family == "points":
         found += [replace(chosen, unroll=u, threads=t) for u in (1, 2, 4, 8) for t in (128, 256, 512)]
     elif chosen.window:
-        found += [replace(chosen, unroll=u, threads=t) for u in (1, 2, 3) for t in (128, 256)]
+        found += [replace(chosen, unroll=u, threads=t) for u in (1, 2, 3) for t in (128, 256, 512, 1024)]
         found += [replace(chosen, lanes=1, unroll=2)]
     elif chosen.family == "rows":
         vectors = prod(case.kernel.row) // chosen.lanes
         for group in (8, 16, 32, 64, 128, 256, 512, 1024):
             steps = -(-vectors // group)
-            plain = replace(chosen, group=group, threads=max(group, 256), keep="")
+            plain = replace(chosen, group=group, threads=max(group, 256), keep="", kept_steps=0)
             if chosen.keep and 4 <= steps * chosen.lanes <= 64:
                 found.append(replace(plain, unroll=steps, keep="registers"))
                 if group < 256:
@@ -445,9 +592,14 @@ def neighbours(case: Case) -> list[Schedule]:
             if (not chosen.keep and steps >= 2) or (chosen.keep and steps > 8):
                 for unroll in sorted({min(steps, u) for u in (2, 4, 8)}):
                     for splits in (
-                        {max(1, int(chosen.splits * f)) for f in (0.5, 1, 2, 4)} if group == 256 else {1}
+                        {max(1, int(chosen.splits * f)) for f in (0.125, 0.25, 0.5, 1, 2, 4)}
+                        if group == 256
+                        else {1}
                     ):
                         found.append(replace(plain, unroll=unroll, splits=splits))
+        if chosen.kept_steps:
+            found += [replace(chosen, kept_steps=chosen.kept_steps * part // 3) for part in (1, 2)]
+            found += [replace(chosen, keep="", kept_steps=0, unroll=u) for u in (chosen.unroll, chosen.unroll // 2)]
     else:
         count = prod(case.kernel.row)
         for lanes in (1, 4):
@@ -567,6 +719,7 @@ def main() -> None:
         print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
         print(
             f"{'case':36} {'us':>9} {'GB/s':>8} {'share':>6} {'eager us':>10} {'gain':>7} {'error':>9} {'eager':>9}"
+            f" {'predicted':>9}"
         )
         for case, source in zip(chosen, sources, strict=True):
             print(measure(case, source, library, timer, options.peak), flush=True)
