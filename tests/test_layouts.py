@@ -432,8 +432,8 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(layouts, "convolution_seconds", lambda graph, device, budget: {
         n: (2.0, 1.0) for n in convolutions(graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
-    monkeypatch.setattr("kernelwright.pipeline.is_slower", lambda timing: False)
-    monkeypatch.setattr("kernelwright.pipeline.losing_regions", lambda *_: {})
+    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.judgement.losing_regions", lambda *_: {})
     monkeypatch.setattr("kernelwright.pipeline.budget_of", lambda *_: Budget(0.2, 1.0, 0.2, 1.0))
     x = torch.randn(3, 3, 17, 16)
     torch.manual_seed(0)

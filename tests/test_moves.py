@@ -185,8 +185,8 @@ def test_kernels(target, dtype, tmp_path, monkeypatch):
     if target == "cuda" and torch.cuda.is_available():
         pytest.skip("the emulation is for machines without a GPU")
     monkeypatch.setattr(budget, "_BUDGETS", {k: budget.Budget(0.3, 4, 0.3, 0.01) for k in budget._BUDGETS})
-    monkeypatch.setattr("kernelwright.pipeline.losing_regions", lambda *_, **__: {})
-    monkeypatch.setattr("kernelwright.pipeline.is_slower", lambda *_, **__: False)
+    monkeypatch.setattr("kernelwright.judgement.losing_regions", lambda *_, **__: {})
+    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda *_, **__: False)
     x, y = normal(2, 4, 5, 6, dtype=dtype), normal(2, 3, 5, 6, dtype=dtype)
     result = optimize(Rearranged(), [x, y], target=target, effort="quick")
     mode = result.modes[0]

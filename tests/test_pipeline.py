@@ -14,7 +14,7 @@ from emitted_tools import assert_like, assert_same_state, import_path, write_pro
 from torch import nn
 
 import kernelwright
-from kernelwright import errors, pipeline
+from kernelwright import errors, judgement, pipeline, programs
 from kernelwright.build.module import BuildFailed
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
@@ -106,7 +106,7 @@ def test_failures_write_nothing(done, tmp_path, monkeypatch, failure):
     path = write_problem(tmp_path, "collapse", COLLAPSE)
     out = tmp_path / "out.py"
     out.write_text("# old\n")
-    emit_file = pipeline.emit_file
+    emit_file = programs.emit_file
 
     def spoiled(*arguments, **options):
         text = emit_file(*arguments, **options)
@@ -114,7 +114,7 @@ def test_failures_write_nothing(done, tmp_path, monkeypatch, failure):
         return text.replace("return (", "return (0.5 * ", 1) if failure == "wrong" else \
             text.replace('_SOURCE = r"""', '_SOURCE = r"""#error no', 1)
 
-    monkeypatch.setattr(pipeline, "emit_file", spoiled)
+    monkeypatch.setattr(programs, "emit_file", spoiled)
     with pytest.raises(errors.VerificationFailed if failure == "wrong" else BuildFailed):
         kernelwright.optimize(path, output=out, force=True, effort="quick", target="cpp")
     assert out.read_text() == "# old\n"
@@ -164,7 +164,7 @@ def test_write(tmp_path, monkeypatch):
 def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch):
     """Eager made fast by decree: the file says so, and its forward is the original's."""
     path = write_problem(tmp_path, "collapse", COLLAPSE)
-    time_model = pipeline.time_model
+    time_model = judgement.time_model
 
     def slow(*arguments, **options):
         timing = time_model(*arguments, **options)
@@ -172,7 +172,7 @@ def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch):
             timing.ratios["eager"] = replace(timing.ratios["eager"], value=0.5)
         return timing
 
-    monkeypatch.setattr(pipeline, "time_model", slow)
+    monkeypatch.setattr(judgement, "time_model", slow)
     result = kernelwright.optimize(path, effort="quick", target="cpp")
     (mode,) = result.modes
     assert mode.replaced == 0 and not mode.kernels and mode.kept and "_KERNELWRIGHT" not in result.source
@@ -192,7 +192,7 @@ def test_explain_builds_nothing(done, monkeypatch):
         raise AssertionError("explain builds, checks and times nothing")
 
     for name in ("load_text", "compile_cuda", "certify", "time_model", "losing_regions", "write_file", "load_emulated"):
-        monkeypatch.setattr(pipeline, name, forbidden)
+        monkeypatch.setattr(pipeline if hasattr(pipeline, name) else judgement, name, forbidden)
     for target in ("cpp", "cuda"):
         explained = kernelwright.explain(path, target=target)
         assert explained.module is explained.path is explained.certificate is explained.timing is None
@@ -238,9 +238,9 @@ def test_cuda_without_a_device_and_without_a_batch(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_wrong_cuda_kernels_are_found_without_a_device(tmp_path, monkeypatch):
     path = write_problem(tmp_path, "collapse", COLLAPSE)
-    monkeypatch.setattr(pipeline, "find_cuda_compiler", lambda: None)
-    emit_file = pipeline.emit_file
-    monkeypatch.setattr(pipeline, "emit_file",
+    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    emit_file = programs.emit_file
+    monkeypatch.setattr(programs, "emit_file",
                         lambda *a, **o: emit_file(*a, **o).replace("return (", "return (2 * ", 1))
     with pytest.raises(errors.VerificationFailed):
         kernelwright.optimize(path, effort="quick", target="cuda")

@@ -17,8 +17,9 @@ from kernelwright.codegen.generate import generate, support_text
 from kernelwright.codegen.loop_evaluator import evaluate as evaluate_loop
 from kernelwright.emit.launcher import make_launcher
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.pipeline import _load, _Stages, _understand
+from kernelwright.pipeline import _load
 from kernelwright.plan.kernels import LoopKernel
+from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import current_device
 from kernelwright.settings import Settings
@@ -34,7 +35,7 @@ def main() -> None:
     device = torch.device("cuda" if cuda else "cpu")
     settings = Settings(target=options.target)
     problem, example = _load(options.path, None, options.target, settings)
-    modes, _ = _understand(problem, example, current_device(device), settings, _Stages(Progress()))
+    modes, _ = understand(problem, example, current_device(device), settings, Stages(Progress()))
     for mode in modes:
         plans, sources = generate([mode.plan], options.target)
         for step in plans[0].kernels:

@@ -28,9 +28,10 @@ from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.judge import ROUNDING, disagreement, evaluated, narrowest, roots_of
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
-from kernelwright.pipeline import explain, new_model
+from kernelwright.pipeline import explain
 from kernelwright.plan.planner import make_plan
 from kernelwright.problem import load_problem
+from kernelwright.programs import new_model
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings

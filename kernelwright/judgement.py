@@ -1,0 +1,202 @@
+"""Build, tune, verify and time: what the measurements leave of a planned program, and what they say of it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.algebra.rule import Exactness
+from kernelwright.build.emulation import fewer_entries, load_emulated
+from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler, load_text
+from kernelwright.capture.batch import batch_independent
+from kernelwright.emit.file import kernel_source
+from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
+from kernelwright.ir.graph import render
+from kernelwright.plan.kernels import Scan
+from kernelwright.problem import Problem
+from kernelwright.programs import (
+    ModeProgram,
+    Stages,
+    described_mode,
+    distinct,
+    emitted_text,
+    keeping,
+    new_model,
+    original,
+    understand,
+)
+from kernelwright.roofline.cost import graph_work
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import Settings
+from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
+from kernelwright.timing.turns import without_device
+from kernelwright.tune import layouts
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.regions import SLOWER, losing_regions
+from kernelwright.verify.certificate import Certificate, certify, default_trials
+from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.compare import Tolerance
+from kernelwright.verify.state import float64_copy, to_float64
+
+_MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
+
+
+def judge(problem: Problem, modes: list[ModeProgram], text: str, example: list[Any], target: str, device: Device,
+           budget: Budget, settings: Settings, stages: Stages
+           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+    """Build, drop the regions that lose, verify and time; a mode that is not faster keeps the original."""
+    with stages.stage("tune"):
+        lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
+        modes = [keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
+    modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
+    certificates: dict[str, Certificate] = {}
+    timings: dict[str, Any] = {}
+    with stages.stage("build"):
+        text, _ = emitted_text(problem, modes, example, target, device)
+        with without_device():
+            emitted = load_text(text, problem.name)
+        misfits = {render(m.captured): reason for m in distinct(modes) if m.plan.kernels and (
+            reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
+        if misfits:
+            modes = [original(m, misfits.get(render(m.captured), "")) for m in modes]
+            text, _ = emitted_text(problem, modes, example, target, device)
+            with without_device():
+                emitted = load_text(text, problem.name)
+    for mode in distinct(modes):
+        certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
+    slower = set()
+    for place, mode in enumerate(distinct(modes)):
+        # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
+        compilers = COMPILERS["none" if place and settings.effort == "quick" else settings.baselines]
+        with stages.stage("time"):
+            candidate = new_model(emitted, problem, settings.seed).train(mode.model.training)
+            timing = timings[mode.name] = time_model(
+                mode.model, candidate if mode.plan.kernels else None, example, device=problem.device,
+                floor_seconds=described_mode(mode, device).floor_seconds or None,
+                budget_seconds=budget.time_seconds / (2 if place and settings.effort == "quick" else 1),
+                compilers=compilers, compile_limit_seconds=budget.compile_seconds)
+        if mode.plan.kernels and is_slower(timing):
+            slower.add(render(mode.captured))
+    if slower:
+        modes = [original(m, SLOWER if render(m.captured) in slower else "") for m in modes]
+        with stages.stage("build"):
+            text, _ = emitted_text(problem, modes, example, target, device)
+            with without_device():
+                emitted = load_text(text, problem.name)
+    return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                  budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
+    """The modes with convolutions channels-last, where whole programs are faster so."""
+    others: dict[str, ModeProgram] = {}
+    seconds_each = budget.tune_seconds / 2
+    with stages.stage("tune"):
+        for mode in distinct(modes):
+            seconds = layouts.convolution_seconds(mode.rewriting.graph, problem.device, seconds_each)
+            plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device,
+                                              move_bias=device.kind == "cuda")
+            if plan is not None:
+                others[render(mode.captured)] = replace(mode, plan=plan)
+    if not others:
+        return modes
+    before = [m for m in distinct(modes) if render(m.captured) in others]
+    with stages.stage("build"), without_device():
+        texts = [emitted_text(problem, some, example, target, device)[0] for some in (before, list(others.values()))]
+        built = [load_text(text, problem.name) for text in texts]
+    with stages.stage("tune"):
+        for mode in before:
+            programs = {name: new_model(module, problem, settings.seed).train(mode.model.training)
+                        for name, module in zip((layouts.FIRST, layouts.LAST), built, strict=True)}
+            times = layouts.measured_programs(programs, example, problem.device, seconds_each)
+            ratio = layouts.faster(times)
+            plan = others.pop(render(mode.captured)).plan
+            if ratio is not None:
+                others[render(mode.captured)] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
+    return [replace(m, plan=replace(others[text].plan, graph=m.rewriting.graph))
+            if (text := render(m.captured)) in others else m for m in modes]
+
+
+def _misfit(model: nn.Module, example: list[Any]) -> str:
+    """Why the kernels of a ModelNew do not fit its own example inputs (not contiguous, say), or ""."""
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        model(*copy.deepcopy(example))
+    messages = [str(w.message) for w in caught if str(w.message).startswith("ModelNew runs the original")]
+    return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
+
+
+def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget, settings: Settings, stages: Stages
+               ) -> Certificate:
+    """The certificate of one mode. Raises VerificationFailed."""
+    with stages.stage("verify"):
+        # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
+        # must stand where eager's stand. Where products were exchanged even that may differ: it is shown.
+        finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
+        informative = {"with Inf"} if finite else set()
+        if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
+            # So it is where a running product leaves the range of its type: zero times infinity.
+            informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
+        trials = Trials(trials=default_trials(settings.seed)[:None if mode.plan.kernels else 1],
+                        repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
+                        budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
+                        informative=frozenset(informative),
+                        # Where float64 is slow, a few batch entries stand for all, if they are independent.
+                        sample_axis0=problem.device.type == "cpu" and batch_independent(mode.captured)
+                        and graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS)
+        make_float64 = (float64_copy if problem.is_instance else
+                        lambda model: to_float64(problem.make_model(settings.seed).train(model.training)))
+        certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
+                              lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
+                              problem.make_inputs, plan=trials, make_float64=make_float64)
+    if not certificate.passed:
+        raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+    return certificate
+
+
+def judge_without_device(problem: Problem, example: list[Any], parts: tuple, device: Device, settings: Settings,
+                    stages: Stages) -> list[str]:
+    """CUDA kernels on a machine without a GPU: compiled where nvcc is, checked by emulation, not timed."""
+    variants, _, _ = parts
+    if not variants:
+        return []
+    notes = ["There is no CUDA device here: the file was not run on a GPU and not timed."]
+    with stages.stage("build"):
+        if find_cuda_compiler() is None:
+            notes.append(NO_CUDA_COMPILER.what)
+        else:
+            messages = compile_cuda(kernel_source(*parts, cuda=True)[0])
+            if messages:
+                raise BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
+            notes.append("The kernels compile with nvcc for sm_90a.")
+    with stages.stage("verify"):
+        # The emulation is slow: the same program for fewer batch entries.
+        most, few = 2, fewer_entries(example, 2)
+        try:
+            modes, _ = understand(problem, few, device, settings, stages)
+        except KernelwrightError:  # the first axis of the inputs is no batch that could be cut
+            most, few = sys.maxsize, example
+            modes, _ = understand(problem, few, device, settings, stages)
+        text, small = emitted_text(problem, modes, few, "cuda", device)
+        emitted = load_emulated(text, kernel_source(*small, cuda=True)[0], problem.name)
+        for variant in small[0]:
+            training = variant.model.training
+            if reason := _misfit(new_model(emitted, problem, settings.seed).train(training), few):
+                notes.append(f"Not checked in {variant.mode} mode: {reason}")
+                continue
+            certificate = certify(
+                lambda training=training: problem.make_model(settings.seed).train(training),
+                lambda training=training: new_model(emitted, problem, settings.seed).train(training),
+                lambda seed: fewer_entries(problem.make_inputs(seed), most),
+                plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0))
+            if not certificate.passed:
+                raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+            entries = " with 2 batch entries" if most == 2 else ""
+            notes.append(f"Checked by emulation on the CPU{entries}, {variant.mode} mode: {certificate.sentence()}")
+    return notes
