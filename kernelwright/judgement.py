@@ -50,11 +50,24 @@ _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 def judge(problem: Problem, modes: list[ModeProgram], text: str, example: list[Any], target: str, device: Device,
            budget: Budget, settings: Settings, stages: Stages
            ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
-    """Build, drop the regions that lose, verify and time; a mode that is not faster keeps the original."""
+    """Drop the regions that lose, choose layouts, verify and time; a mode that is not faster keeps the original."""
     with stages.stage("tune"):
         lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
         modes = [keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
-    modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
+    plain, modes = modes, _with_layouts(problem, modes, example, target, device, budget, settings, stages)
+    try:
+        return _certified_and_timed(problem, modes, example, target, device, budget, settings, stages)
+    except VerificationFailed:
+        if not any(m.plan.channels_last for m in modes):
+            raise
+    # Sums that walk another order may lose digits that the model keeps: then its own order stays.
+    return _certified_and_timed(problem, plain, example, target, device, budget, settings, stages)
+
+
+def _certified_and_timed(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                         budget: Budget, settings: Settings, stages: Stages
+                         ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+    """Build, verify and time; a mode that is not faster keeps the original. Raises VerificationFailed."""
     certificates: dict[str, Certificate] = {}
     timings: dict[str, Any] = {}
     with stages.stage("build"):
