@@ -6,6 +6,7 @@ import copy
 import sys
 import warnings
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -47,9 +48,9 @@ from kernelwright.verify.state import float64_copy, to_float64
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 
 
-def judge(problem: Problem, modes: list[ModeProgram], text: str, example: list[Any], target: str, device: Device,
-           budget: Budget, settings: Settings, stages: Stages
-           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+          budget: Budget, settings: Settings, stages: Stages
+          ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Drop the regions that lose, choose layouts, verify and time; a mode that is not faster keeps the original."""
     with stages.stage("tune"):
         lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
@@ -71,16 +72,12 @@ def _certified_and_timed(problem: Problem, modes: list[ModeProgram], example: li
     certificates: dict[str, Certificate] = {}
     timings: dict[str, Any] = {}
     with stages.stage("build"):
-        text, _ = emitted_text(problem, modes, example, target, device)
-        with without_device():
-            emitted = load_text(text, problem.name)
+        text, emitted = _built(problem, modes, example, target, device)
         misfits = {render(m.captured): reason for m in distinct(modes) if m.plan.kernels and (
             reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
         if misfits:
             modes = [original(m, misfits.get(render(m.captured), "")) for m in modes]
-            text, _ = emitted_text(problem, modes, example, target, device)
-            with without_device():
-                emitted = load_text(text, problem.name)
+            text, emitted = _built(problem, modes, example, target, device)
     for mode in distinct(modes):
         certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
     slower = set()
@@ -99,10 +96,16 @@ def _certified_and_timed(problem: Problem, modes: list[ModeProgram], example: li
     if slower:
         modes = [original(m, SLOWER if render(m.captured) in slower else "") for m in modes]
         with stages.stage("build"):
-            text, _ = emitted_text(problem, modes, example, target, device)
-            with without_device():
-                emitted = load_text(text, problem.name)
+            text, emitted = _built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
+           ) -> tuple[str, ModuleType]:
+    """The emitted text of the modes, and the module that it is."""
+    text, _ = emitted_text(problem, modes, example, target, device)
+    with without_device():
+        return text, load_text(text, problem.name)
 
 
 def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -120,9 +123,8 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
     if not others:
         return modes
     before = [m for m in distinct(modes) if render(m.captured) in others]
-    with stages.stage("build"), without_device():
-        texts = [emitted_text(problem, some, example, target, device)[0] for some in (before, list(others.values()))]
-        built = [load_text(text, problem.name) for text in texts]
+    with stages.stage("build"):
+        built = [_built(problem, some, example, target, device)[1] for some in (before, list(others.values()))]
     with stages.stage("tune"):
         for mode in before:
             programs = {name: new_model(module, problem, settings.seed).train(mode.model.training)

@@ -56,8 +56,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
             module, certificates, timings = None, {}, {}
             notes += judge_without_device(problem, example, parts, device, settings, stages)
         else:
-            module, modes, text, certificates, timings = judge(problem, modes, text, example, target, device, budget,
-                                                                settings, stages)
+            module, modes, text, certificates, timings = judge(problem, modes, example, target, device, budget,
+                                                               settings, stages)
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         if path is not None:
             write_file(path, text, force=settings.force)

@@ -14,7 +14,9 @@ from graph_tools import MORE, assert_same, eager, filled, graph_of, random_value
 from torch import nn
 
 import kernelwright
+from kernelwright import errors, judgement, programs
 from kernelwright.algebra.collapse import cast
+from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.generate import generate
 from kernelwright.ir.graph import Graph
@@ -22,6 +24,8 @@ from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.layouts import can_be_channels_last, channels_last, reshaped_order, transposed
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
+from kernelwright.programs import ModeProgram
+from kernelwright.progress import Progress
 from kernelwright.report.text import render_text
 from kernelwright.roofline.devices import GENERIC_CPU
 from kernelwright.tune import layouts
@@ -450,3 +454,28 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
                 assert ours.stride() == theirs.stride()
     assert all(mode.certificate.passed for mode in result.modes)
+
+
+def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
+    """The program in the model's own order is judged in its place; where that fails as well, so does the run."""
+    plan = Plan(Graph((), (), (), (), False), (), (), ())
+    own = ModeProgram("inference", nn.Identity(), plan.graph, Rewriting(plan.graph, (), 0.0, 0.0), plan)
+    last = replace(own, plan=replace(plan, channels_last=frozenset({constant(1.0)})))
+    judged = []
+
+    def certified(problem, modes, *_):
+        judged.append(modes)
+        if modes == [last] or fails:
+            raise errors.VerificationFailed(model="Model", finding="digits are lost")
+        return "the judgement"
+
+    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
+    monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
+    monkeypatch.setattr(judgement, "_certified_and_timed", certified)
+    rest = ([], "cpp", None, None, None, programs.Stages(Progress()))
+    problem = SimpleNamespace(device=torch.device("cpu"))
+    fails = False
+    assert judgement.judge(problem, [own], *rest) == "the judgement" and judged == [[last], [own]]
+    fails = True
+    with pytest.raises(errors.VerificationFailed):
+        judgement.judge(problem, [own], *rest)
