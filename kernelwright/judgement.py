@@ -46,6 +46,7 @@ from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.state import float64_copy, to_float64
 
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
+_VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
 def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -116,8 +117,7 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
     with stages.stage("tune"):
         for mode in distinct(modes):
             seconds = layouts.convolution_seconds(mode.rewriting.graph, problem.device, seconds_each)
-            plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device,
-                                              move_bias=device.kind == "cuda")
+            plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device)
             if plan is not None:
                 others[render(mode.captured)] = replace(mode, plan=plan)
     if not others:
@@ -162,9 +162,9 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
                         repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                         budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
                         informative=frozenset(informative),
-                        # Where float64 is slow, a few batch entries stand for all, if they are independent.
-                        sample_axis0=problem.device.type == "cpu" and batch_independent(mode.captured)
-                        and graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS)
+                        # Where float64 is slow or does not fit, a few batch entries stand for all, if they are
+                        # independent.
+                        sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
         make_float64 = (float64_copy if problem.is_instance else
                         lambda model: to_float64(problem.make_model(settings.seed).train(model.training)))
         certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
@@ -173,6 +173,14 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
     if not certificate.passed:
         raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
     return certificate
+
+
+def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
+    """Whether float64 on whole inputs would take seconds (CPU) or more memory than the device has (CUDA)."""
+    if device.type == "cpu":
+        return graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS
+    held = sum(node.bytes for node in (*mode.captured.inputs, *mode.captured.outputs) if node is not None)
+    return _VERIFY_COPIES * held > torch.cuda.get_device_properties(device).total_memory
 
 
 def judge_without_device(problem: Problem, example: list[Any], parts: tuple, device: Device, settings: Settings,

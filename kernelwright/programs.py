@@ -130,7 +130,8 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
     if not kept:
         return mode
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
-                                        move_bias=device.kind == "cuda", channels_last=mode.plan.channels_last))
+                                        move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
+                                        channels_last=mode.plan.channels_last))
 
 
 def original(mode: ModeProgram, reason: str) -> ModeProgram:

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,6 +234,15 @@ def test_cuda_without_a_device_and_without_a_batch(tmp_path):
     """)
     result = kernelwright.optimize(path, effort="quick", target="cuda")
     assert result.modes[0].kernels and "Checked by emulation on the CPU, " in " ".join(result.notes)
+
+
+def test_float64_of_what_fills_a_gpu_takes_a_few_entries(monkeypatch):
+    """A trial holds about ten copies of inputs and outputs; here they have 2 * 80 bytes."""
+    mode = SimpleNamespace(captured=capture(nn.ReLU(), (torch.randn(4, 5),)))
+    for memory, dear in ((1700, True), (1800, False)):
+        properties = SimpleNamespace(total_memory=memory)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, p=properties: p)
+        assert judgement._float64_is_dear(mode, torch.device("cuda")) is dear
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")

@@ -64,6 +64,18 @@ def test_a_tiny_channel_cannot_hide_beside_large_ones() -> None:
     assert len(found.problems) == 1  # neither the elements nor the whole output show it
 
 
+def test_a_single_element_is_no_slice():
+    """In a vector every element is the whole of its slice: one that is almost zero has no digits of its own, and the
+    element and the vector are judged already."""
+    reference = torch.linspace(-1, 1, 201, dtype=torch.float64) + 1e-5
+    eager = reference.float()
+    candidate = eager + 1e-9
+    candidate[100] += 1e-8  # a thousandth of that element
+    assert compare(candidate, eager, reference).passed
+    candidate[100] += 1e-4
+    assert not compare(candidate, eager, reference).passed
+
+
 def test_channels_off_by_one_are_rejected() -> None:
     reference = random(3, 6, 10)
     eager = reference.float()

@@ -8,14 +8,12 @@ Training mode: 7 of 10 operators replaced.
   rule keep reduced axes (5 times): reduce(x) = reshape(reduce(x, keepdim)); bitwise
   rule biased variance (2 times): var with correction c = var with correction 0 times n / (n - c); changes
     rounding
-  kernel k0_mean_moments_add: moments over rows of [32, 128, 128] for each of [32]: batch_norm_training,
-    conv2d, add, mul
-  kernel k1_max: max over rows of [2, 2] for each of [32, 32, 64, 64]: max_pool, relu, batch_norm_training,
-    conv2d
-  kernel k2_mean_moments_add: moments over rows of [32, 64, 64] for each of [64]: batch_norm_training, conv2d,
-    add, mul
-  kernel k3_max: max over rows of [2, 2] for each of [32, 64, 32, 32]: max_pool, relu, batch_norm_training,
-    conv2d
+  kernel k0_mean_moments_add: moments over rows of [32, 128, 128] for each of [32]: batch_norm_training, add,
+    mul, mean
+  kernel k1_max: max over rows of [2, 2] for each of [32, 32, 64, 64]: max_pool, relu, batch_norm_training
+  kernel k2_mean_moments_add: moments over rows of [32, 64, 64] for each of [64]: batch_norm_training, add,
+    mul, mean
+  kernel k3_max: max over rows of [2, 2] for each of [32, 64, 32, 32]: max_pool, relu, batch_norm_training
   kernel k4_mean: sum over rows of [32, 32] for each of [32, 64]: mean
   PyTorch keeps conv2d (2 times): a contraction that PyTorch's library does well
   PyTorch keeps linear: a contraction that PyTorch's library does well
@@ -166,9 +164,9 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
-// mean0/variance0 = moments(add(in0, in1))
+// mean0/variance0 = moments(in0)
 static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+    const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block = blockIdx.x % 32u, part = blockIdx.x / 32u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
@@ -178,21 +176,18 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
 
   float b0;
   b0 = in0[i0 * 16384];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned k = 0; k < 16; k += 4) {
-    float x3[4][4];
+    float x1[4][4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const unsigned p = (first + (k + u) * 256u + t) * 4u;
       if (p < end) {
         const int r0 = p / 16384u;
         const int r1 = p % 16384u;
-        kw_read4(x3[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
+        kw_read4(x1[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
       }
     }
 #pragma unroll
@@ -201,8 +196,7 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
       if (p < end) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const float t4 = x3[u][v] + b1;
-          const double deviation0 = double(t4) - shift0;
+          const double deviation0 = double(x1[u][v]) - shift0;
           first0 += deviation0;
           second0 += deviation0 * deviation0;
         }
@@ -243,10 +237,7 @@ static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
   const int i0 = o;
   float b0;
   b0 = in0[i0 * 16384];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned s = t; s < 33u; s += 32u) {
@@ -265,11 +256,14 @@ static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
   const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
 
   if (t == 0) {
+    float b1;
+    b1 = in1[i0];
+    const float t2 = b1 * 0.9f;
     float b3;
     b3 = in2[i0];
-    const float t4 = b3 * 0.9f;
-    const float t5 = mean0 * 0.1f;
-    const float t6 = t4 + t5;
+    const float t4 = mean0 + b3;
+    const float t5 = t4 * 0.1f;
+    const float t6 = t2 + t5;
     float b7;
     b7 = in3[i0];
     const float t8 = b7 * 0.9f;
@@ -287,15 +281,339 @@ static const char* k0_mean_moments_add(const float* in0, const float* in1, const
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k0_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
-  KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1056, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1056, 256, 0, stream, in0, partial0);
   KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, partial0);
+  return nullptr;
+}
+
+// outer (32, 32, 64, 64), row (2, 2)
+// maximum0 = max(relu(add(mul(sub(in0, in1), mul(rsqrt(add(in2, 1e-05)), in3)), in4)))
+// out0 = maximum0
+static __global__ void __launch_bounds__(256) k0_k1_max(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+  const unsigned column = threadIdx.x;
+  const unsigned o = (blockIdx.x * 256u + column) * 4u;
+  const int i0 = o / 131072u;
+  const int i1 = o / 4096u % 32u;
+  const int i2 = o / 64u % 64u;
+  const int i3 = o % 64u;
+
+  float b1;
+  b1 = in1[i1];
+  float b3;
+  b3 = in2[i1];
+  const float t4 = b3 + 1e-05f;
+  const float t5 = float(1) / kw_sqrt(t4);
+  float b6;
+  b6 = in3[i1];
+  const float t7 = t5 * b6;
+  float b9;
+  b9 = in4[i1];
+  float top0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    top0[v] = -INFINITY;
+  }
+  float x0[2][8];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const unsigned p = u;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 2 + r0 * 128));
+    kw_read4(x0[u] + 4, in0 + (i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 2 + r0 * 128 + 4));
+  }
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const float t2 = x0[u][v * 2 + q] - b1;
+        const float t8 = t2 * t7;
+        const float t10 = t8 + b9;
+        const float t11 = t10 < float(0) ? float(0) : t10;
+        top0[v] = kw_maximum(top0[v], t11);
+      }
+    }
+  }
+  float maximum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    maximum0[v] = top0[v];
+  }
+
+  float y12[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    y12[v] = maximum0[v];
+  }
+  kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y12);
+}
+
+static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k1_max: in0, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k1_max", k0_k1_max, 4096, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  return nullptr;
+}
+
+// Part 0: 16 parts of every row.
+// outer (64,), row (32, 4096)
+// mean0/variance0 = moments(in0)
+static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)2048;
+  const unsigned end = (first + 2048u) * 4u < 131072u ? (first + 2048u) * 4u : 131072u;
+
+  float b0;
+  b0 = in0[i0 * 4096];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned k = 0; k < 8; k += 4) {
+    float x1[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 4096u;
+        const int r1 = p % 4096u;
+        kw_read4(x1[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const double deviation0 = double(x1[u][v]) - shift0;
+          first0 += deviation0;
+          second0 += deviation0 * deviation0;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  __shared__ double share0_first0[8];
+  __shared__ double share0_second0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_first0[threadIdx.x / 32u] = first0;
+    share0_second0[threadIdx.x / 32u] = second0;
+  }
+  __syncthreads();
+  first0 = share0_first0[threadIdx.x % 8u];
+  second0 = share0_second0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 16 + part) * 2;
+    part_of[0] = first0;
+    part_of[1] = second0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float b0;
+  b0 = in0[i0 * 4096];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned s = t; s < 16u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 16 + s) * 2;
+    first0 += part[0];
+    second0 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 131072.0;
+  const double spread0 = second0 / 131072.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+
+  if (t == 0) {
+    float b1;
+    b1 = in1[i0];
+    const float t2 = b1 * 0.9f;
+    float b3;
+    b3 = in2[i0];
+    const float t4 = mean0 + b3;
+    const float t5 = t4 * 0.1f;
+    const float t6 = t2 + t5;
+    float b7;
+    b7 = in3[i0];
+    const float t8 = b7 * 0.9f;
+    const float t9 = variance0 * 1.0000076f;
+    const float t10 = t9 * 0.1f;
+    const float t11 = t8 + t10;
+    out0[i0] = mean0;
+    out1[i0] = variance0;
+    out2[i0] = t6;
+    out3[i0] = t11;
+  }
+}
+
+static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k2_mean_moments_add: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, partial0);
+  return nullptr;
+}
+
+// outer (32, 64, 32, 32), row (2, 2)
+// maximum0 = max(relu(add(mul(sub(in0, in1), mul(rsqrt(add(in2, 1e-05)), in3)), in4)))
+// out0 = maximum0
+static __global__ void __launch_bounds__(256) k0_k3_max(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+  const unsigned column = threadIdx.x;
+  const unsigned o = (blockIdx.x * 256u + column) * 4u;
+  const int i0 = o / 65536u;
+  const int i1 = o / 1024u % 64u;
+  const int i2 = o / 32u % 32u;
+  const int i3 = o % 32u;
+
+  float b1;
+  b1 = in1[i1];
+  float b3;
+  b3 = in2[i1];
+  const float t4 = b3 + 1e-05f;
+  const float t5 = float(1) / kw_sqrt(t4);
+  float b6;
+  b6 = in3[i1];
+  const float t7 = t5 * b6;
+  float b9;
+  b9 = in4[i1];
+  float top0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    top0[v] = -INFINITY;
+  }
+  float x0[2][8];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const unsigned p = u;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 2 + r0 * 64));
+    kw_read4(x0[u] + 4, in0 + (i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 2 + r0 * 64 + 4));
+  }
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) {
+        const float t2 = x0[u][v * 2 + q] - b1;
+        const float t8 = t2 * t7;
+        const float t10 = t8 + b9;
+        const float t11 = t10 < float(0) ? float(0) : t10;
+        top0[v] = kw_maximum(top0[v], t11);
+      }
+    }
+  }
+  float maximum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    maximum0[v] = top0[v];
+  }
+
+  float y12[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    y12[v] = maximum0[v];
+  }
+  kw_write4(out0 + (i0 * 65536 + i1 * 1024 + i2 * 32 + i3), y12);
+}
+
+static const char* k3_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k3_max: in0, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k3_max", k0_k3_max, 2048, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  return nullptr;
+}
+
+// outer (2048,), row (1024,)
+// total0 = sum(in0)
+// out0 = mul(total0, 0.000976562)
+static __global__ void __launch_bounds__(256) k0_k4_mean(
+    const float* __restrict__ in0, float* __restrict__ out0) {
+  const unsigned t = threadIdx.x % 128u;  // place in the row's group
+  const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
+  const int i0 = o;
+
+  double sum0 = 0;
+  float x0[2][4];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const unsigned p = (u * 128u + t) * 4u;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 * 1024 + r0));
+  }
+  float part0[4] = {};
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      part0[v] += x0[u][v];
+    }
+  }
+  sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  __shared__ double share0_sum0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum0[threadIdx.x / 32u] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[threadIdx.x / 128u * 4u + threadIdx.x % 4u];
+#pragma unroll
+  for (int d = 2; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    const float t1 = total0 * 0.0009765625f;
+    out0[i0] = t1;
+  }
+}
+
+static const char* k4_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k4_mean: in0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k4_mean", k0_k4_mean, 1024, 256, 0, stream, in0, out0);
   return nullptr;
 }
 
 // outer (32, 32, 64, 64), row (2, 2)
 // maximum0 = max(relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
 // out0 = maximum0
-static __global__ void __launch_bounds__(256) k0_k1_max(
+static __global__ void __launch_bounds__(256) k0_k5_max(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
   const unsigned column = threadIdx.x;
   const unsigned o = (blockIdx.x * 256u + column) * 4u;
@@ -359,146 +677,18 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
   kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y14);
 }
 
-static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k5_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k1_max: in0, out0 must be aligned to 16 bytes";
+    return "k5_max: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k1_max", k0_k1_max, 4096, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
-  return nullptr;
-}
-
-// Part 0: 16 parts of every row.
-// outer (64,), row (32, 4096)
-// mean0/variance0 = moments(add(in0, in1))
-static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
-  const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
-  const unsigned t = threadIdx.x % 256u;  // place in the row's group
-  const unsigned o = block;
-  const int i0 = o;
-  const unsigned first = part * (unsigned)2048;
-  const unsigned end = (first + 2048u) * 4u < 131072u ? (first + 2048u) * 4u : 131072u;
-
-  float b0;
-  b0 = in0[i0 * 4096];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
-  double first0 = 0;
-  double second0 = 0;
-  for (unsigned k = 0; k < 8; k += 4) {
-    float x3[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-        const int r0 = p / 4096u;
-        const int r1 = p % 4096u;
-        kw_read4(x3[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          const float t4 = x3[u][v] + b1;
-          const double deviation0 = double(t4) - shift0;
-          first0 += deviation0;
-          second0 += deviation0 * deviation0;
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
-    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
-  }
-  __shared__ double share0_first0[8];
-  __shared__ double share0_second0[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_first0[threadIdx.x / 32u] = first0;
-    share0_second0[threadIdx.x / 32u] = second0;
-  }
-  __syncthreads();
-  first0 = share0_first0[threadIdx.x % 8u];
-  second0 = share0_second0[threadIdx.x % 8u];
-#pragma unroll
-  for (int d = 4; d > 0; d /= 2) {
-    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
-    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
-  }
-  if (t == 0) {
-    double* part_of = partial0 + ((unsigned long long)o * 16 + part) * 2;
-    part_of[0] = first0;
-    part_of[1] = second0;
-  }
-}
-
-// Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, double* __restrict__ partial0) {
-  const unsigned t = threadIdx.x % 32u;  // place in the row's group
-  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
-  const int i0 = o;
-  float b0;
-  b0 = in0[i0 * 4096];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
-  double first0 = 0;
-  double second0 = 0;
-  for (unsigned s = t; s < 16u; s += 32u) {
-    const double* part = partial0 + ((unsigned long long)o * 16 + s) * 2;
-    first0 += part[0];
-    second0 += part[1];
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
-    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
-  }
-  const double centre0 = first0 / 131072.0;
-  const double spread0 = second0 / 131072.0 - centre0 * centre0;
-  const float mean0 = float(shift0 + centre0);
-  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
-
-  if (t == 0) {
-    float b3;
-    b3 = in2[i0];
-    const float t4 = b3 * 0.9f;
-    const float t5 = mean0 * 0.1f;
-    const float t6 = t4 + t5;
-    float b7;
-    b7 = in3[i0];
-    const float t8 = b7 * 0.9f;
-    const float t9 = variance0 * 1.0000076f;
-    const float t10 = t9 * 0.1f;
-    const float t11 = t8 + t10;
-    out0[i0] = mean0;
-    out1[i0] = variance0;
-    out2[i0] = t6;
-    out3[i0] = t11;
-  }
-}
-
-static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k2_mean_moments_add: in0 must be aligned to 16 bytes";
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
-  KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, in1, partial0);
-  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, partial0);
+  KW_LAUNCH("k5_max", k0_k5_max, 4096, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
 // outer (32, 64, 32, 32), row (2, 2)
 // maximum0 = max(relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
 // out0 = maximum0
-static __global__ void __launch_bounds__(256) k0_k3_max(
+static __global__ void __launch_bounds__(256) k0_k6_max(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
   const unsigned column = threadIdx.x;
   const unsigned o = (blockIdx.x * 256u + column) * 4u;
@@ -562,74 +752,18 @@ static __global__ void __launch_bounds__(256) k0_k3_max(
   kw_write4(out0 + (i0 * 65536 + i1 * 1024 + i2 * 32 + i3), y14);
 }
 
-static const char* k3_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k6_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k3_max: in0, out0 must be aligned to 16 bytes";
+    return "k6_max: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k3_max", k0_k3_max, 2048, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
-  return nullptr;
-}
-
-// outer (2048,), row (1024,)
-// total0 = sum(in0)
-// out0 = mul(total0, 0.000976562)
-static __global__ void __launch_bounds__(256) k0_k4_mean(
-    const float* __restrict__ in0, float* __restrict__ out0) {
-  const unsigned t = threadIdx.x % 128u;  // place in the row's group
-  const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
-  const int i0 = o;
-
-  double sum0 = 0;
-  float x0[2][4];
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const unsigned p = (u * 128u + t) * 4u;
-    const int r0 = p;
-    kw_read4(x0[u], in0 + (i0 * 1024 + r0));
-  }
-  float part0[4] = {};
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      part0[v] += x0[u][v];
-    }
-  }
-  sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-  }
-  __shared__ double share0_sum0[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_sum0[threadIdx.x / 32u] = sum0;
-  }
-  __syncthreads();
-  sum0 = share0_sum0[threadIdx.x / 128u * 4u + threadIdx.x % 4u];
-#pragma unroll
-  for (int d = 2; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-  }
-  const float total0 = float(sum0);
-
-  if (t == 0) {
-    const float t1 = total0 * 0.0009765625f;
-    out0[i0] = t1;
-  }
-}
-
-static const char* k4_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k4_mean: in0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k4_mean", k0_k4_mean, 1024, 256, 0, stream, in0, out0);
+  KW_LAUNCH("k6_max", k0_k6_max, 2048, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* t17_convolution = static_cast<const float*>(tensors[0]);
-    auto* conv1_bias = static_cast<const float*>(tensors[1]);
-    auto* norm1_running_mean = static_cast<const float*>(tensors[2]);
+    auto* norm1_running_mean = static_cast<const float*>(tensors[1]);
+    auto* conv1_bias = static_cast<const float*>(tensors[2]);
     auto* norm1_running_var = static_cast<const float*>(tensors[3]);
     auto* norm1_running_mean_out = static_cast<float*>(tensors[4]);
     auto* norm1_running_var_out = static_cast<float*>(tensors[5]);
@@ -639,15 +773,15 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* workspace = static_cast<char*>(tensors[9]);
     auto* mean_k0_0 = reinterpret_cast<float*>(workspace + 0);
     auto* var_k0_1 = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k0_mean_moments_add(t17_convolution, conv1_bias, norm1_running_mean, norm1_running_var, mean_k0_0, var_k0_1, norm1_running_mean_out, norm1_running_var_out, workspace + 512, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_max(t17_convolution, conv1_bias, mean_k0_0, var_k0_1, norm1_weight, norm1_bias, amax_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, conv1_bias, norm1_running_var, mean_k0_0, var_k0_1, norm1_running_mean_out, norm1_running_var_out, workspace + 512, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_max(t17_convolution, mean_k0_0, var_k0_1, norm1_weight, norm1_bias, amax_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* stream) {
     auto* t24_convolution = static_cast<const float*>(tensors[0]);
-    auto* conv2_bias = static_cast<const float*>(tensors[1]);
-    auto* norm2_running_mean = static_cast<const float*>(tensors[2]);
+    auto* norm2_running_mean = static_cast<const float*>(tensors[1]);
+    auto* conv2_bias = static_cast<const float*>(tensors[2]);
     auto* norm2_running_var = static_cast<const float*>(tensors[3]);
     auto* norm2_running_mean_out = static_cast<float*>(tensors[4]);
     auto* norm2_running_var_out = static_cast<float*>(tensors[5]);
@@ -658,8 +792,8 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     auto* mean_k2_0 = reinterpret_cast<float*>(workspace + 0);
     auto* var_k2_1 = reinterpret_cast<float*>(workspace + 256);
     auto* amax_k3 = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k2_mean_moments_add(t24_convolution, conv2_bias, norm2_running_mean, norm2_running_var, mean_k2_0, var_k2_1, norm2_running_mean_out, norm2_running_var_out, workspace + 8389120, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_max(t24_convolution, conv2_bias, mean_k2_0, var_k2_1, norm2_weight, norm2_bias, amax_k3, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_mean_moments_add(t24_convolution, norm2_running_mean, conv2_bias, norm2_running_var, mean_k2_0, var_k2_1, norm2_running_mean_out, norm2_running_var_out, workspace + 8389120, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_max(t24_convolution, mean_k2_0, var_k2_1, norm2_weight, norm2_bias, amax_k3, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     if (const char* failure = k4_mean(amax_k3, mean_k4, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
@@ -671,8 +805,8 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
     auto* norm1_running_var = static_cast<const float*>(tensors[3]);
     auto* norm1_weight = static_cast<const float*>(tensors[4]);
     auto* norm1_bias = static_cast<const float*>(tensors[5]);
-    auto* amax_k1 = static_cast<float*>(tensors[6]);
-    if (const char* failure = k1_max(t15_convolution, conv1_bias, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* amax_k5 = static_cast<float*>(tensors[6]);
+    if (const char* failure = k5_max(t15_convolution, conv1_bias, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k5, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
@@ -685,9 +819,9 @@ extern "C" const char* kernelwright_inference_1(void* const* tensors, void* stre
     auto* norm2_bias = static_cast<const float*>(tensors[5]);
     auto* mean_k4 = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
-    auto* amax_k3 = reinterpret_cast<float*>(workspace + 0);
-    if (const char* failure = k3_max(t18_convolution, conv2_bias, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, amax_k3, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k4_mean(amax_k3, mean_k4, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* amax_k6 = reinterpret_cast<float*>(workspace + 0);
+    if (const char* failure = k6_max(t18_convolution, conv2_bias, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, amax_k6, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_mean(amax_k6, mean_k4, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -702,7 +836,7 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17408, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, t17_convolution, conv1_bias, norm1_running_mean,
+    _kernelwright_launch("kernelwright_training_0", _stream, t17_convolution, norm1_running_mean, conv1_bias,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
                          amax_k1, workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
@@ -711,7 +845,7 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     t24_convolution = torch.nn.functional.conv2d(t23_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k4 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(8405504, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_1", _stream, t24_convolution, conv2_bias, norm2_running_mean,
+    _kernelwright_launch("kernelwright_training_1", _stream, t24_convolution, norm2_running_mean, conv2_bias,
                          norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
                          mean_k4, workspace)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
@@ -730,10 +864,10 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
     """The program of inference mode: 3 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     t15_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k5 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, t15_convolution, conv1_bias, norm1_running_mean,
-                         norm1_running_var, norm1_weight, norm1_bias, amax_k1)
-    t17_reshape = amax_k1.reshape((32, 32, 64, 64))
+                         norm1_running_var, norm1_weight, norm1_bias, amax_k5)
+    t17_reshape = amax_k5.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     t18_convolution = torch.nn.functional.conv2d(t17_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k4 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)

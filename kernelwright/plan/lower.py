@@ -179,10 +179,24 @@ def lowerable(node: Node) -> bool:
     return node.op in _LOWERINGS
 
 
+def _without_bias(node: Node) -> Node:
+    return make("convolution", *node.inputs[:2], origin=node.origin, **dict(node.attributes))
+
+
 def bias_apart(node: Node) -> Node:
     """A convolution as one without bias, and the bias added by whatever kernel reads it."""
-    plain = make("convolution", *node.inputs[:2], origin=node.origin, **dict(node.attributes))
-    return make("add", plain, per_channel(node.inputs[2], node.rank), origin=node.origin)
+    return make("add", _without_bias(node), per_channel(node.inputs[2], node.rank), origin=node.origin)
+
+
+def _bias_cancels(node: Node, readers: list[Node]) -> bool:
+    """Whether all who read a convolution subtract its mean over everything but the channels, or only want moments.
+
+    A bias does not change what they compute, and adding it first would round every element of a channel the
+    same way: the mean of many values of both signs would lose digits.
+    """
+    others = (0, *range(2, node.rank))
+    return all((r.op == "batch_norm_training" and node not in r.inputs[1:])
+               or (r.op in ("mean", "var") and r["axes"] == others) for r in readers)
 
 
 def _bias_can_move(node: Node, readers: list[Node], kept: frozenset[Node]) -> bool:
@@ -195,17 +209,23 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
     """Lower everything below ``roots`` but the nodes in ``kept``, which stay torch calls.
 
     move_bias: take the bias out of convolutions that only kernels read (where the library adds it in a pass
-    of its own). Returns the lowered form of every node, and for every primitive the graph's node that it
-    came from.
+    of its own), and leave it out where a norm subtracts it again. Returns the lowered form of every node, and for
+    every primitive the graph's node that it came from.
     """
     roots = list(roots)
     lowered: dict[Node, Node] = {}
     source: dict[Node, Node] = {}
     readers = users(roots) if move_bias else {}
+    cancelled: set[Node] = set()
     for node in walk(roots):
         built = rebuild(node, tuple(lowered[i] for i in node.inputs))
         if move_bias and node not in roots and _bias_can_move(node, readers[node], kept):
-            built = bias_apart(built)
+            cancels = _bias_cancels(node, readers[node])
+            built = _without_bias(built) if cancels else bias_apart(built)
+            cancelled |= {node} if cancels else set()
+        if node.op == "mean" and node.inputs[0] in cancelled:  # mean(y + b) = mean(y) + b
+            bias = lowered[node.inputs[0].inputs[2]]
+            built = make("add", built, per_channel(bias, node.rank) if node["keepdim"] else bias, origin=node.origin)
         if node not in kept:
             built = _primitives(built)
         lowered[node] = built

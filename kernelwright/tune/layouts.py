@@ -111,9 +111,11 @@ def _copy_seconds(nodes: Iterable[Node], device: Device) -> float:
     return sum(2 * n.bytes / device.copy for n in nodes)
 
 
-def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: Device, *, move_bias: bool
-                       ) -> Plan | None:
+def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: Device) -> Plan | None:
     """The plan with the promising convolutions channels-last; None where it promises no gain.
+
+    Their biases move to the kernels that read them: cuDNN adds a bias in a pass of its own, and oneDNN begins a
+    channels-last sum with it, so that the rounding of one channel all goes one way and its mean has fewer digits.
 
     Operators whose regions lost against PyTorch stay with it, unless their kernel now changes the order as well,
     for which PyTorch would need a pass of its own.
@@ -121,10 +123,10 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     chosen = promising(seconds, device)
     if not chosen:
         return None
-    free = make_plan(plan.graph, captured, move_bias=move_bias, channels_last=chosen)
+    free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen)
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
     kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r == SLOWER and n in moving)}
-    result = make_plan(plan.graph, captured, kept, move_bias=move_bias, channels_last=chosen)
+    result = make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen)
     gain = sum(seconds[n][0] - seconds[n][1] for n in chosen)
     return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
 

@@ -348,6 +348,8 @@ def _judge(
     worst_slices = []
     if has_scale:
         for sums in found.slices:
+            if sums.elements == 1:  # judged above, element by element
+                continue
             worst = _worst_slice(sums, limits, scale, eager_rms / scale, noise)
             worst_slices.append(worst)
             # Where eager's own error in a slice is unknown: sums that cancel may be small, and a slice that is
