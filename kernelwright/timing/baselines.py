@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +16,7 @@ from torch import nn
 
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.clock import Times, measure, ratio
+from kernelwright.timing.environment import environment
 from kernelwright.timing.statistics import Ratio
 from kernelwright.timing.turns import clock, exclusive
 from kernelwright.verify.flatten import tensors_of
@@ -248,7 +247,7 @@ def summarize(
             "python": platform.python_version(),
             "cuda": str(torch.version.cuda),
         },
-        environment=_environment(torch.device(device)),
+        environment=environment(torch.device(device)),
     )
 
 
@@ -271,29 +270,3 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return processor_name()
-
-
-def _environment(device: torch.device) -> dict[str, str]:
-    """What may move the times: threads, precision flags, load, and the GPU's clocks and throttling."""
-    facts = {"threads": str(torch.get_num_threads()), "float32_matmul": torch.get_float32_matmul_precision()}
-    if hasattr(os, "getloadavg"):
-        facts["load"] = f"{os.getloadavg()[0]:.2f}"
-    if device.type == "cuda":
-        facts["cudnn.allow_tf32"] = str(torch.backends.cudnn.allow_tf32)
-        facts["cudnn.benchmark"] = str(torch.backends.cudnn.benchmark)
-        fields = "clocks.sm,clocks.mem,clocks_event_reasons.active,temperature.gpu,power.draw"
-        try:
-            done = subprocess.run(
-                ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"],
-                capture_output=True,
-                text=True,
-                timeout=5,
-                check=True,
-            )
-            lines = done.stdout.strip().splitlines()
-            index = device.index if device.index is not None else torch.cuda.current_device()
-            values = lines[min(index, len(lines) - 1)].split(",")
-            facts |= dict(zip(fields.split(","), (value.strip() for value in values), strict=False))
-        except (OSError, subprocess.SubprocessError, IndexError):
-            facts["clocks"] = "unknown"
-    return facts

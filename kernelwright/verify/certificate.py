@@ -12,6 +12,7 @@ from torch import nn
 
 from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import Comparison, Tolerance
+from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
@@ -52,7 +53,8 @@ class Plan:
     those with the first input's size). ``informative`` names distributions that are reported without
     deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
     reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
-    ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed.
+    ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed. The first ``required`` trials
+    run whatever the budget.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -69,6 +71,14 @@ class Plan:
     require_state: bool = True
     check_gradients: bool = False
     gradient_inputs: Callable[[int], Sequence[Any]] | None = None
+    required: int = 1
+
+    def tolerance_for(self, distribution: str) -> Tolerance:
+        """What an error on inputs of ``distribution`` is held against."""
+        if distribution == AS_GIVEN:
+            return self.tolerance
+        return replace(self.tolerance, multiple=max(self.tolerance.multiple, self.derived_multiple),
+                       noise_units=max(self.tolerance.noise_units, self.derived_noise_units))
 
 
 @dataclass(frozen=True)
@@ -173,11 +183,6 @@ def _certify(
         double: nn.Module | None = None if plan.unchanged else make_float64(model)
     except Exception:  # a model that cannot be copied is compared in strict float32, and the trial says so
         double = None
-    derived = replace(
-        plan.tolerance,
-        multiple=max(plan.tolerance.multiple, plan.derived_multiple),
-        noise_units=max(plan.tolerance.noise_units, plan.derived_noise_units),
-    )
     bench = Bench(
         model,
         candidate,
@@ -185,7 +190,7 @@ def _certify(
         original,
         make_inputs,
         plan.tolerance,
-        derived,
+        plan.tolerance_for("normal"),
         plan.sample_axis0,
         plan.batched_arguments,
         plan.poison,
@@ -196,7 +201,7 @@ def _certify(
     estimate, budget = 0.0, plan.budget_seconds
     for trial_plan in plan.trials:
         left = budget - (clock() - started)
-        if trials and estimate > left:
+        if len(trials) + len(skipped) >= plan.required and trials and estimate > left:
             skipped.append(
                 Skipped(trial_plan, f"would take about {estimate:.2g} s, {max(0.0, left):.2g} s are left")
             )

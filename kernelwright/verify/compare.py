@@ -91,7 +91,9 @@ class SliceError:
 @dataclass(frozen=True)
 class OutputError:
     """One output tensor's verdict. ``relative`` figures are rms(error)/rms(reference); ``units`` are errors
-    over ``atol + rtol |reference|``; ``failing_share`` is the share of elements with units above 1."""
+    over ``atol + rtol |reference|``; ``failing_share`` is the share of elements with units above 1. ``kinds`` has a
+    name for each problem, in their order: value, type, shape, dtype, device, layout, reference, whole-numbers,
+    nonfinite, elements, output or slice."""
 
     path: str
     passed: bool
@@ -118,6 +120,7 @@ class OutputError:
     worst_slices: tuple[SliceError, ...] = ()
     #: Eager's own result has no correct digit here, so nothing can be told from this output.
     is_noise: bool = False
+    kinds: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Say the verdict in words."""
@@ -234,10 +237,12 @@ def _leaf(
     if not isinstance(eager, torch.Tensor):
         if type(candidate) is type(eager) and _same_value(candidate, eager):
             return OutputError(path, True, ())
-        return OutputError(path, False, (f"is {candidate!r:.80} instead of {eager!r:.80}",))
+        return OutputError(path, False, (f"is {candidate!r:.80} instead of {eager!r:.80}",), kinds=("value",))
     if type(candidate) not in (type(eager), torch.Tensor):
         # A subclass may answer comparisons for itself, so it is refused before anything is asked of it.
-        return OutputError(path, False, (f"is a {type(candidate).__name__}, not a {type(eager).__name__}",))
+        found = f"is a {type(candidate).__name__}, not a {type(eager).__name__}"
+        answers = hasattr(type(candidate), "__torch_function__") and type(candidate) is not torch.nn.Parameter
+        return OutputError(path, False, (found,), kinds=("type" if answers else "value",))
     facts: dict[str, Any] = {
         "shape": tuple(candidate.shape),
         "dtype": str(candidate.dtype),
@@ -246,8 +251,8 @@ def _leaf(
         "eager_strides": tuple(eager.stride()) if eager.layout == torch.strided else (),
         "elements": candidate.numel(),
     }
-    problems = [
-        f"{name} is {got} instead of {expected}"
+    problems = {
+        f"{name} is {got} instead of {expected}": name
         for name, got, expected in (
             ("shape", tuple(candidate.shape), tuple(eager.shape)),
             ("dtype", candidate.dtype, eager.dtype),
@@ -255,11 +260,11 @@ def _leaf(
             ("layout", candidate.layout, eager.layout),
         )
         if got != expected
-    ]
+    }
     if not problems and tuple(reference.shape) != tuple(eager.shape):
-        problems.append(f"the reference has shape {tuple(reference.shape)}: it cannot be compared")
+        problems[f"the reference has shape {tuple(reference.shape)}: it cannot be compared"] = "reference"
     if problems:
-        return OutputError(path, False, tuple(problems), **facts)
+        return OutputError(path, False, tuple(problems), kinds=tuple(problems.values()), **facts)
     candidate, eager, reference = (_plain_tensor(t) for t in (candidate, eager, reference))
     if not candidate.dtype.is_floating_point:
         return _equal(path, candidate, eager, reference, facts)
@@ -305,7 +310,8 @@ def _equal(
     share = count / max(1, wrong.numel())
     problem = f"{count} of {wrong.numel()} values differ, first at {index}: {got:g} instead of {expected:g}"
     return OutputError(
-        path, False, (problem,), failing_share=share, worst_index=index, expected=expected, got=got, **facts
+        path, False, (problem,), failing_share=share, worst_index=index, expected=expected, got=got,
+        kinds=("whole-numbers",), **facts
     )
 
 
@@ -323,28 +329,28 @@ def _judge(
     has_scale = scale > limits.atol * 1e-9
     is_noise = _ratio(eager_rms, scale) > NOISE_SHARE
     multiple = limits.multiple * (NOISE_MARGIN if is_noise else 1.0)
-    problems = []
+    problems: dict[str, str] = {}
     if found.misplaced:
         expected, got, by_eager = found.at_misplaced
-        problems.append(
+        problems[
             f"NaN or Inf stands wrong at {found.misplaced} of {found.elements} elements, first at "
             f"{found.first_misplaced}: {got:g} instead of {by_eager:g} (float64: {expected:g})"
-        )
+        ] = "nonfinite"
     floor = limits.noise_units if is_noise or not has_scale else 1.0
     if found.worst_units > max(floor, multiple * eager_units):
         expected, got, by_eager = found.at_worst
-        problems.append(
+        problems[
             f"{found.failing} of {found.elements} elements are outside atol={limits.atol:g}, "
             f"rtol={limits.rtol:g} and beyond {multiple:g} times eager's error, worst at "
             f"{found.worst_index}: {got:.9g} instead of {expected:.9g} (eager {by_eager:.9g})"
-        )
+        ] = "elements"
     # Below: what an output that is noise may be off, where the caller says so.
     noise = limits.noise_units * limits.atol if is_noise and limits.noise_units > 1 else 0.0
     if has_scale and rms > max(limits.scaled * scale, multiple * eager_rms, noise):
-        problems.append(
+        problems[
             f"the error is {rms / scale:.2g} of the output's size, eager's is {eager_rms / scale:.2g} "
             f"(limit {max(limits.scaled, multiple * eager_rms / scale):.2g})"
-        )
+        ] = "output"
     worst_slices = []
     if has_scale:
         for sums in found.slices:
@@ -355,10 +361,10 @@ def _judge(
             # Where eager's own error in a slice is unknown: sums that cancel may be small, and a slice that is
             # wrong, rather than rounded otherwise, is off by far more.
             if worst.relative > max(worst.limit, allowance.slices if allowance is not None else 0.0):
-                problems.append(
+                problems[
                     f"slice {worst.index} of axis {worst.axis} is wrong by {worst.relative:.2g} of its size "
                     f"(limit {worst.limit:.2g})"
-                )
+                ] = "slice"
     expected, got, _ = found.at_worst
     return OutputError(
         path=path,
@@ -379,6 +385,7 @@ def _judge(
         misplaced_nonfinite=found.misplaced,
         worst_slices=tuple(worst_slices),
         is_noise=is_noise,
+        kinds=tuple(problems.values()),
         **facts,
     )
 

@@ -97,6 +97,16 @@ def sparse(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.normal_(generator=generator).mul_(keep)
 
 
+def tied(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Whole numbers from -2 to 2: every maximum, rank and place of an extremum is tied."""
+    return tensor.random_(-2, 3, generator=generator)
+
+
+def denormal(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of both signs below the smallest normal one: kernels that flush them see zeros."""
+    return tensor.uniform_(-1, 1, generator=generator).mul_(torch.finfo(tensor.dtype).tiny)
+
+
 def zeros(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """All zeros."""
     return tensor.zero_()
@@ -149,6 +159,8 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("large", "normal of deviation 1000", large),
         Distribution("heavy-tailed", "exponential of random sign with rare outliers", heavy_tailed),
         Distribution("sparse", "nine of ten values zero", sparse),
+        Distribution("tied", "whole numbers from -2 to 2", tied),
+        Distribution("denormal", "below the smallest normal number", denormal),
         Distribution("zeros", "all zeros", zeros),
         Distribution("with NaN", "NaN planted in one entry", with_nan, plants=True),
         Distribution("with Inf", "+Inf and -Inf planted in one entry", with_infinity, plants=True),

@@ -51,6 +51,15 @@ def poison_freed_memory(like: Iterable[torch.Tensor], *, copies: int = 2) -> int
     return filled
 
 
+def poison_before(module: object, outputs: Iterable[torch.Tensor]) -> None:
+    """Poison freed memory for the next call of ``module``: where it runs, if that is another process."""
+    own = getattr(type(module), "poison_memory", None)
+    if own is None:
+        poison_freed_memory(outputs)
+    else:
+        own(module, outputs)
+
+
 @contextmanager
 def poisoned_empty() -> Iterator[None]:
     """Inside, every uninitialised tensor that Python code asks PyTorch for is poisoned."""

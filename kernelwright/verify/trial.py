@@ -15,7 +15,7 @@ from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import Comparison, Tolerance, compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, map_tensors, tensors_of
-from kernelwright.verify.memory import poison_freed_memory, poisoned_empty
+from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import (
     Called,
     aliases,
@@ -61,7 +61,9 @@ class Trial:
     ``comparison`` is against ``reference``; ``against_eager`` covers the whole output where float64 covered
     sampled entries only; ``state`` compares buffers, plain tensor attributes and inputs that the model
     changes. Times in seconds; ``repeat_seconds`` is the last repeated candidate call, whose first one may
-    include a build.
+    include a build. ``kinds`` has a name for each problem, in their order: raises, random-state, alias,
+    parameter-changed, input-changed, poisoned (other bits on poisoned memory), nondeterministic, shared-memory,
+    sampling or state-missing.
     """
 
     plan: TrialPlan
@@ -79,6 +81,7 @@ class Trial:
     eager_seconds: float
     candidate_seconds: float
     repeat_seconds: float | None
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,20 @@ class Refused:
     """The model itself could not run on these inputs, so there is nothing to compare with."""
 
     why: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model gave for some inputs: its outputs as PyTorch runs it, and the ``reference``, of which ``words``
+    say what it is. ``state`` are buffers and plain tensor attributes after the call, ``inputs`` the arguments."""
+
+    outputs: Any
+    reference: Any
+    words: str
+    uses_randomness: bool
+    state: dict[str, Any]
+    inputs: Sequence[Any]
+    seconds: float
 
 
 @dataclass
@@ -115,11 +132,10 @@ class Bench:
         self.original.apply(self.eager)
         if plan.redrawn_parameters:
             redraw(self.eager, plan.seed)
-        problems = (
-            list(State.of(self.eager, owned=False).apply(self.candidate)) if plan.redrawn_parameters else []
-        )
-        if problems:
-            return Refused("changed parameters cannot be copied by name: " + "; ".join(problems[:3]))
+        unfit = State.of(self.eager, owned=False).apply(self.candidate) if plan.redrawn_parameters else ()
+        if unfit:
+            return Refused("changed parameters cannot be copied by name: " + "; ".join(unfit[:3]))
+        problems: dict[str, str] = {}  # kind by sentence
         State.of(self.eager, owned=False).apply(self.candidate)
         before = State.of(self.eager, parameters=False)
 
@@ -141,25 +157,25 @@ class Bench:
             before.apply(self.candidate)
             own = clone_tensors(inputs)
             if self.poison:
-                poison_freed_memory(tensors_of(by_eager.outputs))
+                poison_before(self.candidate, tensors_of(by_eager.outputs))
             seed_all(plan.seed)
             # The first repeat also fills what is allocated during the call.
             with poisoned_empty() if self.poison and turn == 1 else nullcontext():
                 called = call(self.candidate, own)
             if called.error is not None:
                 when = "" if turn == 0 else f" (call {turn + 1} of the same inputs)"
-                problems.append(f"the candidate raises{when} {called.error}")
+                problems[f"the candidate raises{when} {called.error}"] = "raises"
                 break
             if first is None:
                 first = called
                 random_own = random_state()
                 if not uses_randomness and not equal_states(random_before, random_own):
-                    problems.append("the candidate changes PyTorch's random state, the model does not")
+                    problems["the candidate changes PyTorch's random state, the model does not"] = "random-state"
                 elif uses_randomness and not equal_states(random_after, random_own):
                     notes.append("the random state after the call is not the model's")
-                problems += aliases(called.outputs, own, by_eager.outputs, arguments)
-                problems += changed_parameters(self.eager, self.candidate)
-                problems += changed_inputs(inputs, arguments, own)
+                problems |= dict.fromkeys(aliases(called.outputs, own, by_eager.outputs, arguments), "alias")
+                problems |= dict.fromkeys(changed_parameters(self.eager, self.candidate), "parameter-changed")
+                problems |= dict.fromkeys(changed_inputs(inputs, arguments, own), "input-changed")
                 state = State.of(self.candidate, parameters=False).tracked()
                 notes += called.notes
                 first_inputs = own
@@ -168,18 +184,20 @@ class Bench:
                 same = identical(first.outputs, called.outputs)
                 deterministic = same if deterministic is None else deterministic and same
                 if not same:
-                    found = "a repeated call gives other bits"
+                    found, kind = "a repeated call gives other bits", "nondeterministic"
                     if turn == 1 and self.poison:
-                        found = "a repeated call on poisoned memory gives other bits"
+                        found, kind = "a repeated call on poisoned memory gives other bits", "poisoned"
                     # A library's call that eager makes as well may add in any order.
                     if self._eager_varies(plan, inputs, before, by_eager):
                         notes.append(found + ", as eager does")
                     else:
-                        problems.append(found)
+                        problems[found] = kind
                 if shares_memory(first.outputs, called.outputs) and not returns_own_state(
                     self.eager, by_eager
                 ):
-                    problems.append("every call returns the same memory, so an earlier result is overwritten")
+                    problems["every call returns the same memory, so an earlier result is overwritten"] = (
+                        "shared-memory"
+                    )
             del called
 
         comparison = against_eager = state_comparison = None
@@ -189,7 +207,7 @@ class Bench:
                 plan, inputs, before, by_eager, arguments, first, first_inputs, state, uses_randomness
             )
             comparison, against_eager, state_comparison, reference, more = judged
-            problems += more
+            problems |= more
         passed = not problems and all(
             c is None or c.passed for c in (comparison, against_eager, state_comparison)
         )
@@ -197,7 +215,7 @@ class Bench:
             plan,
             passed and comparison is not None,
             gates,
-            tuple(dict.fromkeys(problems)),
+            tuple(problems),
             tuple(dict.fromkeys(notes)),
             reference,
             comparison,
@@ -209,7 +227,23 @@ class Bench:
             by_eager.seconds,
             first.seconds if first else 0.0,
             repeat_seconds,
+            tuple(problems.values()),
         )
+
+    def expect(self, inputs: Sequence[Any], seed: int) -> Expected | Refused:
+        """What the model in its present state gives for ``inputs`` under ``seed``; its state goes on from there."""
+        before = State.of(self.eager, parameters=False)
+        arguments = clone_tensors(list(inputs))
+        random_before = seed_all(seed)
+        called = call(self.eager, arguments)
+        if called.error is not None:
+            return Refused(f"the model itself fails on these inputs: {called.error}")
+        uses_randomness = not equal_states(random_before, random_state())
+        state = State.of(self.eager, parameters=False).tracked()
+        reference, words, _, _ = self._reference(
+            TrialPlan(seed), inputs, before, called, None, uses_randomness
+        )
+        return Expected(called.outputs, reference, words, uses_randomness, state, arguments, called.seconds)
 
     def _eager_varies(self, plan: TrialPlan, inputs: Any, before: State, by_eager: Called) -> bool:
         """Whether the model itself gives other bits in one of a few further calls."""
@@ -236,8 +270,8 @@ class Bench:
         own: Any,
         state: dict[str, Any],
         uses_randomness: bool,
-    ) -> tuple[Comparison, Comparison | None, Comparison | None, str, list[str]]:
-        problems: list[str] = []
+    ) -> tuple[Comparison, Comparison | None, Comparison | None, str, dict[str, str]]:
+        problems: dict[str, str] = {}
         tolerance = self.given_tolerance if plan.distribution == AS_GIVEN else self.derived_tolerance
         eager_state = State.of(self.eager, parameters=False).tracked()
         entries = self._entries(inputs, by_eager.outputs, plan.seed)
@@ -260,17 +294,17 @@ class Bench:
             if any(
                 o.eager_relative > SAME_COMPUTATION and o.reference_rms > 1e-12 for o in comparison.outputs
             ):
-                problems.append(
+                problems[
                     "the model's own entries differ from the same entries computed alone: outputs do not "
                     "depend on each entry of axis 0 separately, so sampling proves nothing"
-                )
+                ] = "sampling"
         # State: buffers, plain attributes and those inputs that the model changes.
         wanted: dict[str, Any] = {}
         for name, value in eager_state.items():
             if name in state:
                 wanted[name] = value
             elif not identical(before.tracked()[name], value):
-                problems.append(f"the model updates {name}, the candidate does not have it")
+                problems[f"the model updates {name}, the candidate does not have it"] = "state-missing"
         got = {name: state[name] for name in wanted}
         expected = {name: (state_reference or {}).get(name, value) for name, value in wanted.items()}
         for index, (given, after) in enumerate(zip(inputs, arguments, strict=True)):
