@@ -10,16 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["KernelwrightError", "Result", "Settings", "explain", "load_problem", "optimize"]
+__all__ = ["JudgeSettings", "KernelwrightError", "Result", "Settings", "explain", "judge_files", "load_problem",
+           "optimize"]
 
 if TYPE_CHECKING:
     from kernelwright.errors import KernelwrightError
+    from kernelwright.judge.command import judge_files
+    from kernelwright.judge.settings import JudgeSettings
     from kernelwright.pipeline import explain, optimize
     from kernelwright.problem import load_problem
     from kernelwright.records import Result
     from kernelwright.settings import Settings
 
-_HOMES = {"KernelwrightError": "errors", "Result": "records", "Settings": "settings", "explain": "pipeline",
+_HOMES = {"JudgeSettings": "judge.settings", "judge_files": "judge.command", "KernelwrightError": "errors",
+          "Result": "records", "Settings": "settings", "explain": "pipeline",
           "load_problem": "problem", "optimize": "pipeline"}
 
 

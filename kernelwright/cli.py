@@ -1,31 +1,27 @@
-"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``doctor`` and ``fuzz``.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``doctor`` and ``fuzz``.
 
 The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
-every problem is verified and for random models that go wrong, 2 for what the user can mend (a coded error, or a wrong
-command line), 70 for a bug of ours, 130 after Ctrl-C. PyTorch is imported only when a command needs it.
+every problem is verified, for random models that go wrong and for candidates that are not right, 2 for what the user
+can mend (a coded error, or a wrong command line), 3 for a judge that could not judge, 70 for a bug of ours, 130 after
+Ctrl-C. PyTorch is imported only when a command needs it.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from kernelwright import cli_frame
 from kernelwright import cli_options as options
-from kernelwright.errors import InternalError, KernelwrightError
-from kernelwright.progress import Progress, make_progress
-from kernelwright.settings import Settings, cache_folder, colour_allowed
+from kernelwright.cli_frame import INTERRUPTED, dumped, page, perform, silence_torch
+from kernelwright.progress import Progress
+from kernelwright.settings import Settings
 
-USAGE, INTERRUPTED = 2, 130
-MOST_COLUMNS = 110
+USAGE = 2
 
 # Newer typers carry their own click, so the class is found by its place above a public one.
 UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
@@ -68,15 +64,15 @@ def optimize(
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         from kernelwright.pipeline import optimize as run
 
-        _silence_torch()
+        silence_torch()
         settings = Settings(target=target, precision=precision, effort=effort, baselines=baselines, force=force,
                             quiet=quiet, json=json, output=output, seed=seed, threads=threads, tiny=tiny)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
-        return lambda: render_text(result, **_page()), lambda: as_json(result)
+        return lambda: render_text(result, **page()), lambda: as_json(result)
 
-    return _perform(work, json, quiet)
+    return perform(work, json, quiet)
 
 
 @app.command()
@@ -96,14 +92,14 @@ def explain(
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         from kernelwright.pipeline import explain as run
 
-        _silence_torch()
+        silence_torch()
         settings = Settings(target=target, precision=precision, quiet=quiet, json=json, seed=seed, threads=threads)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
 
-        return lambda: render_explanation(result, verbose=verbose, **_page()), lambda: as_json(result)
+        return lambda: render_explanation(result, verbose=verbose, **page()), lambda: as_json(result)
 
-    return _perform(work, json, quiet)
+    return perform(work, json, quiet)
 
 
 @app.command()
@@ -122,7 +118,7 @@ def doctor(
             machine = examine(refresh=refresh)
         return machine.text, lambda: {"schema": 1, **machine.to_json()}
 
-    return _perform(work, json, quiet)
+    return perform(work, json, quiet)
 
 
 @app.command()
@@ -149,7 +145,7 @@ def fuzz(
                                    output=output, progress=progress)
         return lambda: text, lambda: document, 0 if well else 1
 
-    return _perform(work, json, quiet)
+    return perform(work, json, quiet)
 
 
 @app.command()
@@ -190,92 +186,56 @@ def bench(
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
                              limit=limit, memory=memory, runner=runner, address=address)
         result = run_suite(folder, asked, progress)
-        return lambda: render_text(result, **_page()), result.as_json, result.exit_status
+        return lambda: render_text(result, **page()), result.as_json, result.exit_status
 
-    return _perform(work, json, quiet)
+    return perform(work, json, quiet)
 
 
-def _perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: bool) -> int:
-    """Run a command's work, print its result, and turn exceptions into messages and exit statuses.
+@app.command()
+def judge(
+    model: options.Problem,
+    candidates: options.Candidates,
+    output: options.Document = None,
+    force: options.ReplaceDocument = False,
+    seed: options.SecretSeed = None,
+    effort: options.JudgeEffort = "normal",
+    precision: options.Policy = "match",
+    backward: options.Backward = False,
+    own_kernels: options.OwnKernels = False,
+    target: options.Place = "auto",
+    device: options.Device = None,
+    threads: options.Threads = None,
+    no_time: options.NoTime = False,
+    tiny: options.Tiny = False,
+    limit: options.StageLimit = None,
+    memory: options.CandidateMemory = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Judge files that claim to be PATH's ModelNew: verdict, reason, time and rank of each.
 
-    ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status.
+    Exit status: 0 if every candidate is right, 1 if one is not, 3 if the judge failed its own self-test or could not
+    judge one.
     """
-    progress = make_progress(quiet)
-    try:
-        try:
-            with _nothing_on_stdout():
-                text, document, *status = work(progress)
-        finally:
-            progress.close()
-        print(_dumped(document()) if as_json else text(), flush=True)
-        return status[0] if status else 0
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except KernelwrightError as error:
-        return _failed(error, as_json)
-    except BrokenPipeError:
-        # The reader has gone (`| head`). Python must not complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except InternalError as error:
-        return _failed(error, as_json)
-    except Exception as exception:
-        command = ["kernelwright", *_arguments]
-        return _failed(InternalError.wrap(exception, command, cache_folder() / "tracebacks"), as_json)
 
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+        from kernelwright.judge.command import judge_files
+        from kernelwright.judge.report import render_text
+        from kernelwright.judge.settings import JudgeSettings
 
-def _failed(error: KernelwrightError | InternalError, as_json: bool) -> int:
-    """Show an error in both its forms: four parts on stderr and, if asked for, JSON on stdout."""
-    print(error.render(), file=sys.stderr, flush=True)
-    if as_json:
-        print(_dumped({"schema": 1, "error": error.as_json()}), flush=True)
-    return error.exit_status
+        silence_torch()
+        settings = JudgeSettings(target=target, device=device, precision=precision, effort=effort, backward=backward,
+                                 own_kernels=own_kernels, seed=seed, threads=threads, time=not no_time, tiny=tiny,
+                                 limit=limit, memory=memory, output=output, force=force, json=json, quiet=quiet)
+        result = judge_files(model, candidates, settings, progress)
+        return lambda: render_text(result, **page()), result.to_json, result.exit_status
 
-
-def _dumped(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1, allow_nan=False)
-
-
-def _page() -> dict[str, Any]:
-    """Colour and width of the text on stdout."""
-    columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-    return {"colour": colour_allowed(sys.stdout), "width": min(columns, MOST_COLUMNS)}
-
-
-@contextmanager
-def _nothing_on_stdout() -> Iterator[None]:
-    """What the user's model, or a compiler started for it, prints goes to stderr: stdout is the result's."""
-    try:
-        out, err = sys.stdout.fileno(), sys.stderr.fileno()
-    except (OSError, ValueError):  # replaced by something that is no file: nothing to redirect
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(out)
-    os.dup2(err, out)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, out)
-        os.close(kept)
-
-
-def _silence_torch() -> None:
-    """Keep PyTorch's own logs of a failing capture away: the coded error says it. TORCH_LOGS asks for them."""
-    if not os.environ.get("TORCH_LOGS"):
-        import torch
-
-        torch._logging.set_logs(all=logging.CRITICAL)
-
-
-_arguments: list[str] = []
+    return perform(work, json, quiet)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line (without the program's name) and return its exit status."""
-    _arguments[:] = arguments
+    cli_frame.arguments[:] = arguments
     try:
         status = typer.main.get_command(app).main(args=list(arguments), prog_name="kernelwright",
                                                   standalone_mode=False)
@@ -284,7 +244,7 @@ def run(arguments: Sequence[str]) -> int:
         error.show(file=sys.stderr)  # type: ignore[attr-defined]
         if "--json" in arguments:
             what = error.format_message()  # type: ignore[attr-defined]
-            print(_dumped({"schema": 1, "error": {"code": "usage", "error": type(error).__name__, "what": what,
+            print(dumped({"schema": 1, "error": {"code": "usage", "error": type(error).__name__, "what": what,
                                                   "exit_status": USAGE}}))
         return USAGE
     except (typer.Abort, KeyboardInterrupt):

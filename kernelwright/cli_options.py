@@ -63,3 +63,31 @@ FuzzedTarget = Annotated[str, typer.Option(
     "--target", metavar="cpp|cuda", help="Language of the kernels; CUDA runs under the emulation.")]
 FailuresFolder = Annotated[Path | None, typer.Option(
     "--output", "-o", metavar="FOLDER", help="Where the minimal files go.")]
+
+# ---- of judge ----------------------------------------------------------------------------------------
+
+Candidates = Annotated[list[Path], typer.Argument(
+    metavar="CANDIDATE", help="Python files that define ModelNew, or folders of them.")]
+Document = Annotated[Path | None, typer.Option(
+    "--output", "-o", metavar="FILE", help="A .json file that gets the document of --json.")]
+ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+SecretSeed = Annotated[int | None, typer.Option(
+    "--seed", metavar="N", help="Seed of everything drawn; by default drawn, and told after the verdicts.")]
+JudgeEffort = Annotated[str, typer.Option(
+    "--effort", metavar="quick|normal|thorough", help="How much time checks, diagnosis and clock may take.")]
+Policy = Annotated[str, typer.Option(
+    "--precision", metavar="match|strict|any", help="match: never less accurate than the model as PyTorch runs it; "
+    "strict: float32; any: TF32 and 16-bit arithmetic too, ranked in classes of their own.")]
+Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, too.")]
+OwnKernels = Annotated[bool, typer.Option(
+    "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]
+Place = Annotated[str, typer.Option(
+    "--target", metavar="auto|cpp|cuda", help="cpp runs model and candidates on the CPU, cuda on a GPU; auto is cuda "
+    "where PyTorch sees a CUDA device.")]
+Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
+NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no times, no ranks.")]
+StageLimit = Annotated[float | None, typer.Option(
+    "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
+    "60.")]
+CandidateMemory = Annotated[float | None, typer.Option(
+    "--memory", metavar="GIB", help="Host memory that a candidate may use; by default a share of what is free.")]

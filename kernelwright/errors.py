@@ -334,11 +334,11 @@ class UnsupportedVersion(KernelwrightError):
 
 
 class OutputFolderUnusable(KernelwrightError):
-    """The folder for the emitted file is missing, is no folder, or may not be written to."""
+    """The folder for an output file is missing, is no folder, or may not be written to."""
 
     code = "KW401"
     sentence = "The output folder {folder} {problem}."
-    reason = "The emitted file {file} would stand there, and folders are never made by guess."
+    reason = "The file {file} would stand there, and folders are never made by guess."
     remedy = "Create the folder or give it write permission, or choose another with `--output`."
 
 
@@ -448,6 +448,56 @@ class RunnerMissing(KernelwrightError):
     sentence = "The Ray runner cannot be used: {found}."
     reason = "Only this runner needs Ray; it is an optional extra."
     remedy = "Install it (`pip install 'kernelwright[ray]'`) and start a cluster, or leave out `--runner`."
+
+
+# ---- KW7xx: JUDGE, files that claim to be a model's ModelNew ---------------------------------------
+
+
+class NoCandidates(KernelwrightError):
+    """Nothing is left to judge: a folder has no Python file but the model's own, or those whose names begin with ``_``
+    or ``.``."""
+
+    code = "KW701"
+    sentence = "{folder} has no candidate to judge."
+    reason = "A folder stands for its .py files; names that begin with _ or . and the model's own file are left out."
+    remedy = "Give the candidates' files, or the folder that they stand in."
+
+
+class CandidateMissing(KernelwrightError):
+    """A candidate's path does not exist."""
+
+    code = "KW702"
+    sentence = "There is no candidate {path}."
+    reason = "Nothing stands at that path, seen from {folder}, so nothing was judged."
+    remedy = "Check the spelling and the folder, or leave the path out."
+
+
+class CandidateUnreadable(KernelwrightError):
+    """A candidate was named that is no Python file, or cannot be read. What a readable file contains is no error: an
+    empty or broken one gets its verdict."""
+
+    code = "KW703"
+    sentence = "{path} cannot be judged: {found}."
+    reason = "A candidate is one readable file ending in .py, written to be read by a person."
+    remedy = "Mend or rename the file, or leave it out."
+
+
+class CandidateIsModel(KernelwrightError):
+    """The model's own file stands among the candidates that were named."""
+
+    code = "KW704"
+    sentence = "The candidate {path} is the model's own file."
+    reason = "{model} says what is right, so judging it by itself says nothing."
+    remedy = "Leave it out; the first path is the model, and the candidates follow it."
+
+
+class CandidateTwice(KernelwrightError):
+    """One file was given twice, directly, through a folder or through a link. Copies are different files."""
+
+    code = "KW705"
+    sentence = "The candidate {path} was given twice."
+    reason = "It is the same file as {first}, and one file gets one verdict and one rank."
+    remedy = "Leave one of them out; to see whether equal files tie, judge a copy."
 
 
 # ---- notes: worth saying, no error -----------------------------------------------------------------

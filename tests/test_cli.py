@@ -84,7 +84,8 @@ def refused(done: subprocess.CompletedProcess[str], code: str) -> None:
 # ---- quick to start --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help")])
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help"),
+                                       ("judge", "--help")])
 def test_starts_without_pytorch(command, arguments):
     done = command(*arguments, python=("-X", "importtime"))
     assert done.returncode == 0

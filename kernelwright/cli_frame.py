@@ -1,0 +1,97 @@
+"""What every command does around its work: the result on stdout, all else on stderr, errors as exit statuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kernelwright.errors import InternalError, KernelwrightError
+from kernelwright.progress import Progress, make_progress
+from kernelwright.settings import cache_folder, colour_allowed
+
+INTERRUPTED = 130
+MOST_COLUMNS = 110
+
+#: The command line that is being run, for the report of a bug.
+arguments: list[str] = []
+
+
+def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: bool) -> int:
+    """Run a command's work, print its result, and turn exceptions into messages and exit statuses.
+
+    ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status.
+    """
+    progress = make_progress(quiet)
+    try:
+        try:
+            with _nothing_on_stdout():
+                text, document, *status = work(progress)
+        finally:
+            progress.close()
+        print(dumped(document()) if as_json else text(), flush=True)
+        return status[0] if status else 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except KernelwrightError as error:
+        return _failed(error, as_json)
+    except BrokenPipeError:
+        # The reader has gone (`| head`). Python must not complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except InternalError as error:
+        return _failed(error, as_json)
+    except Exception as exception:
+        command = ["kernelwright", *arguments]
+        return _failed(InternalError.wrap(exception, command, cache_folder() / "tracebacks"), as_json)
+
+
+def _failed(error: KernelwrightError | InternalError, as_json: bool) -> int:
+    """Show an error in both its forms: four parts on stderr and, if asked for, JSON on stdout."""
+    print(error.render(), file=sys.stderr, flush=True)
+    if as_json:
+        print(dumped({"schema": 1, "error": error.as_json()}), flush=True)
+    return error.exit_status
+
+
+def dumped(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def page() -> dict[str, Any]:
+    """Colour and width of the text on stdout."""
+    columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+    return {"colour": colour_allowed(sys.stdout), "width": min(columns, MOST_COLUMNS)}
+
+
+@contextmanager
+def _nothing_on_stdout() -> Iterator[None]:
+    """What the user's model, or a compiler started for it, prints goes to stderr: stdout is the result's."""
+    try:
+        out, err = sys.stdout.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError):  # replaced by something that is no file: nothing to redirect
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(out)
+    os.dup2(err, out)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, out)
+        os.close(kept)
+
+
+def silence_torch() -> None:
+    """Keep PyTorch's own logs of a failing capture away: the coded error says it. TORCH_LOGS asks for them."""
+    if not os.environ.get("TORCH_LOGS"):
+        import torch
+
+        torch._logging.set_logs(all=logging.CRITICAL)

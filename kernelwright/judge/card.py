@@ -1,0 +1,197 @@
+"""The problem card: what must be known of a problem before a candidate is judged on it, found on the model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kernelwright.judge.facts import (
+    Roof,
+    TensorFacts,
+    eager_errors_by_tf32,
+    find_effects,
+    find_roof,
+    parameters_without_effect,
+    tensor_facts,
+    unused_inputs,
+)
+from kernelwright.judge.probes import PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
+from kernelwright.problem import Problem, run_forward
+from kernelwright.timing.turns import clock
+from kernelwright.verify.certificate import Plan
+from kernelwright.verify.plain import plain
+from kernelwright.verify.state import State, float64_copy, to_float64
+from kernelwright.verify.trial import Bench, TrialPlan
+
+#: Float64 is left out where one call of the model takes this share of the budget.
+_FLOAT64_SHARE = 0.05
+#: Shares of the budget after which probes, and then parameters one by one, are given up.
+_PROBES_SHARE, _PARAMETERS_SHARE = 0.7, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is known of a problem.
+
+    ``stateful`` names buffers, parameters and plain attributes that a call changes; ``changed_inputs`` and
+    ``unused_inputs`` are positions. ``random``: it draws random numbers; ``random_by_values``: how many depends on
+    values. ``without_effect`` names parameters of which other values change nothing beyond the tolerance on the
+    problem's own inputs (None: there was no time to see). ``eager_error``: eager's worst relative error
+    (rms(error)/rms(float64)) on the problem's own inputs, "as set", and on a GPU with "tf32 on" and "tf32 off".
+
+    ``telling`` names the trials in which every candidate that does not compute is refused for finite values,
+    ``varying`` the distributions of which a stored result of another draw is refused: a clock's inputs. ``needed``
+    are the trials that a candidate's check must not leave out. ``trivial`` names the probes (zeros, constant,
+    identity, replay) that passed every trial, ``partial`` those that look at parameters only (blind) or at inputs
+    only (frozen) and passed every trial. ``complete``: no trial was left out for want of time.
+    """
+
+    problem: str
+    device: str
+    seed: int
+    training: bool
+    inputs: tuple[TensorFacts, ...]
+    outputs: tuple[TensorFacts, ...]
+    deterministic: bool
+    random: bool
+    random_by_values: bool | None
+    stateful: tuple[str, ...]
+    changed_inputs: tuple[int, ...]
+    unused_inputs: tuple[int, ...]
+    parameters: int
+    without_effect: tuple[str, ...] | None
+    roof: Roof
+    eager_seconds: float
+    eager_error: dict[str, float]
+    probes: tuple[Probed, ...]
+    telling: tuple[str, ...]
+    varying: tuple[str, ...]
+    needed: tuple[TrialPlan, ...]
+    trivial: tuple[str, ...]
+    partial: tuple[str, ...]
+    complete: bool
+    words: tuple[str, ...]
+    seconds: float
+
+    @property
+    def floor_seconds(self) -> float:
+        """The time that no version can beat, by the roofline."""
+        return self.roof.floor_seconds
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether PROBLEM-TRIVIAL holds: a candidate that does not compute passes, and no state tells it, either."""
+        return bool(self.trivial) and not self.stateful
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return plain(self)
+
+
+def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | None = None) -> Card:
+    """Look at a problem's model for about ``budget_seconds``. ``plan`` holds the tolerances of the judgement.
+
+    Raises ForwardRaised (KW114) where the model fails on its own inputs, and what making model and inputs raises.
+    """
+    started, plan = clock(), plan or Plan()
+    devices = list(range(torch.cuda.device_count())) if problem.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        return _card(problem, seed, budget_seconds, plan, started)
+
+
+def trials(card: Card) -> tuple[TrialPlan, ...]:
+    """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then the others
+    in their usual order. The first ``required(card)`` must run whatever the budget."""
+    usual = judged_trials(card.seed)
+    front = (usual[0], *(t for t in card.needed if t != usual[0]))
+    return front + tuple(t for t in usual if t not in front)
+
+
+def required(card: Card) -> int:
+    """How many of `trials` no budget may leave out (`Plan.required`): at least two, as the first result of a candidate
+    that replays it is right."""
+    return max(2, 1 + sum(t != judged_trials(card.seed)[0] for t in card.needed))
+
+
+def _card(problem: Problem, seed: int, budget: float, plan: Plan, started: float) -> Card:
+    run_forward(problem, problem.make_model(seed), problem.make_inputs(seed))  # raises what is wrong with the problem
+    model = problem.make_model(seed)
+    effects = find_effects(problem, model, seed)
+    double = None
+    if effects.seconds < _FLOAT64_SHARE * budget:
+        try:
+            double = (float64_copy(model) if problem.is_instance
+                      else to_float64(problem.make_model(seed).train(model.training)))
+        except Exception:  # a model that cannot be copied: strict float32 is the reference, and the probes say so
+            double = None
+    bench = Bench(model, model, double, State.of(model), problem.make_inputs, plan.tolerance,
+                  plan.tolerance_for("normal"), False, None, False)
+    probes, complete = run_probes(problem, bench, plan, judged_trials(seed),
+                                  _PROBES_SHARE * budget - (clock() - started))
+    unused = unused_inputs(problem, bench, effects.outputs, seed) if effects.deterministic else ()
+    left = _PARAMETERS_SHARE * budget - (clock() - started)
+    idle = (parameters_without_effect(problem, bench, plan, effects.outputs, seed, left) if effects.deterministic
+            else None)
+    errors = {"as set": probes[0].eager_error} if probes else {}
+    errors |= eager_errors_by_tf32(problem, bench, plan, seed)
+    refused = {name for p in probes for name in p.refused}
+    passed = {name for p in probes for name in p.passed} - refused
+    card = Card(
+        problem=problem.name, device=str(problem.device), seed=seed, training=model.training,
+        inputs=tensor_facts(problem.make_inputs(seed), "input"), outputs=tensor_facts(effects.outputs, "output"),
+        deterministic=effects.deterministic, random=effects.random, random_by_values=effects.random_by_values,
+        stateful=effects.stateful, changed_inputs=effects.changed_inputs, unused_inputs=unused,
+        parameters=sum(p.numel() for p in model.parameters()), without_effect=idle,
+        roof=find_roof(problem, model, effects.outputs, seed, (*unused, *(idle or ()))),
+        eager_seconds=effects.seconds, eager_error=errors, probes=probes,
+        telling=tuple(dict.fromkeys(p.name for p in probes if p.telling)),
+        varying=tuple(dict.fromkeys(p.plan.distribution for p in probes
+                                    if "blind" in p.refused and not p.redrawn)),
+        needed=needed_trials(probes), trivial=tuple(n for n in TRIVIAL if n in passed),
+        partial=tuple(n for n in PARTIAL if n in passed), complete=complete, words=(), seconds=0.0)
+    return replace(card, words=_words(card), seconds=clock() - started)
+
+
+def _words(card: Card) -> tuple[str, ...]:
+    said = []
+    own = card.probes[0] if card.probes else None
+    weak = [n for n in TRIVIAL if own is not None and n in own.passed]
+    tried = "" if card.complete else ", as far as there was time to try"
+    if card.is_trivial:
+        said.append(f"No inputs tell a right candidate from one that returns "
+                    f"{_listed(TRIVIAL[n] for n in card.trivial)}: this passed all {len(card.probes)} trials{tried}.")
+    elif card.trivial:
+        said.append(f"The outputs do not tell a right candidate from one that returns "
+                    f"{_listed(TRIVIAL[n] for n in card.trivial)}; the state that a call changes does.")
+    elif weak:
+        said.append(f"On the problem's own inputs a candidate passes that returns {_listed(TRIVIAL[n] for n in weak)}; "
+                    f"it is refused with {_listed(card.telling[:3]) or 'other trials'}.")
+    if "blind" in card.partial and "replay" not in card.trivial:
+        said.append(f"The outputs do not depend on the inputs' values in any trial{tried}: a candidate that follows "
+                    "the parameters alone is right.")
+    elif own is not None and "blind" in own.passed and "replay" not in weak:
+        said.append("On the problem's own inputs the outputs hardly depend on the inputs' values.")
+    if "frozen" in card.partial:
+        said.append(f"Other parameters do not change the outputs in any trial{tried}.")
+    elif card.without_effect:
+        said.append(f"On the problem's own inputs other values of {_listed(card.without_effect[:5])} change nothing.")
+    if card.unused_inputs:
+        said.append("Not used: " + _listed(f"input {i}" for i in card.unused_inputs) + ".")
+    if card.random:
+        how = ", as many as the inputs' values decide" if card.random_by_values else ""
+        said.append(f"The model draws random numbers{how}.")
+    if not card.deterministic:
+        said.append("The model gives other bits when called again with the same inputs, state and random numbers.")
+    if card.stateful:
+        said.append(f"A call changes {_listed(card.stateful[:5])}.")
+    if card.changed_inputs:
+        said.append("A call changes " + _listed(f"input {i}" for i in card.changed_inputs) + ".")
+    return tuple(said)
+
+
+def _listed(items: Iterable[str]) -> str:
+    items = list(items)
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " or " + items[-1] if items else ""

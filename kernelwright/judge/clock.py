@@ -1,0 +1,205 @@
+"""The clock of the judge: model, candidates and a null candidate in the same rounds, each in its own process.
+
+Everybody runs the same calls in the same rounds, in changing order, and there is no warm-up that looks different: the
+first round is checked like the others, and not counted. What the figures mean is decided in `figures.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from kernelwright.judge.contestant import Contestant
+from kernelwright.judge.figures import decide, slope
+from kernelwright.judge.machine import free_bytes
+from kernelwright.judge.process import Worker
+from kernelwright.judge.records import CandidateTiming, Finding, Refusal
+from kernelwright.judge.timed import TimedProblem
+from kernelwright.problem import Problem
+from kernelwright.timing.clock import flush_bytes
+from kernelwright.timing.environment import environment, throttling
+from kernelwright.timing.statistics import quantile
+from kernelwright.timing.turns import exclusive
+from kernelwright.verify.compare import Tolerance
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.state import call_in_float64, float64_copy, widened
+
+LEAST_ROUNDS, MOST_ROUNDS = 5, 40
+#: Calls longer than this are not batched in a row: their cold slope is exact enough.
+LONG_CALL_SECONDS = 0.02
+#: No delay of the host is hidden behind a longer flush than this.
+LONGEST_FLUSH_SECONDS = 0.02
+#: A floor from a CPU's bandwidth is trusted by half: nobody knows exactly what its caches keep.
+CPU_FLOOR_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """What was measured: a time or a refusal by candidate, the baseline's own time (None where the model could not be
+    timed), the environment before and after, and findings that are no refusal, by candidate."""
+
+    timings: dict[str, CandidateTiming | Refusal]
+    baseline: CandidateTiming | None
+    findings: dict[str, tuple[Finding, ...]] = field(default_factory=dict)
+    environment: dict[str, dict[str, str]] = field(default_factory=dict)
+    rounds: int = 0
+    note: str = ""
+
+
+def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str, Worker], floor_seconds: float | None,
+                    budget_seconds: float, *, model: nn.Module, tolerance: Tolerance | None = None,
+                    uses_random: bool = False, cached: bool = False, secret: int | None = None,
+                    distribution: str = AS_GIVEN) -> Clocked:
+    """Time the constructed modules of all workers against each other, about ``budget_seconds`` long.
+
+    ``baseline``'s worker holds the problem's own model (`baseline_text`), under which everybody's state is written:
+    that of ``model``, in its mode. ``cached``: the problem fits into the CPU's caches, so the floor says nothing there.
+    ``distribution`` names that of the inputs: one from which other draws give other outputs (`Card.varying`).
+    Afterwards workers hold the timing's state, and a RemoteCandidate does not know of it. A candidate that fails gets
+    a `Refusal`; nothing is raised for one. Raises what the model itself raises.
+    """
+    started = time.perf_counter()
+    double = _double(model, problem, budget_seconds)
+    timed = TimedProblem(problem, model, double, uses_random=uses_random, tolerance=tolerance, secret=secret,
+                         distribution=distribution)
+    reference = Contestant("eager", baseline, model.training, trusted=True)
+    null = Contestant("null", baseline, model.training, null=True, trusted=True)
+    others = [Contestant(name, worker, model.training) for name, worker in candidates.items()]
+    before = environment(problem.device)
+    with exclusive():
+        note = _rounds(timed, reference, null, others, budget_seconds, started)
+    floor = _floor(problem.device, floor_seconds, cached)
+    timings: dict[str, CandidateTiming | Refusal] = {}
+    findings: dict[str, tuple[Finding, ...]] = {}
+    kind = problem.device.type
+    own = decide("eager", reference.rounds, null.rounds, None, None, kind, trusted=True)[0]
+    eager = own if isinstance(own, CandidateTiming) else None
+    for contestant in others:
+        timings[contestant.name] = contestant.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
+        if contestant.refusal is None and eager is not None:
+            timings[contestant.name], findings[contestant.name] = decide(
+                contestant.name, contestant.rounds, null.rounds, eager, floor, kind)
+    after = environment(problem.device)
+    slowed = dict.fromkeys((*throttling(before), *throttling(after)))
+    words = [note, f"The GPU ran more slowly than it can: {', '.join(slowed)}." if slowed else ""]
+    return Clocked(timings, eager, findings, {"before": before, "after": after}, len(null.rounds) - 1,
+                   " ".join(filter(None, words)))
+
+
+def baseline_text(problem: Problem) -> str:
+    """The problem's file as a candidate: its class is called ModelNew. Raises ValueError where there is no file."""
+    if problem.source is None:
+        raise ValueError("a model given from Python has no file that another process could load")
+    return f"{problem.source}\n\nModelNew = {problem.class_name}\n"
+
+
+def _double(model: nn.Module, problem: Problem, budget: float) -> nn.Module | None:
+    """A float64 copy of the model, where it exists and a call of it takes a small part of the budget."""
+    try:
+        double = float64_copy(model)
+        begun = time.perf_counter()
+        with torch.no_grad():
+            call_in_float64(double, widened(problem.make_inputs(0)))
+        return double if time.perf_counter() - begun < 0.01 * budget else None
+    except Exception:  # no float64 for an operator, too little memory, a model that cannot be copied
+        return None
+
+
+def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others: list[Contestant], budget: float,
+            started: float) -> str:
+    """Run rounds until the budget is spent; words on what could not be done."""
+    device = timed.problem.device
+    size, passes, check, notes = flush_bytes() if device.type == "cpu" else _device_flush(device), 1, True, []
+    shape = _shape(timed, _eager_seconds(timed))
+    longest, done = 0.0, 0
+    while done <= MOST_ROUNDS:
+        spent = time.perf_counter() - started
+        if done > _least(spent + longest, budget) and spent + longest > budget:
+            break
+        begun = time.perf_counter()
+        made = timed.make_round(*shape)
+        live = [reference, null, *(c for c in others if c.refusal is None)]
+        order = live if done == 0 else live[done % len(live):] + live[:done % len(live)]
+        for contestant in order if done % 2 == 0 else reversed(order):
+            contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
+            if contestant.trusted and contestant.refusal is not None:
+                if contestant.refusal.finding.kind != "baseline-differs":
+                    return f"The model's own process failed: {contestant.refusal.finding.sentence}"
+                notes.append(contestant.refusal.finding.sentence)
+                contestant.refusal, contestant.wrong, check = None, [], False
+                contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
+        if not any(c.refusal is None for c in others) and others:
+            break
+        if done == 0 and device.type == "cuda":
+            passes = _passes([c for c in live if c.rounds], null)
+        if done:
+            longest = max(longest, time.perf_counter() - begun)
+        else:  # in the first round wrong candidates are found out, which takes time that the others need not pay for
+            started = time.perf_counter()
+        done += 1
+    return " ".join(notes)
+
+
+def _least(seconds: float, budget: float) -> int:
+    """Rounds that must be counted although they take ``seconds`` in all: three of them tell forged clocks."""
+    return LEAST_ROUNDS if seconds < 2 * budget else 3 if seconds < 6 * budget else 1
+
+
+def _eager_seconds(timed: TimedProblem) -> float:
+    """Wall seconds of a call of the model in this process: the least of a few."""
+    arguments = timed.problem.make_inputs(0)
+    taken: list[float] = []
+    with torch.no_grad():
+        while len(taken) < 2 or (len(taken) < 6 and sum(taken) < 0.2):
+            begun = time.perf_counter()
+            timed.model(*arguments)
+            if timed.problem.device.type == "cuda":
+                torch.cuda.synchronize(timed.problem.device)
+            taken.append(time.perf_counter() - begun)
+    timed.start.apply(timed.model)
+    return min(taken)
+
+
+def _shape(timed: TimedProblem, seconds: float) -> tuple[int, list[tuple[bool, int]]]:
+    """(slots, batches) of a round: calls that last and outputs that are large come in smaller numbers."""
+    cold = (2, 6) if seconds < LONG_CALL_SECONDS else (1, 3) if seconds < 0.3 else (1, 2)
+    room = max(2, int(_room(timed.problem.device) / 6 / max(1, timed.output_bytes)))
+    batches = [(True, min(cold[0], room)), (True, min(cold[1], room))]
+    batches[0] = (True, min(batches[0][1], batches[1][1] - 1))
+    if seconds < LONG_CALL_SECONDS and room >= 6:
+        more = min(room, 4 + max(8, min(48, int(0.03 / max(seconds, 1e-6)))))
+        batches += [(False, min(4, more - 2)), (False, more)]
+    slots = 3 if 12 * timed.input_bytes < _room(timed.problem.device) else 2
+    return slots, batches
+
+
+def _room(device: torch.device) -> float:
+    """Bytes that one contestant may take for inputs and outputs."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] / 8
+    return free_bytes() / 8
+
+
+def _device_flush(device: torch.device) -> int:
+    cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or 0
+    return max(256 << 20, 2 * cache)
+
+
+def _passes(contestants: Sequence[Contestant], null: Contestant) -> int:
+    """Passes of the flush after which the host of every contestant is ahead, by what the first round took."""
+    flush = max(1e-5, slope(null.rounds[0], lambda ran: ran.wall, cold=True) or 1e-5)
+    host = max((quantile(ran.issued, 0.5) for c in contestants for ran in c.rounds[0] if not ran.cold), default=0.0)
+    return max(1, min(int(LONGEST_FLUSH_SECONDS / flush), int(1.5 * host / flush) + 1))
+
+
+def _floor(device: torch.device, seconds: float | None, cached: bool) -> float | None:
+    """The time below which nobody is believed."""
+    if not seconds:
+        return None
+    if device.type == "cpu":
+        return None if cached else CPU_FLOOR_SHARE * seconds
+    return seconds

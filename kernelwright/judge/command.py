@@ -1,0 +1,34 @@
+"""The command ``kernelwright judge``: what it is given, and where its result goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelwright.emit.write import write_file
+from kernelwright.judge.candidates import find_candidates
+from kernelwright.judge.records import JudgeResult
+from kernelwright.judge.settings import JudgeSettings
+from kernelwright.progress import Progress
+from kernelwright.settings import check_output
+
+
+def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeSettings | None = None,
+                progress: Progress | None = None) -> JudgeResult:
+    """Judge the candidates among ``given`` (files and folders), and write the document where that was asked for.
+
+    Raises what :func:`find_candidates` raises, the coded errors of the model's file, and OutputFolderUnusable (KW401)
+    or OutputExists (KW402): before anything runs, where that can be known.
+    """
+    settings, progress = settings or JudgeSettings(), progress or Progress()
+    candidates = find_candidates(Path(model), [Path(path) for path in given])
+    if settings.output is not None:
+        check_output(settings.output, settings.force)
+    from kernelwright.judge.run import judge
+
+    result = judge(Path(model), candidates, settings, progress)
+    if settings.output is not None:
+        document = json.dumps(result.to_json(), indent=1, allow_nan=False)
+        write_file(settings.output, document + "\n", force=settings.force)
+    return result

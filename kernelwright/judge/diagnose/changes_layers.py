@@ -1,0 +1,175 @@
+"""Hypotheses about pools, operators that move elements, and numbers among the attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kernelwright.ir.node import Node
+from kernelwright.judge.diagnose.change import Change, Number, applied, attribute, on_input
+from kernelwright.judge.diagnose.changes_linear import fitted
+from kernelwright.judge.diagnose.changes_pointwise import about
+from kernelwright.judge.diagnose.graph_values import Get, recomputed
+from kernelwright.judge.diagnose.naming import told
+
+
+def pools(node: Node) -> Iterator[Change]:
+    """All changes of one pooling."""
+    if node.kind != "window":
+        return
+    here = about(node)
+    if node.op == "adaptive_average_pool":
+        if prod(node["size"]) == 1:
+            yield Change("sum-for-mean", f"with the sum in place of the mean in {told(node)}", "divide by the count",
+                         0.6,
+                         {node: applied(node, lambda v: v.sum(tuple(range(v.dim() - len(node["size"]), v.dim())),
+                                                              keepdim=True))},
+                         here)
+            yield Change("wrong-operator", f"with the maximum in {told(node)}", "take the mean", 1.0,
+                         {node: applied(node, lambda v: v.amax(tuple(range(v.dim() - len(node["size"]), v.dim())),
+                                                               keepdim=True))},
+                         here)
+        return
+    rank = len(node["kernel"])
+    tried: dict[str, set[Any]] = {
+        "padding": {(0,) * rank}, "ceil": {not node["ceil"]}, "stride": {(1,) * rank, node["kernel"]},
+        "kernel": {tuple(max(1, k - 1) for k in node["kernel"]), tuple(k + 1 for k in node["kernel"])}}
+    if node.op == "max_pool":
+        tried["dilation"] = {(1,) * rank}
+    else:
+        tried["include_padding"] = {not node["include_padding"]}
+    for which, options in tried.items():
+        for option in sorted(options - {node[which]}):
+            kind = {"include_padding": "count-include-pad", "ceil": "ceil-mode"}.get(which, which)
+            words = f"with {which} {option} instead of {node[which]} in {told(node)}"
+            compute = attribute(node, **{which: option})
+            yield Change(kind, words, f"use {which} {node[which]}", 0.8, {node: compute}, here)
+            yield Change(kind, words, f"use {which} {node[which]}", 0.9,
+                         {node: lambda get, c=compute: fitted(c(get), node)}, here)
+    for axis in range(rank):
+        for by in (1, -1):
+            yield Change("padding",
+                         f"with the windows of {told(node)} shifted by {by} along axis {node.rank - rank + axis}",
+                         f"window i begins at i * {node['stride'][axis]} - {node['padding'][axis]}", 1.2,
+                         {node: on_input(node, 0, lambda v, a=axis, s=by: _moved(v, v.dim() - rank + a, s))}, here)
+    yield from _window_cuts(node, rank)
+    amounts = [p for pad in reversed(node["padding"]) for p in (pad, pad)]
+    if node.op == "max_pool":
+        if any(amounts):
+            yield Change("padding-value", f"with zeros in place of -infinity in the padding of {told(node)}",
+                         "padding must never win: pad with -infinity, or leave it out", 0.7,
+                         {node: lambda get: recomputed(node, get, F.pad(get(node.inputs[0]), amounts), padding=(0,
+                                                       ) * rank)},
+                         here)
+        yield Change("extremum-start", f"with {told(node)} starting at 0", "start at -infinity", 0.8,
+                     {node: lambda get: recomputed(node, get).clamp_min(0)}, here)
+        yield Change("wrong-operator", f"with the mean in place of the maximum in {told(node)}", "take the maximum",
+                     1.2,
+                     {node: applied(node, lambda v: _average(v, node))}, here)
+    else:
+        count = prod(node["kernel"])
+        yield Change("sum-for-mean", f"with the sum in place of the mean in {told(node)}", f"divide by {count}", 0.7,
+                     {node: lambda get: recomputed(node, get) * count}, here)
+        yield Change("wrong-operator", f"with the maximum in place of the mean in {told(node)}", "take the mean", 1.2,
+                     {node: applied(node, lambda v: (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1](
+                         v, node["kernel"], node["stride"], node["padding"], 1, node["ceil"]))}, here)
+
+
+def _window_cuts(node: Node, rank: int) -> Iterator[Change]:
+    """Windows that miss their last or first position along some axes."""
+    for axes in [*((a,) for a in range(rank)), *([tuple(range(rank))] if rank > 1 else [])]:
+        if any(node["kernel"][a] < 2 for a in axes):
+            continue
+        kernel = tuple(k - (a in axes) for a, k in enumerate(node["kernel"]))
+        padding = tuple(min(p, k // 2) for p, k in zip(node["padding"], kernel, strict=True))
+        if padding != node["padding"]:
+            continue
+        for words, by in (("last", 0), ("first", 1)):
+            def compute(get: Get, kernel: tuple[int, ...] = kernel, axes: tuple[int, ...] = axes, by: int = by) -> Any:
+                x = get(node.inputs[0])
+                for axis in axes if by else ():
+                    x = x.narrow(x.dim() - rank + axis, 1, x.shape[x.dim() - rank + axis] - 1)
+                result = fitted(recomputed(node, get, x, kernel=kernel), node)
+                return result * (prod(kernel) / prod(node["kernel"])) if node.op == "average_pool" else result
+
+            yield Change("reduction-cut", f"with the {words} position along ax{'is' if len(axes) == 1 else 'es'} "
+                         f"{', '.join(str(node.rank - rank + a) for a in axes)} missing from {told(node)}",
+                         f"visit {' x '.join(map(str, node['kernel']))} positions", 1.2, {node: compute}, about(node))
+
+
+def _average(v: torch.Tensor, node: Node) -> torch.Tensor:
+    function = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(node["kernel"]) - 1]
+    return function(v, node["kernel"], node["stride"], node["padding"], node["ceil"])
+
+
+def _moved(v: torch.Tensor, axis: int, by: int) -> torch.Tensor:
+    """Shifted by ``by`` positions along an axis, the border repeated."""
+    index = (torch.arange(v.shape[axis], device=v.device) - by).clamp(0, v.shape[axis] - 1)
+    return v.index_select(axis, index)
+
+
+def moves(node: Node) -> Iterator[Change]:
+    """Operators that only move elements, with another place."""
+    here = about(node)
+    if node.op == "slice":
+        for by in (1, -1):
+            if node["start"] + by >= 0:
+                yield Change("slice", f"with {told(node)} {abs(by)} {'later' if by > 0 else 'earlier'}",
+                             f"begin at {node['start']}", 2.0,
+                             {node: applied(node, lambda v, b=by: _sliced(v, node, b))}, here)
+    elif node.op == "roll":
+        yield Change("roll", f"with {told(node)} the other way", "roll towards higher indices", 1.0,
+                     {node: attribute(node, shifts=tuple(-s for s in node["shifts"]))}, here)
+    elif node.op == "triangle":
+        for by in (1, -1):
+            yield Change("triangle", f"with the diagonal of {told(node)} {by:+d}", f"use diagonal {node['diagonal']}",
+                         1.0,
+                         {node: attribute(node, diagonal=node["diagonal"] + by)}, here)
+        yield Change("triangle", f"with the other half in {told(node)}", "keep the "
+                     f"{'lower' if node['lower'] else 'upper'} half", 1.0,
+                     {node: attribute(node, lower=not node["lower"])}, here)
+    elif node.op == "concatenate":
+        yield Change("order-exchanged", f"with the parts of {told(node)} in reversed order", "keep the order", 1.2,
+                     {node: lambda get: recomputed(node, get, *map(get, reversed(node.inputs)))}, here)
+    elif node.op == "flip":
+        yield Change("missing-operator", f"without {told(node)}", "reverse the axis", 0.8,
+                     {node: lambda get: get(node.inputs[0])}, here)
+    elif node.op == "permute" and node.inputs[0].op not in ("input", "parameter"):
+        if node.inputs[0].shape == node.shape:
+            yield Change("missing-operator", f"without {told(node)}", "exchange the axes", 0.9,
+                         {node: lambda get: get(node.inputs[0])}, here)
+        else:
+            yield Change("missing-operator", f"with {told(node)} replaced by a reshape",
+                         "exchange the axes, do not only "
+                         "reinterpret the memory", 1.2, {node: lambda get: get(node.inputs[0]).reshape(node.shape)},
+                         here)
+    elif node.op == "pad" and node["value"] == 0.0:
+        yield Change("padding", f"with the two sides of {told(node)} exchanged", "pad as the model does", 1.2,
+                     {node: attribute(node, amounts=tuple((b, a) for a, b in node["amounts"]))}, here)
+    elif node.op == "opaque" and "dropout" in node["target"] and node.inputs:
+        yield Change("missing-dropout", f"without {told(node)}", "in training mode draw and apply the mask", 0.5,
+                     {node: lambda get: get(node.inputs[0])}, here)
+
+
+def _sliced(v: torch.Tensor, node: Node, by: int) -> torch.Tensor:
+    index = torch.arange(node["start"], node["stop"], node["step"], device=v.device) + by
+    return v.index_select(node["axis"], index.clamp(0, v.shape[node["axis"]] - 1))
+
+
+def numbers(node: Node) -> Iterator[Number]:
+    """Numbers among the attributes: eps, momentum, a fill value, a margin."""
+    for which, value in node.attributes:
+        if not isinstance(value, float) or node.kind in ("leaf", "opaque"):
+            continue
+
+        def change(other: float, which: str = which, value: float = value) -> Change:
+            kind = "eps" if which == "eps" else "wrong-constant"
+            return Change(kind, f"with {which} = {other:.6g} in place of {value:.6g} in {told(node)}",
+                          f"use {which} = {value:.9g}", 1.1, {node: attribute(node, **{which: other})},
+                          {**about(node), "constant": value, "candidate_constant": other})
+
+        yield Number(f"{which} of {node.op}", value, 1.1, change)

@@ -1,0 +1,127 @@
+"""Hypotheses about the model as a whole: its last operators missing, inputs exchanged, other parameters, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from kernelwright.ir.evaluate import as_stored
+from kernelwright.ir.node import Node, walk
+from kernelwright.judge.diagnose.change import Change, attribute
+from kernelwright.judge.diagnose.changes_pointwise import about
+from kernelwright.judge.diagnose.graph_values import GraphValues
+from kernelwright.judge.diagnose.naming import name, sequence, told
+from kernelwright.verify.observe import identical
+
+
+def intermediate(values: GraphValues, output: Node, shape: tuple[int, ...]) -> Iterator[Change]:
+    """The output is an earlier value of the graph: what comes behind it is missing."""
+    nodes = list(walk([output]))
+    for node in nodes:
+        if node is output or node.op in ("constant", "literal",
+                                         "buffer") or node.shape != shape or node.dtype != output.dtype:
+            continue
+        behind = _between(node, output, values)
+        if not behind or (len(behind) == 1 and behind[0].kind == "pointwise" and node.kind != "leaf"):
+            continue  # one operator alone has better words (`changes_pointwise`)
+        kind = "missing-last-operators"
+        what = "input" if node.op == "input" else "value"
+        words = f"before {sequence(behind)}: {'that is' if len(behind) == 1 else 'these operators are'} missing"
+        if node.kind == "leaf":
+            words = f"when only its {name(node)} is returned"
+        yield Change(kind if node.kind != "leaf" else "returns-input", words, f"apply {sequence(behind)} to the result",
+                     0.2 + 0.05 * len(behind), {output: lambda get, n=node: get(n)}, {**about(behind[0]), "from": what})
+
+
+def _between(node: Node, output: Node, values: GraphValues) -> list[Node]:
+    """Operators on the way from a node to the output, in order."""
+    below, waiting = {node}, [node]
+    while waiting:
+        for reader in values.readers.get(waiting.pop(), ()):
+            if reader not in below:
+                below.add(reader)
+                waiting.append(reader)
+    return [n for n in walk([output]) if n in below and n is not node and n.kind != "view"]
+
+
+def inputs(values: GraphValues) -> Iterator[Change]:
+    """Two inputs of one shape exchanged; one ignored."""
+    leaves = [n for n in values.order if n.op == "input"]
+    for a, b in combinations(leaves, 2):
+        if a.shape == b.shape and a.dtype == b.dtype:
+            yield Change("inputs-exchanged", f"with {name(a)} and {name(b)} exchanged",
+                         "take the inputs in forward's order", 0.8,
+                         {a: lambda get, n=b: values.values[n], b: lambda get, n=a: values.values[n]})
+
+
+def addresses(values: GraphValues) -> Iterator[Change]:
+    """An input read at wrong addresses: one further, with axes exchanged, the first entry for all."""
+    for leaf in (n for n in values.order if n.op == "input"):
+        given = values.values[leaf]
+        if given.dim() < 1 or given.numel() < 2:
+            continue
+        options = [("one element further in memory", given.flatten().roll(-1).view(given.shape)),
+                   ("one element back in memory", given.flatten().roll(1).view(given.shape))]
+        if given.shape[0] > 1:
+            options.append(("at its first entry always", given[:1].expand_as(given)))
+        for a, b in combinations(range(given.dim()), 2) if given.dim() > 1 else ():
+            sizes = list(given.shape)
+            sizes[a], sizes[b] = sizes[b], sizes[a]
+            options.append((f"as if its axes {a} and {b} were exchanged", given.reshape(sizes).transpose(a, b)))
+        for words, wrong in options:
+            yield Change("input-index", f"with {name(leaf)} read {words}", f"address {name(leaf)} with its own strides",
+                         1.7, {leaf: lambda get, v=wrong: v})
+
+
+def parameters(values: GraphValues) -> Iterator[Change]:
+    """Parameters and buffers as constructed instead of as given; left out; ones in place of them."""
+    evidence = values.evidence
+    leaves = {n["name"]: n for n in values.order if n.op in ("parameter", "buffer", "attribute")}
+    original = {**evidence.original.parameters, **evidence.original.buffers}
+    given = {**evidence.state.parameters, **evidence.state.buffers}
+    other = {leaf: as_stored(leaf, original[path]) for path, leaf in leaves.items()
+             if path in original and path in given and not identical(original[path], given[path])}
+
+    def stored(tensor: torch.Tensor) -> Any:
+        return lambda get: tensor
+
+    # Zeros and ones are what is left of an operand that is not read, as much as of one that was copied.
+    initial = {leaf: next((v for v in (0.0, 1.0) if bool((tensor == v).all())), None) for leaf, tensor in other.items()}
+    if len(other) > 1:
+        yield Change("parameters-as-constructed", "with the parameters as they were when it was constructed",
+                     "read the parameters in every forward: copy nothing of them in the constructor or in a cache", 0.3,
+                     {leaf: stored(tensor) for leaf, tensor in other.items()})
+    for leaf, tensor in other.items():
+        kind, words = "parameters-as-constructed", "as it was when it was constructed"
+        if initial[leaf] is not None:
+            kind, words = "parameter-ignored", f"at its initial {initial[leaf]:g}: it is not read, or a copy of what it " \
+                "was when it was constructed is"
+        yield Change(kind, f"with {leaf['name']} {words}", f"read {leaf['name']} in every forward",
+                     0.5 if len(other) > 1 else 0.3, {leaf: stored(tensor)}, {"parameter": leaf["name"]})
+    for path, leaf in leaves.items():
+        value = values.values[leaf]
+        if not value.dtype.is_floating_point:
+            continue
+        bias = path.rpartition(".")[2].startswith("bias")
+        yield Change("missing-bias" if bias else "parameter-ignored", f"with zeros in place of {path}",
+                     f"use {path}", 1.3 if bias else 2.0, {leaf: stored(torch.zeros_like(value))}, {"parameter": path})
+        yield Change("parameter-ignored", f"with ones in place of {path}", f"use {path}", 2.0,
+                     {leaf: stored(torch.ones_like(value))}, {"parameter": path})
+        yield Change("sign", f"with {path} negated", f"correct the sign of {path}", 2.5, {leaf: stored(-value)},
+                     {"parameter": path})
+        if value.dim() == 2 and value.shape[0] == value.shape[1]:
+            yield Change("transposed-weight", f"with {path} transposed", f"exchange the indices of {path}", 1.0,
+                         {leaf: stored(value.t())}, {"parameter": path})
+
+
+def flags(node: Node) -> Iterator[Change]:
+    """Options of an operator that are true or false."""
+    if node.kind in ("leaf", "opaque", "reduction", "window"):
+        return
+    for which, value in node.attributes:
+        if isinstance(value, bool) and which not in ("affine", "transposed", "exact", "reverse", "exclusive", "lower"):
+            yield Change("wrong-option", f"with {which}={not value} in {told(node)}", f"use {which}={value}", 1.5,
+                         {node: attribute(node, **{which: not value})}, about(node))

@@ -1,0 +1,164 @@
+"""What a diagnosis looks at: one trial of VERIFY made again, with everything kept that VERIFY measures and drops."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.flatten import clone_tensors, tensors_of
+from kernelwright.verify.memory import poison_before, poisoned_empty
+from kernelwright.verify.observe import call, identical, seed_all, without_tf32
+from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.trial import TrialPlan
+
+#: Added to a trial's seed for the input that the candidate sees before the trial's own.
+EARLIER = 1009
+#: Results of other trials are kept up to this size.
+MOST_KNOWN_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One trial's tensors. Outputs are nested as the model returns them; nothing in here is the candidate's memory.
+
+    ``inputs`` are the positional arguments before any call. ``reference`` is the model in float64, or eager with TF32
+    off where it has no float64. ``repeated`` is a further call of the candidate on the same inputs and poisoned
+    memory where that gave other bits, else None. ``earlier`` holds the expected outputs of inputs that the candidate
+    saw before, ``own_earlier`` what it gave for them (None where it raised). ``state`` is the model's before the call,
+    ``original`` what it had before parameters were redrawn; ``changed`` what eager and candidate hold after it (buffers
+    and plain attributes by path), ``changed_inputs`` the candidate's arguments after its call, and ``on_changed`` what
+    eager returns for those, where they differ from what was given. ``error`` is what the candidate raised.
+    """
+
+    trial: TrialPlan
+    inputs: tuple[Any, ...]
+    candidate: Any
+    eager: Any
+    reference: Any
+    state: State
+    original: State = field(default_factory=State)
+    training: bool = False
+    repeated: Any = None
+    earlier: tuple[Any, ...] = ()
+    changed: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
+    changed_inputs: tuple[Any, ...] | None = None
+    on_changed: Any = None
+    error: str | None = None
+    own_earlier: Any = None
+
+
+def collect(make_model: Callable[[], nn.Module], candidate: nn.Module, make_inputs: Callable[[int], Sequence[Any]],
+            plan: TrialPlan, *, make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
+            before: Sequence[TrialPlan] = ()) -> Evidence:
+    """Make the trial ``plan`` again and keep what it shows.
+
+    The candidate sees an earlier input first (of another seed), then the trial's, then the trial's once more with
+    poison in freed memory: what it never writes is then NaN, where the call before left something else. ``before`` are
+    trials that the candidate was in already; what the model gives for a few of them counts as earlier, too. Random
+    state is left as it was found. Raises what ``make_model`` and ``make_inputs`` raise,
+    RuntimeError where the model itself fails on these inputs, and torch.OutOfMemoryError.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        return _collect(make_model(), candidate, make_inputs, plan, make_float64, before)
+
+
+def _collect(model: nn.Module, candidate: nn.Module, make_inputs: Callable[[int], Sequence[Any]], plan: TrialPlan,
+             make_float64: Callable[[nn.Module], nn.Module], trials: Sequence[TrialPlan]) -> Evidence:
+    candidate.train(model.training)
+    original = State.of(model)
+    known = _known(model, original, make_inputs, [t for t in trials if t != plan])
+    original.apply(model)
+    if plan.redrawn_parameters:
+        redraw(model, plan.seed)
+    before = State.of(model)
+    inputs = _drawn(make_inputs, plan, plan.seed)
+
+    # An earlier input, so that a result which is kept from it can be told.
+    earlier_inputs = _drawn(make_inputs, plan, plan.seed + EARLIER)
+    earlier = _called(model, before, earlier_inputs, plan.seed)[0]
+    before.apply(candidate)
+    seed_all(plan.seed)
+    before_it = call(candidate, clone_tensors(list(earlier_inputs)))
+    own_earlier = clone_tensors(before_it.outputs) if before_it.error is None else None
+    eager, eager_state, _ = _called(model, before, inputs, plan.seed)
+    if eager is None:
+        raise RuntimeError("the model itself fails on these inputs")
+
+    before.apply(candidate)
+    arguments = clone_tensors(list(inputs))
+    seed_all(plan.seed)
+    first = call(candidate, arguments)
+    outputs = clone_tensors(first.outputs)
+    own_state = State.of(candidate, parameters=False).tracked()
+    repeated = None
+    if first.error is None:
+        before.apply(candidate)
+        poison_before(candidate, tensors_of(eager))
+        seed_all(plan.seed)
+        with poisoned_empty():
+            again = call(candidate, clone_tensors(list(inputs)))
+        if again.error is None and not identical(outputs, again.outputs):
+            repeated = clone_tensors(again.outputs)
+    after = on_changed = None
+    if first.error is None and not identical(list(inputs), arguments):
+        after = tuple(clone_tensors(arguments))
+        on_changed = _called(model, before, after, plan.seed)[0]
+    reference = _reference(model, before, inputs, eager, plan.seed, make_float64)
+    original.apply(model)
+    return Evidence(plan, inputs, outputs, eager, reference, before, original, model.training, repeated,
+                    (*([earlier] if earlier is not None else ()), *known), (eager_state, own_state), after, on_changed,
+                    first.error, own_earlier)
+
+
+def _known(model: nn.Module, original: State, make_inputs: Callable[[int], Sequence[Any]],
+           plans: Sequence[TrialPlan]) -> list[Any]:
+    """What eager gives in other trials, as far as that fits into a modest amount of memory."""
+    known: list[Any] = []
+    for plan in plans:
+        original.apply(model)
+        if plan.redrawn_parameters:
+            redraw(model, plan.seed)
+        outputs, _, _ = _called(model, State.of(model), _drawn(make_inputs, plan, plan.seed), plan.seed)
+        if outputs is not None:
+            known.append(outputs)
+            if sum(t.nbytes for t in tensors_of(known)) > MOST_KNOWN_BYTES // 2:
+                break
+    return known
+
+
+def _drawn(make_inputs: Callable[[int], Sequence[Any]], plan: TrialPlan, seed: int) -> tuple[Any, ...]:
+    return tuple(DISTRIBUTIONS[plan.distribution].apply(list(make_inputs(seed)), seed))
+
+
+def _called(model: nn.Module, before: State, inputs: Sequence[Any], seed: int
+            ) -> tuple[Any, dict[str, Any], str | None]:
+    """Eager's outputs, its state after the call, and its error."""
+    before.apply(model)
+    seed_all(seed)
+    called = call(model, clone_tensors(list(inputs)))
+    if called.error is not None:
+        return None, {}, called.error
+    return clone_tensors(called.outputs), State.of(model, parameters=False).tracked(), None
+
+
+def _reference(model: nn.Module, before: State, inputs: Sequence[Any], eager: Any, seed: int,
+               make_float64: Callable[[nn.Module], nn.Module]) -> Any:
+    before.apply(model)
+    try:
+        double = make_float64(model)
+        before.apply(double)
+        seed_all(seed)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return clone_tensors(call_in_float64(double, widened(list(inputs))))
+    except Exception:  # out of memory, an operator without float64, a model that cannot be copied
+        with without_tf32():
+            strict, _, error = _called(model, before, inputs, seed)
+        return eager if error is not None else strict

@@ -1,0 +1,227 @@
+"""Hypotheses: the model with one change that gives what the candidate gives.
+
+The model's captured graph is evaluated on the trial's inputs; then, within a budget, one node at a time is computed
+otherwise, the likeliest change first. A change that reproduces the candidate's wrong values (to rounding, or all but a
+small part of their error) is named, with the operator and its line in the model's file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from kernelwright.ir.node import Node
+from kernelwright.judge.diagnose import changes_whole as whole
+from kernelwright.judge.diagnose.change import Change, Generator, Number
+from kernelwright.judge.diagnose.changes_layers import moves, numbers, pools
+from kernelwright.judge.diagnose.changes_linear import linear
+from kernelwright.judge.diagnose.changes_norms import norms
+from kernelwright.judge.diagnose.changes_pointwise import constants, pointwise, twice
+from kernelwright.judge.diagnose.changes_reduction import reductions
+from kernelwright.judge.diagnose.changes_rows import losses, rows
+from kernelwright.judge.diagnose.evidence import Evidence
+from kernelwright.judge.diagnose.graph_values import GraphValues, NoGraph
+from kernelwright.judge.diagnose.targets import HOLDS, Score, Target, find_targets, joint
+from kernelwright.judge.records import Finding
+from kernelwright.problem import Problem
+from kernelwright.timing.turns import clock
+
+_GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, pools, moves, whole.flags)
+#: Exact hypotheses after which others are still tried: those that are no likelier cannot be told apart.
+ENOUGH = 3
+#: Steps of the search for a number.
+STEPS = 5
+
+
+def find_hypotheses(problem: Problem, evidence: Evidence, budget_seconds: float) -> list[Finding]:
+    """The changes of the model that reproduce the candidate's outputs, best first; none where the model has no graph.
+
+    Each finding's evidence holds ``weight`` (comparable with `patterns.find_patterns`), ``exact`` and ``explained``
+    (the share of elements reproduced to rounding, and nearly), ``left`` (what remains of the error).
+    """
+    model = problem.make_model(0).train(evidence.training)
+    return explain(model, evidence, budget_seconds, file=str(problem.path) if problem.path else None)
+
+
+def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: str | None = None) -> list[Finding]:
+    """The same for a model that is there already; its state is overwritten with the trial's."""
+    started = clock()
+    if evidence.error is not None:
+        return []
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        try:
+            values = GraphValues(model, evidence, file)
+            targets = find_targets(values, evidence)
+        except (NoGraph, torch.OutOfMemoryError):
+            return []
+        if not targets:
+            return []
+        search = _Search(values, targets, started + budget_seconds)
+        search.run()
+    return search.findings()
+
+
+class _Search:
+    def __init__(self, values: GraphValues, targets: list[Target], until: float) -> None:
+        self.values, self.targets, self.until = values, targets, until
+        self.roots = [target.node for target in targets]
+        self.found: list[tuple[float, Change, Score]] = []
+        self.tried = 0
+        # One or two values can be met by any number, and NaN by many: numbers are then not fitted.
+        self.telling = any(int((t.wrong & torch.isfinite(t.values)).sum()) >= 3 for t in targets)
+
+    def run(self) -> None:
+        changes = sorted(self._changes(), key=lambda change: change.prior)
+        numbers_left = list(self._numbers())
+        for change in changes:
+            if clock() > self.until:
+                return
+            # Numbers are searched for before what hardly ever happens.
+            if change.prior >= 2.0 and numbers_left:
+                for number in numbers_left:
+                    if clock() < self.until:
+                        self._search_number(number)
+                numbers_left = []
+            best = min((c.prior for _, c, s in self.found if s.exact >= HOLDS), default=math.inf)
+            exact = sum(s.exact >= HOLDS for _, _, s in self.found)
+            if exact and (exact >= ENOUGH or change.prior > best + 1.0):
+                return
+            self._keep(change, self._score(change))
+        for number in numbers_left:
+            if clock() < self.until and not self.found:
+                self._search_number(number)
+
+    def _changes(self) -> Iterator[Change]:
+        for target in self.targets:
+            yield from whole.intermediate(self.values, target.node, tuple(target.got.shape))
+        yield from whole.inputs(self.values)
+        yield from whole.addresses(self.values)
+        yield from whole.parameters(self.values)
+        for node in self._nodes():
+            for generator in _GENERATORS:
+                yield from generator(node)
+            yield from twice(node)
+
+    def _nodes(self) -> list[Node]:
+        """Operators, the last first: a change near the output costs least."""
+        return [n for n in reversed(list(self.values.order)) if n.kind != "leaf"]
+
+    def _numbers(self) -> Iterator[Number]:
+        for node in self._nodes():
+            yield from constants(node)
+            yield from numbers(node)
+
+    def _score(self, change: Change) -> Score:
+        self.tried += 1
+        try:
+            results = self.values.changed(change.changes, self.roots)
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
+            return Score(0.0, 0.0, 1.0)  # shapes that do not fit: no such candidate could have run
+        return joint([target.score(result) for target, result in zip(self.targets, results, strict=True)])
+
+    def _keep(self, change: Change, score: Score) -> None:
+        if score.holds or score.exact >= HOLDS:
+            weight = (2.6 if score.exact >= HOLDS else 1.9 + 0.1 * score.explained) - 0.05 * min(change.prior, 9.0)
+            self.found.append((weight, change, score))
+
+    def _search_number(self, number: Number) -> None:
+        """Other values of one number: likely ones, then the one that fits best (Gauss-Newton on the samples)."""
+        value = number.value
+        if not any(bool((t.wrong & torch.isfinite(t.values)).any()) for t in self.targets):
+            return
+        likely = [0.0, 1.0, -value, value * 2, value / 2, value + 1, value - 1, value * 10, value / 10, value * value]
+        likely += [1 / value] if value else []
+        likely += [1e-5, 1e-6, 1e-8, 1e-3, 1e-12] if abs(value) < 1e-2 else []
+        for other in dict.fromkeys(likely):
+            if other != value and clock() < self.until:
+                score = self._score(change := number.change(other))
+                if score.exact >= HOLDS:
+                    self._keep(change, score)
+                    return
+        if not self.telling:
+            return
+        fitted = self._fit(value, number.change)
+        if fitted is not None and fitted != value:
+            change = number.change(fitted)
+            self._keep(change, self._score(change))
+
+    def _fit(self, start: float, change: Callable[[float], Change]) -> float | None:
+        """The value at which the outputs come nearest to the candidate's, or None where they do not depend on it."""
+        target = self.targets[0]
+        if target.best is None:
+            return None
+
+        def outputs(value: float) -> torch.Tensor | None:
+            try:
+                result = self.values.changed(change(value).changes, [target.node])[0]
+            except (RuntimeError, TypeError, IndexError, ValueError):
+                return None
+            if not isinstance(result, torch.Tensor) or result.shape != target.got.shape:
+                return None
+            return result.reshape(-1)[target.at].double() if result.is_contiguous() else \
+                result.contiguous().reshape(-1)[target.at].double()
+
+        value, noise = start, float(target.noise.square().mean().sqrt())
+        for _ in range(STEPS):
+            here = outputs(value)
+            if here is None:
+                return None
+            for step in (1e-3 * abs(value) or 1e-3, 1e-2 * abs(value) or 1e-2, 1e-3, 1e-2, 1e-1):
+                there = outputs(value + step)
+                if there is None or clock() > self.until:
+                    return None
+                # A step that rounding hides tells nothing (an eps of 1e-5 beside a variance of 1).
+                moved = (there - here)[torch.isfinite(there) & torch.isfinite(here)]
+                if moved.numel() and float(moved.square().mean().sqrt()) > 3 * noise:
+                    break
+            slope, error = (there - here) / step, target.values - here
+            usable = torch.isfinite(slope) & torch.isfinite(error)
+            square = float(slope[usable].square().sum())
+            if not square or not math.isfinite(square):
+                return None
+            value += float((slope * error)[usable].sum()) / square
+            if not math.isfinite(value):
+                return None
+        # A number that somebody wrote has few digits.
+        for digits in (1, 2, 3, 4, 5):
+            short = float(f"{value:.{digits}g}")
+            if abs(short - value) <= 1e-3 * abs(value):
+                return short
+        return value
+
+    def findings(self) -> list[Finding]:
+        found = []
+        for weight, change, score in sorted(self.found, key=lambda entry: -entry[0])[:5]:
+            how = "exactly" if score.exact >= HOLDS else f"all but {100 * score.left:.2g} % of the error"
+            paths = ", ".join(t.path for t in self.targets)
+            verb = "are" if len(self.targets) > 1 else "is"
+            words = f"{paths} {verb} what the model gives {change.words}" if how == "exactly" else \
+                f"{paths} {verb} nearly ({how}) what the model gives {change.words}"
+            found.append(Finding(change.kind, f"{words} ({self._example()}).", fix=change.fix, evidence={
+                **change.evidence, **self._facts(), "weight": weight, "exact": score.exact,
+                "explained": score.explained,
+                "left": score.left, "tried": self.tried}))
+        return found
+
+    def _facts(self) -> dict[str, object]:
+        target = self.targets[0]
+        at = int(target.wrong.to(torch.uint8).argmax())
+        shape = tuple(target.got.shape)
+        index = list(map(int, torch.unravel_index(target.at[at].cpu(), shape))) if shape else []
+        expected = self.values.values[target.node]
+        told = {"output": target.path, "index": index, "got": float(target.values[at])}
+        if expected.shape == target.got.shape:
+            told["expected"] = float(expected[tuple(index)])
+        if target.best is not None:
+            told["float64"] = float(target.best[at])
+        return told
+
+    def _example(self) -> str:
+        told = self._facts()
+        wanted = f" instead of {told['expected']:.6g}" if "expected" in told else ""
+        precise = f", float64 {told['float64']:.9g}" if "float64" in told else ""
+        return f"at {told['index']} {told['got']:.6g}{wanted}{precise}"

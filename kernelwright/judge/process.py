@@ -1,0 +1,283 @@
+"""A candidate's process as the judge sees it: started, asked, watched, and ended with all that it started."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelwright.judge import sandbox, zygote
+from kernelwright.judge.arena import Arena
+from kernelwright.judge.limits import Limits
+from kernelwright.judge.machine import free_bytes, oom_kills, overrides, proportional_bytes
+from kernelwright.judge.printed import Printed
+from kernelwright.judge.protocol import LONGEST_LINE, Broken, parse
+
+__all__ = ["Limits", "Worker", "WorkerFailure", "free_bytes"]
+
+START_SECONDS = 120.0
+#: Share of the free memory that a worker may use where nothing else was said.
+MEMORY_SHARE = 0.75
+_LOOK_SECONDS = 0.1
+_HERE = Path(__file__).parent
+
+
+class WorkerFailure(Exception):
+    """A candidate's process failed. ``verdict`` is a code of the list, ``sentence`` says what happened, ``printed`` is
+    the end of what it printed, ``stage`` what it was doing: start (which is nothing of the candidate's), build, run."""
+
+    def __init__(self, verdict: str, sentence: str, printed: str, stage: str) -> None:
+        super().__init__(sentence)
+        self.verdict, self.sentence, self.printed, self.stage = verdict, sentence, printed, stage
+
+
+class Worker:
+    """The process of one candidate, with its folder, its two arenas and its line. A context manager; `close` ends it.
+
+    ``failure`` is the WorkerFailure after which it answers no more, or None. ``isolation`` says in words what confines
+    it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not start.
+    """
+
+    def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
+                 cuda_visible: str | None = None) -> None:
+        self.candidate, self.device, self.limits = candidate, device, limits or Limits()
+        self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
+        self.source_name = source_name(candidate)
+        self.inputs, self.outputs = Arena("inputs"), Arena("outputs")
+        self.failure: WorkerFailure | None = None
+        #: How often limits are looked at while an answer is waited for: looking costs the machine time.
+        self.look_seconds = _LOOK_SECONDS
+        self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
+        self._memory = self.limits.memory_bytes or int(MEMORY_SHARE * free_bytes())
+        self._oom_kills = oom_kills()
+        self._process: sandbox.Sandboxed | zygote.Forked | None = None
+        self._line: socket.socket | None = None
+        self._printed: Printed | None = None
+        variables = sandbox.environment(self.folder, overrides(device, cuda_visible))
+        try:
+            self._furnish()
+            try:
+                self._start(variables, zygote.shared(variables))
+            except (sandbox.SandboxError, WorkerFailure) as error:
+                self._end()
+                zygote.give_up(variables, str(error))  # what cannot start here can start no other worker
+                self._start(variables, None)
+        except (sandbox.SandboxError, WorkerFailure) as error:
+            self.close()
+            no_device = getattr(error, "verdict", "") == "JUDGE-NO-DEVICE"
+            verdict = "JUDGE-NO-DEVICE" if no_device else "JUDGE-ERROR"
+            raise WorkerFailure(verdict, f"No worker could be started: {error}", self.printed(), "start") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, variables: dict[str, str], forks: zygote.Zygote | None) -> None:
+        """Start the process, forked where there is a zygote; before any of the candidate's code, its device must work.
+
+        Raises SandboxError, and WorkerFailure where it does not answer, or does not reach its device.
+        """
+        self.failure, self._unread = None, b""
+        self._printed = Printed(self.limits.output_bytes, self.limits.flood_bytes)
+        self._line, theirs = socket.socketpair()
+        mechanisms = sandbox.available(self.device.type == "cuda")
+        with theirs:
+            passed = (theirs.fileno(), self.inputs.descriptor, self.outputs.descriptor)
+            given = (self.limits, variables, self._printed.descriptor, mechanisms)
+            if forks is not None:
+                self._process = forks.start(self.folder, passed, *given)
+            else:
+                command = [sys.executable, "-I", "-P", "-B", str(self.folder / "worker.py"), *map(str, passed)]
+                self._process = sandbox.start(command, self.folder, passed, *given)
+        self._printed.begin()
+        self.isolation = self._process.isolation
+        try:
+            parse(self._receive(time.monotonic() + START_SECONDS, "start"), None)
+        except Broken as error:
+            raise self._broken(error, "start") from None
+        reply = self.request("place", {"device": str(self.worker_device)}, seconds=START_SECONDS, stage="start")
+        if not reply["ok"]:
+            raise WorkerFailure("JUDGE-NO-DEVICE", str(reply.get("error", {}).get("message", ""))[:500],
+                                self.printed(), "start")
+
+    def request(self, kind: str, payload: dict[str, Any], *, seconds: float, stage: str) -> dict[str, Any]:
+        """Ask for ``kind``, wait at most ``seconds``; the reply, whose fields are still to be checked.
+
+        ``stage`` is "build" or "run", or another word for the sentences. Raises WorkerFailure, also for every
+        later request.
+        """
+        if self.failure is not None:
+            raise self.failure
+        nonce = secrets.token_hex(8)
+        deadline = time.monotonic() + seconds
+        try:
+            if self._unread or select.select([self._line], [], [], 0)[0]:
+                self._look_for_end(stage)
+                raise Broken("wrote into the judge's channel without having been asked")
+            self._send(json.dumps({"kind": kind, "nonce": nonce, "payload": payload}).encode() + b"\n", deadline, stage)
+            reply = parse(self._receive(deadline, stage), nonce)
+            if self._unread:
+                raise Broken("answered twice")
+        except Broken as error:
+            raise self._broken(error, stage) from None
+        except WorkerFailure as failure:
+            self.failure = failure
+            raise
+        return reply
+
+    def lost_device(self, message: str, stage: str) -> WorkerFailure:
+        """End the worker, whose device runs nothing any more; the failure, to be raised."""
+        self._process.end()
+        first = next((line for line in message.splitlines() if line.strip()), "no kernel of its process runs any more")
+        self.failure = WorkerFailure("CRASH-DEVICE", f"The candidate broke the device's context: {first[:300]}",
+                                     self.printed(), stage)
+        return self.failure
+
+    def breach(self, sentence: str, stage: str) -> WorkerFailure:
+        """End the worker for a breach of the protocol; the failure, to be raised."""
+        return self._broken(Broken(sentence), stage)
+
+    @property
+    def process_number(self) -> int:
+        """The number of the process under which everything of this worker runs."""
+        return self._process.pid
+
+    def printed(self) -> str:
+        """The end of what the worker has printed so far."""
+        return self._printed.text() if self._printed is not None else ""
+
+    def close(self) -> None:
+        """End everything that the worker started and remove its folder. May be called again."""
+        self._end()
+        self.inputs.close()
+        self.outputs.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            self._process.end()
+        if self._printed is not None:
+            self._printed.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _furnish(self) -> None:
+        """Put the worker's own files and the candidate's text into the folder."""
+        shutil.copy(_HERE / "worker.py", self.folder)
+        shutil.copytree(_HERE / "inside", self.folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(self.candidate, self.folder / self.source_name)
+        for name in ("work", "build"):
+            (self.folder / name).mkdir()
+
+    def _send(self, data: bytes, deadline: float, stage: str) -> None:
+        view = memoryview(data)
+        while len(view):
+            if not select.select([], [self._line], [], self.look_seconds)[1]:
+                self._check(deadline, stage)
+            else:
+                try:
+                    view = view[self._line.send(view, socket.MSG_DONTWAIT):]
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self._ended(stage)
+
+    def _receive(self, deadline: float, stage: str) -> bytes:
+        """The next line. Raises WorkerFailure and Broken."""
+        while b"\n" not in self._unread:
+            if len(self._unread) > LONGEST_LINE:
+                raise Broken("wrote a line without an end into the judge's channel")
+            wait = max(0.0, min(self.look_seconds, deadline - time.monotonic()))
+            if not select.select([self._line], [], [], wait)[0]:
+                self._check(deadline, stage)
+                continue
+            try:
+                piece = self._line.recv(1 << 20)
+            except OSError:
+                piece = b""
+            if not piece:
+                self._ended(stage)
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _check(self, deadline: float, stage: str) -> None:
+        """Raise WorkerFailure where a limit is passed."""
+        if self._printed.flooded:
+            self._fail("CRASH-FLOOD", f"The candidate printed more than {self.limits.flood_bytes >> 20} MiB.", stage)
+        if time.monotonic() > deadline:
+            self._fail("BUILD-TIMEOUT" if stage == "build" else "CRASH-TIMEOUT",
+                       f"The candidate did not finish {_doing(stage)} in its time.", stage)
+        self._look_for_end(stage)
+        count, _, size = sandbox.usage(self._process.pid)
+        if count > self.limits.processes:
+            self._fail("CRASH-PROCESSES", f"The candidate has {count} processes, {self.limits.processes} are allowed.",
+                       stage)
+        if size > self._memory and (size := proportional_bytes(self._process.pid)) > self._memory:
+            self._fail("CRASH-MEMORY", f"The candidate uses {size / 2**30:.1f} GiB of memory, "
+                       f"{self._memory / 2**30:.1f} GiB are allowed.", stage)
+
+    def _look_for_end(self, stage: str) -> None:
+        if self._process.poll() is not None and not select.select([self._line], [], [], 0)[0]:
+            self._ended(stage)
+
+    def _ended(self, stage: str) -> None:
+        """Raise WorkerFailure for a process that is gone, or has closed its line."""
+        deadline = time.monotonic() + 2.0
+        while (status := self._process.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self._printed.flooded:
+            self._fail("CRASH-FLOOD", f"The candidate printed more than {self.limits.flood_bytes >> 20} MiB.", stage)
+        if status is None:
+            self._fail("CHEAT-PROTOCOL", f"The candidate closed the judge's channel {_during(stage)}.", stage)
+        elif status == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            self._fail("CRASH-MEMORY", f"The system ended the candidate's process {_during(stage)}, because memory had "
+                       "run out.", stage)
+        elif status < 0:
+            name = signal.Signals(-status).name if -status in iter(signal.Signals) else f"signal {-status}"
+            self._fail("CRASH-FLOOD" if name == "SIGXFSZ" else "CRASH-SIGNAL",
+                       f"The candidate's process was ended by {name} {_during(stage)}.", stage)
+        else:
+            self._fail("CRASH-SIGNAL", f"The candidate ended its process with status {status} {_during(stage)}, as "
+                       "exit and os._exit do.", stage)
+
+    def _fail(self, verdict: str, sentence: str, stage: str) -> None:
+        self._process.end()
+        self._printed.drain()
+        self.failure = WorkerFailure(verdict, sentence, self.printed(), stage)
+        raise self.failure
+
+    def _broken(self, error: Broken, stage: str) -> WorkerFailure:
+        self._process.end()
+        self.failure = WorkerFailure("CHEAT-PROTOCOL", f"The candidate's process {error}.", self.printed(), stage)
+        return self.failure
+
+
+def source_name(candidate: Path) -> str:
+    """The name of the candidate's file in its worker's folder: its own, where nothing else could have that."""
+    stem = re.sub(r"[^A-Za-z0-9_]", "_", candidate.stem)[:80] or "candidate"
+    return f"{stem}_.py" if stem in ("worker", "inside", "work", "tmp", "build") else f"{stem}.py"
+
+
+def _doing(stage: str) -> str:
+    return {"build": "importing, compiling and constructing", "run": "its forward"}.get(stage, f"the stage {stage}")
+
+
+def _during(stage: str) -> str:
+    return {"build": "while it was imported or constructed", "run": "in its forward"}.get(stage, f"in stage {stage}")

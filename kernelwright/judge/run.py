@@ -1,0 +1,148 @@
+"""The judge on one page: the problem's card, every candidate's check, the clock for those that passed, the ranking."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import kernelwright
+from kernelwright.judge.card import Card, make_card
+from kernelwright.judge.census import own_share
+from kernelwright.judge.check import Checker, timed_tolerance
+from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
+from kernelwright.judge.efforts import BUDGETS
+from kernelwright.judge.handover import NotHandedOver
+from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.rank import rank
+from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
+from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
+from kernelwright.judge.selftest import SelfTest, self_test
+from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.verdicts import VERDICTS
+from kernelwright.problem import Problem
+from kernelwright.problem.load import load_problem
+from kernelwright.progress import Progress
+from kernelwright.roofline.devices import current_device
+from kernelwright.timing.turns import clock
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.observe import first_line
+
+#: Candidates that are timed in the same rounds. More would keep as many processes, and as much memory, alive.
+MOST_TOGETHER = 8
+#: Share of time in own kernels below which `--own-kernels` refuses a candidate; from the ranking's 5 % on it is in the
+#: class of own kernels.
+LEAST_OWN = 0.01
+
+
+def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progress: Progress) -> JudgeResult:
+    """Judge candidates for the problem at ``path``, each in a process of its own; see `JudgeResult`.
+
+    Raises the coded errors of loading the problem, and ForwardRaised (KW114) where its model does not run. Nothing that
+    a candidate does is raised.
+    """
+    started = clock()
+    device = settings.place()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    budget, limits = BUDGETS[settings.effort], settings.limits()
+    with progress.stage("load"):
+        problem = load_problem(path, device=device, tiny=settings.tiny)
+    with progress.stage("self-test"):
+        fitness = self_test(device, limits)
+    with progress.stage("card"):
+        card = make_card(problem, settings.seed or 0, budget.card)
+    checker = Checker(problem, card, settings, limits, budget)
+    results: list[CandidateResult] = []
+    waiting: dict[int, Worker] = {}
+    clocked: list[Clocked] = []
+    untimed: list[str] = []
+    together = _together(problem, card)
+    try:
+        for number, candidate in enumerate(candidates):
+            with progress.stage("check"):
+                progress.say(f"{candidate.name} ({number + 1} of {len(candidates)})")
+                result, worker = checker.check(candidate)
+            results.append(result)
+            if worker is not None:
+                waiting[number] = worker
+            if waiting and (len(waiting) == together or number == len(candidates) - 1):
+                with progress.stage("time"):
+                    progress.say(f"{len(waiting)} candidates and eager")
+                    try:
+                        clocked.append(_time(problem, card, settings, budget.time, waiting, results, len(clocked)))
+                    except (WorkerFailure, CandidateRaised, NotHandedOver, torch.OutOfMemoryError) as error:
+                        untimed.append(f"Nothing was timed, as the model's own process failed: {first_line(error)}")
+                for worker in waiting.values():
+                    worker.close()
+                waiting = {}
+    finally:
+        for worker in waiting.values():
+            worker.close()
+    if not fitness.passed:
+        results = [replace(r, verdict="JUDGE-UNFIT", reason="The judge failed its self-test in this run: "
+                           + " ".join(fitness.sentences), timing=None, fix="") for r in results]
+    return _result(problem, path, rank(results), card, fitness, clocked, untimed, settings, clock() - started)
+
+
+def _together(problem: Problem, card: Card) -> int:
+    """How many candidates' processes may wait for their time with what the problem needs."""
+    free = torch.cuda.mem_get_info(problem.device)[0] if problem.device.type == "cuda" else free_bytes()
+    return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, card.roof.least_bytes))))
+
+
+def _time(problem: Problem, card: Card, settings: JudgeSettings, budget: float, waiting: dict[int, Worker],
+          results: list[CandidateResult], group: int) -> Clocked:
+    """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
+    model = problem.make_model(card.seed).train(card.training)
+    with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
+        file = Path(folder) / "baseline.py"
+        file.write_text(baseline_text(problem), encoding="utf-8")
+        with Worker(file, problem.device, settings.limits()) as baseline:
+            RemoteCandidate(baseline, problem, card.seed, card.training)
+            found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
+                                    budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
+                                    cached=card.roof.cached, tolerance=timed_tolerance(settings),
+                                    distribution=card.varying[0] if card.varying else AS_GIVEN)
+    for number, worker in waiting.items():
+        results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)
+    return found
+
+
+def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, problem: Problem,
+           settings: JudgeSettings, group: int) -> CandidateResult:
+    """A result with its time, or with the verdict by which it gets none."""
+    timing = found.timings[name]
+    findings = (*found.findings.get(name, ()), *result.findings)
+    if not isinstance(timing, CandidateTiming):
+        if VERDICTS[timing.verdict].family == "JUDGE":  # the clock's fault: the check stands, there is no time
+            return replace(result, findings=(timing.finding, *findings))
+        return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
+                       limits=(), findings=(timing.finding, *findings))
+    share = own_share(worker, problem)
+    # Rounds of groups that were timed one after the other are not the same rounds.
+    timing = replace(timing, own_share=share, rounds=tuple(1000 * group + n for n in timing.by_round))
+    if settings.own_kernels and share is not None and share < LEAST_OWN:
+        return replace(result, verdict="CHEAT-GHOST", findings=findings, limits=(),
+                       reason=f"{share:.0%} of its time is spent in kernels of its own, and its own are asked for: a "
+                       "library computes the result.", fix="Compute the result with the kernels that the file defines.")
+    return replace(result, timing=timing, findings=findings)
+
+
+def _result(problem: Problem, path: Path, results: list[CandidateResult], card: Card, fitness: SelfTest,
+            clocked: list[Clocked], untimed: list[str], settings: JudgeSettings, seconds: float) -> JudgeResult:
+    environment = {"words": [*(c.note for c in clocked if c.note), *untimed]}
+    environment |= clocked[0].environment if clocked else {}
+    eager = next((c.baseline for c in clocked if c.baseline is not None), None)
+    isolation = next((r.isolation for r in results if r.isolation), "no candidate was run")
+    versions = {"kernelwright": kernelwright.__version__, "torch": torch.__version__,
+                "python": platform.python_version(), "cuda": torch.version.cuda or "none"}
+    return JudgeResult(
+        problem=problem.name, path=str(path), candidates=tuple(results), card=card.to_json(),
+        selftest=fitness.to_json(), isolation=isolation, baseline=eager,
+        device=current_device("cuda" if problem.device.type == "cuda" else "cpu").name, versions=versions,
+        environment=environment, settings=settings.as_json(), seed=settings.seed or 0, seconds=seconds)

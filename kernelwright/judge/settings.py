@@ -1,0 +1,106 @@
+"""What a run of the judge was asked to do."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelwright.errors import InvalidOption, NoCudaDevice
+from kernelwright.judge.limits import Limits
+from kernelwright.settings import Settings
+from kernelwright.verify.plain import plain
+
+PRECISIONS = ("match", "strict", "any")
+#: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
+SEED_BITS = 48
+#: Settings that say how the result is shown, not what it is.
+SHOWN = ("output", "force", "quiet", "json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSettings:
+    """Options of ``kernelwright judge``. Raises InvalidOption (KW403) for a value that an option does not take."""
+
+    target: str = "auto"
+    """Where model and candidates run: cpp on the CPU, cuda on a GPU; auto is cuda where PyTorch sees a CUDA device."""
+    device: int | None = None
+    """The GPU, as PyTorch counts them; None: the first."""
+    precision: str = "match"
+    """match: never less accurate than eager; strict: float32; any: TF32 and 16-bit arithmetic are accepted, in classes
+    of their own."""
+    effort: str = "normal"
+    """quick, normal or thorough: how much time checks, diagnosis and clock may take."""
+    backward: bool = False
+    """Compare gradients of inputs and parameters, too."""
+    own_kernels: bool = False
+    """Refuse (CHEAT-GHOST) a candidate whose result does not come from its own kernels."""
+    seed: int | None = None
+    """Seed of everything drawn. None: one is drawn from the operating system here, so that no candidate can know it;
+    the attribute is always a number."""
+    threads: int | None = None
+    """CPU threads of model and candidates; None: PyTorch's number."""
+    time: bool = True
+    """Whether candidates that pass are timed and ranked."""
+    tiny: bool = False
+    """Give the problem file's globals the small values of its dictionary TINY."""
+    limit: float | None = None
+    """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
+    memory: float | None = None
+    """GiB of host memory that a candidate may use; None: a share of what is free."""
+    output: Path | None = None
+    """File that gets the JSON document, or None."""
+    force: bool = False
+    """Replace ``output`` if it exists."""
+    json: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        # The values of the options that every command has are checked in one place.
+        Settings(target=self.target, effort=self.effort, threads=self.threads, tiny=self.tiny, force=self.force,
+                 json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
+        if self.precision not in PRECISIONS:
+            raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
+        for name in ("backward", "own_kernels", "time"):
+            if not isinstance(getattr(self, name), bool):
+                raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
+        for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise _invalid(name, value, "a number above 0", default)
+        if self.device is not None and (self.target == "cpp" or not 0 <= self.device < 1024):
+            raise _invalid("device", self.device, "the number of a GPU, and not with --target cpp", "the first")
+        if self.output is not None and Path(self.output).suffix != ".json":
+            raise _invalid("output", str(self.output), "the path of a file ending in .json", "no file")
+        if self.output is not None:
+            object.__setattr__(self, "output", Path(self.output))
+        if self.seed is None:
+            object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
+
+    def place(self) -> torch.device:
+        """Where the model and its candidates run. Raises NoCudaDevice (KW302) for a GPU that is not there."""
+        if self.target == "cpp" or (self.target == "auto" and self.device is None and not torch.cuda.is_available()):
+            return torch.device("cpu")
+        index, count = self.device or 0, torch.cuda.device_count()
+        if index >= count:
+            raise NoCudaDevice(device=f"cuda:{index}", found=f"PyTorch sees {count} CUDA device(s)")
+        return torch.device("cuda", index)
+
+    def limits(self) -> Limits:
+        """What a candidate's process may use."""
+        limits = Limits()
+        if self.limit is not None:
+            limits = replace(limits, build_seconds=self.limit, run_seconds=self.limit)
+        return replace(limits, memory_bytes=int(self.memory * 2**30)) if self.memory is not None else limits
+
+    def as_json(self) -> dict[str, Any]:
+        """What bears on the verdicts, as plain data; the seed stands beside it in the result."""
+        return {option.name: plain(getattr(self, option.name)) for option in fields(self)
+                if option.name not in (*SHOWN, "seed")}
+
+
+def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:
+    return InvalidOption(option=f"--{option}", value=repr(value), choices=choices, default=default)

@@ -1,0 +1,407 @@
+"""The judge's clocks: what figures mean, what timed calls are checked for, and attacks on both with honest twins."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelwright.judge import census, figures
+from kernelwright.judge.clock import baseline_text, time_candidates
+from kernelwright.judge.figures import Ran, decide
+from kernelwright.judge.inside.variation import vary
+from kernelwright.judge.process import Worker
+from kernelwright.judge.processor import scheduled
+from kernelwright.judge.records import CandidateTiming, Refusal
+from kernelwright.judge.remote import RemoteCandidate
+from kernelwright.judge.timed import TimedProblem
+from kernelwright.problem.load import load_problem
+from kernelwright.timing import environment as surroundings
+from kernelwright.verify.state import float64_copy
+
+MODEL = '''
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * 2 + torch.tanh(x)
+
+def get_inputs():
+    return [torch.rand(192, 256)]
+
+def get_init_inputs():
+    return [256]
+'''
+
+HONEST = '''
+import gc, sys, threading, time
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.calls, self.stored, self.waiting, self.space, self.first = 0, {}, [], {}, []
+
+    def compute(self, x):
+        return torch.relu_(self.linear(x)).mul_(2).add_(torch.tanh(x))
+
+    def into(self, out, x):
+        with torch.no_grad():
+            out.copy_(self.compute(x))
+
+    def forward(self, x):
+        self.calls += 1
+'''
+
+#: Name: (code before the class, lines of forward, verdict or None where the candidate is honest).
+CANDIDATES: dict[str, tuple[str, str, str | None]] = {
+    "plain": ("", "return self.compute(x)", None),
+    "workspace": ("", """
+        if x.shape not in self.space:
+            self.space[x.shape] = torch.empty_like(x)
+        torch.tanh(x, out=self.space[x.shape])
+        return torch.relu_(self.linear(x)).mul_(2).add_(self.space[x.shape])""", None),
+    "joined_thread": ("", """
+        out = torch.empty_like(x)
+        thread = threading.Thread(target=self.into, args=(out, x))
+        thread.start()
+        thread.join()
+        return out""", None),
+    "late_thread": ("", """
+        out = torch.empty_like(x)
+        threading.Timer(0.01, self.into, (out, x)).start()
+        return out""", "CHEAT-ASYNC"),
+    "stale_memory": ("", "return self.compute(x) if self.calls <= 10 else torch.empty_like(x)", "CHEAT-STALE"),
+    "stored_by_address": ("", """
+        key = x.data_ptr()
+        if key not in self.stored:
+            self.stored[key] = self.compute(x)
+        return self.stored[key].clone()""", "CHEAT-REPLAY"),
+    "stored_by_samples": ("", """
+        key = tuple(x.view(-1)[::x.numel() // 64].tolist())
+        if key not in self.stored:
+            self.stored[key] = self.compute(x)
+        return self.stored[key].clone()""", "CHEAT-REPLAY"),
+    "static_result": ("", """
+        if self.calls <= 10:
+            self.stored[0] = self.compute(x)
+        return self.stored[0].clone()""", "CHEAT-REPLAY"),
+    "first_address": ("", """
+        self.first = self.first or [x]
+        return self.compute(self.first[0])""", "WRONG-STALE"),
+    "every_fifth": ("", """
+        out = torch.empty_like(x)
+        self.waiting.append((x.clone(), out))
+        if len(self.waiting) == 5:
+            for given, result in self.waiting:
+                self.into(result, given)
+            self.waiting.clear()
+        return out""", "CHEAT-DEFERRED"),
+    "fast_when_timed": ("", """
+        if self.calls <= 5:
+            return self.compute(x)
+        return self.compute(x[:8]).repeat(24, 1)""", "CHEAT-MODE"),
+    "sleeps_at_first": ("", """
+        if self.calls <= 4:
+            time.sleep(0.3)
+        return self.compute(x)""", "CHEAT-MODE"),
+    "patched_modules": ("""
+time.perf_counter = time.time = time.monotonic = lambda: 0.0
+time.process_time = lambda: 0.0
+torch.cuda.Event.elapsed_time = lambda self, other: 1e-6
+""", "return self.compute(x)", None),
+    "patched_everywhere": ("""
+steps = [0.0]
+def fake():
+    steps[0] += 1e-6
+    return steps[0]
+for module in list(sys.modules.values()):
+    for name, value in list(vars(module).items()) if hasattr(module, "__dict__") else ():
+        if value is time.perf_counter and module is not time:
+            setattr(module, name, fake)
+""", "return self.compute(x)", "CHEAT-TIMER"),
+}
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    path = tmp_path_factory.mktemp("problem") / "model.py"
+    path.write_text(MODEL)
+    return load_problem(path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def clocked(problem, tmp_path_factory):
+    """All candidates and the model, timed against each other on one thread."""
+    folder = tmp_path_factory.mktemp("candidates")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    (folder / "baseline.py").write_text(baseline_text(problem))
+    for name, (before, lines, _) in CANDIDATES.items():
+        text = HONEST.replace("class ModelNew", before + "\nclass ModelNew")
+        (folder / f"{name}.py").write_text(text + textwrap.indent(textwrap.dedent(lines).strip(), " " * 8) + "\n")
+    workers: dict[str, Worker] = {}
+    try:
+        for name in ("baseline", *CANDIDATES):
+            workers[name] = Worker(folder / f"{name}.py", problem.device)
+            RemoteCandidate(workers[name], problem, 0, True)
+        baseline = workers["baseline"]
+        found = time_candidates(problem, baseline, {n: workers[n] for n in CANDIDATES}, None, 5.0,
+                                model=problem.make_model(0))
+        shares = {name: census.own_share(workers[name], problem) for name in ("plain",)}
+    finally:
+        for worker in workers.values():
+            worker.close()
+        torch.set_num_threads(threads)
+    return found, shares
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_candidate(clocked, name):
+    """Every attack is refused with its verdict, every honest twin gets a time."""
+    found = clocked[0].timings[name]
+    wanted = CANDIDATES[name][2]
+    if wanted is None:
+        assert isinstance(found, CandidateTiming), found
+        assert found.seconds > 1e-4 and found.interval[0] <= found.seconds <= found.interval[1]
+        assert len(found.samples) >= 3 and found.speedup is not None
+    else:
+        assert isinstance(found, Refusal) and found.verdict == wanted, found
+        assert found.finding.sentence.endswith(".")
+
+
+def test_the_clocks_own_run(clocked, problem):
+    found = clocked[0]
+    assert found.note == "", "the model in its own process repeats the model's results"
+    assert found.baseline is not None and found.baseline.speedup is None
+    assert {"threads", "load"} <= found.environment["before"].keys() & found.environment["after"].keys()
+    twin, plain = found.timings["patched_modules"], found.timings["plain"]
+    assert 0.4 < twin.seconds / plain.seconds < 2.5, "patched clocks gain nothing"
+    assert clocked[1]["plain"] == 0.0, "nothing but PyTorch's operators"
+
+
+def ran(seconds: float, count: int, *, cold: bool, wall: float | None = None, around: float = 1e-3, issued: float = 0.0,
+        left: float = 0.0, each: tuple[float, ...] | None = None) -> Ran:
+    """A batch of ``count`` calls that say ``seconds`` each, in truth ``wall`` each."""
+    true = seconds if wall is None else wall
+    own = each or (seconds,) * count
+    all_calls = count * (around + true)
+    return Ran(cold, 5e-3 + all_calls, all_calls, own, (issued,) * count, (left,) * count, own)
+
+
+def rounds(seconds: float, number: int = 10, **fields) -> list[list[Ran]]:
+    return [[ran(seconds, 2, cold=True, **fields), ran(seconds, 8, cold=True, **fields),
+             ran(seconds, 4, cold=False, **fields), ran(seconds, 40, cold=False, **fields)] for _ in range(number)]
+
+
+def test_clocks_that_agree():
+    found, beside = decide("x", rounds(1e-3), rounds(0.0), None, None, "cpu")
+    assert isinstance(found, CandidateTiming) and beside == ()
+    assert found.seconds == found.inner == pytest.approx(1e-3) and found.outer == pytest.approx(1e-3)
+
+
+def test_a_forged_clock_is_refused():
+    found, _ = decide("x", rounds(1e-6, wall=1e-3), rounds(0.0), None, None, "cpu")
+    assert isinstance(found, Refusal) and found.verdict == "CHEAT-TIMER"
+    assert "1.00 us" in found.finding.sentence and found.finding.evidence["outer_seconds"] == pytest.approx(1e-3)
+
+
+def test_a_small_disagreement_counts_by_the_outer_clock():
+    found, beside = decide("x", rounds(1e-3, wall=1.3e-3), rounds(0.0), None, None, "cpu")
+    assert isinstance(found, CandidateTiming) and [f.kind for f in beside] == ["clocks-disagree"]
+    assert found.inner == pytest.approx(1e-3) and found.seconds == pytest.approx(1.3e-3) and found.note
+
+
+def test_two_rounds_convict_nobody():
+    found, beside = decide("x", rounds(1e-6, 3, wall=1e-3), rounds(0.0, 3), None, None, "cpu")
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(1e-3) and beside
+
+
+def test_a_launch_bound_gpu_candidate_is_honest():
+    """3 us on the device, 60 us on the host: behind the flush only the device's time is left."""
+    cold = [[ran(3e-6, 2, cold=True), ran(3e-6, 8, cold=True),
+             ran(3e-6, 4, cold=False, wall=6.3e-5, issued=6e-5), ran(3e-6, 40, cold=False, wall=6.3e-5, issued=6e-5)]
+            for _ in range(10)]
+    for one in cold:  # the judge's processors figure is the host's time, which is more than the device's
+        assert one[3].ran > 40 * 6e-5
+    found, beside = decide("x", cold, rounds(0.0), None, None, "cuda")
+    assert isinstance(found, CandidateTiming), found
+    assert found.seconds == pytest.approx(3e-6) and beside == ()
+
+
+def test_a_host_that_no_flush_hides_counts():
+    """Who says that its host takes long is timed by the judge's clock: it cannot excuse hidden work with that."""
+    said = [[ran(3e-6, 2, cold=True, wall=3e-2, issued=3e-2), ran(3e-6, 8, cold=True, wall=3e-2, issued=3e-2)]
+            for _ in range(10)]
+    found, beside = decide("x", said, rounds(0.0), None, None, "cuda")
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(3e-2)
+    assert [f.kind for f in beside] == ["clock-not-supported"] and "to launch" in found.note
+
+
+def test_times_that_are_smaller_only_where_caches_are_flushed():
+    told = [[ran(1e-5, 2, cold=True, wall=1e-5), ran(1e-5, 8, cold=True, wall=1e-5),
+             ran(1e-3, 4, cold=False), ran(1e-3, 40, cold=False)] for _ in range(10)]
+    found, beside = decide("x", told, rounds(0.0), None, None, "cpu")
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(1e-3)
+    assert beside[0].kind == "clock-not-supported"
+
+
+def test_a_stream_that_is_not_joined_is_seen_in_a_row():
+    """The events see nothing, and behind the flush the work hides; in a row it does not."""
+    hidden = [[ran(2e-6, 2, cold=True), ran(2e-6, 8, cold=True),
+               ran(2e-6, 4, cold=False, wall=1e-3, issued=2e-5), ran(2e-6, 40, cold=False, wall=1e-3, issued=2e-5)]
+              for _ in range(10)]
+    found, _ = decide("x", hidden, rounds(0.0), None, None, "cuda")
+    assert isinstance(found, Refusal) and found.verdict == "CHEAT-TIMER"
+    found, _ = decide("x", rounds(2e-6, left=1e-3, wall=1e-3), rounds(0.0), None, None, "cuda")
+    assert isinstance(found, Refusal) and found.verdict == "CHEAT-ASYNC"
+
+
+def test_one_call_that_works_for_all():
+    each = (8e-3, *(1e-6,) * 7)
+    lumpy = [[ran(1e-3, 2, cold=True), ran(1e-3, 8, cold=True, each=each)] for _ in range(8)]
+    found, _ = decide("x", lumpy, rounds(0.0, 8), None, None, "cpu")
+    assert isinstance(found, Refusal) and found.verdict == "CHEAT-DEFERRED"
+
+
+def test_the_floor_refuses_threefold_and_lets_fourteenfold_pass():
+    eager, _ = decide("eager", rounds(14e-3), rounds(0.0), None, None, "cuda", trusted=True)
+    honest, _ = decide("x", rounds(1e-3), rounds(0.0), eager, 0.9e-3, "cuda")
+    assert isinstance(honest, CandidateTiming) and honest.speedup.value == pytest.approx(14.0)
+    assert honest.share_of_floor == pytest.approx(0.9)
+    fast, _ = decide("x", rounds(14e-3 / 3), rounds(0.0), eager, 10e-3, "cuda")
+    assert isinstance(fast, Refusal) and fast.verdict == "CHEAT-FLOOR" and "2.1 times" in fast.finding.sentence
+
+
+def test_contents_never_repeat_and_can_be_followed(problem):
+    """What the judge says a call's inputs were is what a worker that follows the moves has."""
+    model = problem.make_model(0)
+    timed = TimedProblem(problem, model, secret=5)
+    made = timed.make_round(3, [(True, 3), (False, 12)])
+    slots = [[t.clone() for t in slot] for slot in made.slots]
+    seen: list[torch.Tensor] = []
+    for number, batch in enumerate(made.batches):
+        for call, (slot, donor, before, after, seed) in enumerate(batch.calls):
+            vary(slots[slot], slots[donor], before)
+            assert seed is None
+            assert all(not torch.equal(slots[slot][0], earlier) for earlier in seen)
+            seen.append(slots[slot][0].clone())
+            assert torch.equal(made.before(number, call)[slot][0], slots[slot][0])
+            assert torch.equal(batch.eager[call]["output"], model(slots[slot][0]).detach())
+            vary(slots[slot], slots[donor], after)
+
+
+def test_words_for_wrong_outputs(problem):
+    model = problem.make_model(0)
+    timed = TimedProblem(problem, model, float64_copy(model), secret=7)
+    made = timed.make_round(2, [(False, 8)])
+    batch, right = made.batches[0], made.batches[0].eager[6]["output"]
+    assert timed.is_right(batch, batch.chosen[0], batch.eager[batch.chosen[0]])
+
+    def verdict(value: torch.Tensor, source: str = "") -> tuple[str, str]:
+        assert not timed.is_right(batch, 6, {"output": value})
+        return timed.explain(made, 0, 6, {"output": value}, source)[:2]
+
+    other = made.before(0, 6)[1 - batch.calls[6][0]][0]
+    holes = right.clone()
+    holes[:4] = float("nan")
+    assert verdict(holes) == ("CHEAT-STALE", "returns memory that it did not write (2.1% of output is still what was "
+                              "there before the call)")
+    assert verdict(torch.zeros_like(right))[0] == "CHEAT-STALE"
+    assert verdict(batch.eager[2]["output"].clone()) == (
+        "CHEAT-REPLAY", "returns the result of 4 calls before, though its inputs are new")
+    assert "captured graph" in verdict(model(other).detach(), "g = torch.cuda.CUDAGraph()")[1]
+    assert verdict(right * 1.005)[0] == "WRONG-NUMERIC"
+    assert verdict(right.flip(0))[0] == "CHEAT-MODE"
+
+
+def test_integers_that_may_be_mixed(tmp_path):
+    """Labels are varied; offsets and permutations, of which a mixture would be neither, are not."""
+    path = tmp_path / "model.py"
+    path.write_text(textwrap.dedent('''
+        import torch
+        from torch import nn
+        class Model(nn.Module):
+            def forward(self, x, labels, offsets, order):
+                return x[order] + labels + offsets
+        def get_inputs():
+            offsets = torch.sort(torch.randint(99, (64,)))[0]
+            return [torch.rand(64), torch.randint(8, (64,)), offsets, torch.randperm(64)]
+        '''))
+    problem = load_problem(path, device="cpu")
+    assert TimedProblem(problem, problem.make_model(0)).varied == [0, 1]
+
+
+def test_the_device_that_is_asked_about(tmp_path, monkeypatch):
+    """nvidia-smi numbers all devices, PyTorch those that are visible: the device is named by its UUID."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\n[ "$2" = "GPU-17" ] && echo "1980 MHz, 3201 MHz, 0x0000000000000004, 61, 300 W"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    properties = type("Properties", (), {"uuid": "17"})
+    facts = surroundings.query(surroundings.device_name(properties), surroundings.FIELDS)
+    assert facts["clocks.sm"] == "1980 MHz" and facts["temperature.gpu"] == "61"
+    assert surroundings.throttling(facts) == ("power cap",)
+    bus = type("Properties", (), {"pci_domain_id": 0, "pci_bus_id": 26, "pci_device_id": 0})
+    assert surroundings.device_name(bus) == "00000000:1A:00.0"
+    assert surroundings.query("", surroundings.FIELDS) == {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
+def test_time_on_processors_is_the_kernels():
+    before = scheduled([os.getpid()])
+    sum(i * i for i in range(300_000))
+    used = scheduled([os.getpid()]).since(before)
+    assert 1e-3 < used.ran < 60
+
+
+KERNELS = '''
+source = """
+// __global__ void commented(float* x) {}
+template <typename T> __global__ __launch_bounds__(256, 2) void scale(T* x) {}
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_bias(const float* x) {}
+"""
+@triton.autotune(configs=[])
+@triton.jit
+def softmax_kernel(x):
+    pass
+'''
+
+
+def test_census_of_a_device():
+    assert census.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
+    assert census.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
+    assert census.base_name("_ZN3one5scaleEPf") == "scale" and census.base_name("softmax_kernel") == "softmax_kernel"
+    assert census.base_name("void at::native::elementwise<at::native::Add<float>>(int)") == "elementwise"
+    found = census.on_device(KERNELS, {"void scale<float>(float*)": (3e-3, 5), "ampere_sgemm_128x64_tn": (9e-3, 5)})
+    assert found is not None and found.own_share == pytest.approx(0.25)
+    assert found.never_ran == ("add_bias", "softmax_kernel")
+    assert census.on_device(KERNELS, {}) is None
+
+
+def test_census_of_a_processor():
+    operators = {"aten::linear": (1e-3, 5), "aten::relu_": (1e-3, 5), "other": (1.0, 1)}
+    assert census.on_processor("import torch", operators, 10e-3).own_share == 0.0
+    assert census.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
+    assert census.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0
+
+
+def test_sleeping_at_first():
+    usual = rounds(1e-3)
+    slow = ran(0.4, 2, cold=True)
+    usual[0][0] = Ran(True, slow.wall, 0.0, (0.4, 0.4), (0.4, 0.4), (0.0, 0.0), (1e-4, 1e-4))
+    usual[0][1] = Ran(True, slow.wall, 0.0, (0.4, *(1e-3,) * 7), (0.0,) * 8, (0.0,) * 8, (1e-4, *(1e-3,) * 7))
+    found, _ = decide("x", usual, rounds(0.0), None, None, "cpu")
+    assert isinstance(found, Refusal) and found.verdict == "CHEAT-MODE"
+    assert f"first {figures.SLEEPS} timed calls" in found.finding.sentence

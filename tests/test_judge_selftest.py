@@ -1,0 +1,61 @@
+"""The controls of every run: they pass with the judge as it is, and each is missed where it is another file."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from kernelwright.judge import selftest
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_judge_is_fit():
+    found = selftest.self_test(torch.device("cpu"))
+    assert found.passed and found.sentences == ()
+    assert found.calibration is not None and 0 < found.calibration[0] < selftest.NOTHING_SECONDS
+    document = found.to_json()
+    assert document["passed"] is True and "stale and asynchronous are refused" in document["words"]
+
+
+def test_each_control_must_do_what_it_is_there_for(tmp_path):
+    """Controls that change places: every one that matters is named, and the judge is unfit."""
+    for file in selftest.CONTROLS.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    for name in ("wrong", "stale", "late"):
+        shutil.copy(selftest.CONTROLS / "right.py", tmp_path / f"{name}.py")
+    shutil.copy(selftest.CONTROLS / "wrong.py", tmp_path / "right.py")
+    found = selftest.self_test(torch.device("cpu"), controls=tmp_path)
+    assert not found.passed and found.to_json()["words"] == " ".join(found.sentences)
+    assert list(found.sentences) == [
+        "A candidate that is right was refused.", "A candidate with one wrong element passed.",
+        "The control stale passed the timed calls.", "The control late passed the timed calls."]
+
+
+def test_a_control_that_does_not_start(tmp_path):
+    for file in selftest.CONTROLS.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "late.py").write_text("raise ValueError('no')\n")
+    found = selftest.self_test(torch.device("cpu"), controls=tmp_path)
+    assert not found.passed and found.sentences[0].startswith("The control late does not start: ")
+
+
+def test_a_clock_that_is_off_is_unfit(monkeypatch):
+    monkeypatch.setattr(selftest, "NOTHING_SECONDS", 1e-9)
+    found = selftest.self_test(torch.device("cpu"))
+    assert len(found.sentences) == 1 and found.sentences[0].startswith("The clocks are not fit")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_judge_is_fit_on_a_gpu():
+    found = selftest.self_test(torch.device("cuda"))
+    assert found.passed, found.sentences

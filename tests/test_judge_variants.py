@@ -1,0 +1,278 @@
+"""Variants: what a candidate must do in any sequence of calls gates, what it may say that it does not do limits it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.judge import layouts
+from kernelwright.judge.variants import VariantResult, check_variants, variants
+from kernelwright.problem import load_problem
+from kernelwright.verify import Plan
+
+SEED = 9
+
+
+class Model(nn.Module):
+    """A linear layer over the last axis, by way of axis 1 of four axes; its own mode counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6))
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        return torch.tanh(self.drop(x) * self.weight.view(1, 6, 1, 1))
+
+
+class Fixed(nn.Module):
+    """A parameter with the batch's size."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4, 1))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def problem_of(model=Model, shape=(4, 6, 5, 7)):
+    return load_problem(model, [torch.rand(shape)], device="cpu")
+
+
+def results(candidate_class, *, budget=60.0, model=Model, second=True, alive=True, shape=(4, 6, 5, 7)
+            ) -> dict[str, VariantResult]:
+    problem = problem_of(model, shape)
+    candidate = candidate_class()
+    candidate.load_state_dict(problem.make_model(SEED).state_dict())
+    found = check_variants(lambda: problem.make_model(SEED), candidate, problem, variants(problem, SEED),
+                           Plan().tolerance_for("normal"), budget, make_second=candidate_class if second else None,
+                           both_alive=alive)
+    return {r.name: r for r in found}
+
+
+def wrong(found):
+    return {name: (r.verdict or r.limit) for name, r in found.items() if r.wrong}
+
+
+def test_the_model_itself_is_right_in_all_variants_and_keeps_its_state():
+    found = results(Model)
+    assert wrong(found) == {}
+    assert {n for n, r in found.items() if r.outcome == "skipped"} == set()
+    assert {"other parameters", "other inputs", "same memory", "two instances", "second instance", "other mode",
+            "gradients", "batch of 1", "batch of 5", "transposed", "sliced", "channels-last", "expanded",
+            "misaligned"} <= set(found)
+    problem, candidate = problem_of(), Model()
+    candidate.load_state_dict(problem.make_model(SEED).state_dict())
+    torch.manual_seed(4)
+    before, weight = torch.get_rng_state(), candidate.weight.detach().clone()
+    check_variants(lambda: problem.make_model(SEED), candidate, problem, variants(problem, SEED),
+                   Plan().tolerance_for("normal"), 60.0)
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(weight, candidate.weight) and candidate.training
+
+
+class Hoisted(Model):
+    """Takes the weight of its first call."""
+
+    def forward(self, x):
+        if "kept" not in vars(self):
+            vars(self)["kept"] = (self.weight.detach().clone(),)
+        return torch.tanh(self.drop(x) * self.kept[0].view(1, 6, 1, 1))
+
+
+class Stale(Model):
+    """The result of the call before."""
+
+    def forward(self, x):
+        now = super().forward(x)
+        last = vars(self).get("last", [now])
+        vars(self)["last"] = [now]
+        return last[0].clone()
+
+
+class ByAddress(Model):
+    """Keeps results by the address of the input."""
+
+    def forward(self, x):
+        kept = vars(self).setdefault("by_address", {})
+        if x.data_ptr() not in kept:
+            kept[x.data_ptr()] = (x, super().forward(x))
+        return kept[x.data_ptr()][1].clone()
+
+
+class Shared(Model):
+    """A weight kept for all instances, of whichever was called first, until its own parameters change in place."""
+
+    kept: list = []
+
+    def forward(self, x):
+        weight = self.weight.detach()
+        if not Shared.kept or (Shared.kept[0] is self and not torch.equal(Shared.kept[1], weight)):
+            Shared.kept[:] = [self, weight.clone()]
+        return torch.tanh(self.drop(x) * Shared.kept[1].view(1, 6, 1, 1))
+
+
+@pytest.mark.parametrize("kind, variant, verdict", [
+    (Hoisted, "other parameters", "WRONG-PARAMETERS"), (Stale, "other inputs", "WRONG-STALE"),
+    (ByAddress, "same memory", "WRONG-STALE"), (Shared, "two instances", "WRONG-PARAMETERS"),
+    (Shared, "second instance", "WRONG-PARAMETERS")])
+def test_what_depends_on_earlier_calls_gates(kind, variant, verdict):
+    Shared.kept = []
+    found = results(kind)[variant]
+    assert found.gates and found.outcome == "wrong" and found.verdict == verdict and not found.limit
+    assert found.call in ((1, 3) if kind is Stale else (2,))  # the stale one still has a result of another variant
+    assert f"call {found.call} of" in found.sentence
+    assert found.finding.kind.startswith("variant-") and found.finding.fix
+    assert found.finding.evidence["expected"] is not None
+
+
+def test_a_hoisted_weight_is_wrong_in_no_other_variant_of_one_instance():
+    assert set(wrong(results(Hoisted, second=False))) == {"other parameters"}
+
+
+class Flat(Model):
+    """Reads memory as if it were contiguous."""
+
+    def forward(self, x):
+        flat = torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset()) \
+            if x.untyped_storage().nbytes() // 4 >= x.numel() + x.storage_offset() else x * 0
+        return super().forward(flat)
+
+
+class Refusing(Model):
+    def forward(self, x):
+        if not x.is_contiguous():
+            raise ValueError("x must be contiguous")
+        if x.shape[0] != 4:
+            raise RuntimeError("the batch must be 4")
+        if x.data_ptr() % 16:
+            raise RuntimeError("misaligned address")
+        if x.requires_grad:
+            raise RuntimeError("no gradients")
+        return super().forward(x)
+
+
+class Macro(Model):
+    """Four entries, whatever there are."""
+
+    def forward(self, x):
+        result = super().forward(x)
+        return torch.cat([result] * 4)[:4].contiguous()
+
+
+class TrainingOnly(Model):
+    def forward(self, x):
+        return torch.tanh(torch.dropout(x, 0.5, True) * self.weight.view(1, 6, 1, 1))
+
+
+def test_layouts_limit():
+    found = results(Flat)
+    assert {"transposed", "sliced", "channels-last"} <= set(wrong(found)) <= {
+        "transposed", "sliced", "channels-last", "expanded"}
+    assert found["transposed"].limit == "silently wrong for transposed (non-contiguous) inputs"
+    assert not any(found[n].gates or found[n].verdict for n in ("transposed", "sliced", "misaligned"))
+    assert found["misaligned"].outcome == "right"
+
+
+def test_exceptions_limit_and_say_what():
+    found = results(Refusing)
+    assert set(wrong(found)) == {"transposed", "sliced", "channels-last", "expanded", "batch of 1", "batch of 5",
+                                 "misaligned", "gradients"}
+    assert all(r.outcome == "raised" and not r.verdict for r in found.values() if r.wrong)
+    assert found["sliced"].limit == "contiguous inputs only" and "x must be" in found["sliced"].sentence
+    assert found["batch of 1"].limit == "the problem's own shapes only"
+    assert "multiples of 16 bytes" in found["misaligned"].limit
+
+
+def test_sizes_as_constants_and_modes_limit():
+    assert set(wrong(results(Macro))) == {"batch of 1", "batch of 5"}
+    assert "silently wrong for a batch of 1" in results(Macro)["batch of 1"].limit
+    found = results(TrainingOnly)
+    assert set(wrong(found)) == {"other mode"} and "eval()" in found["other mode"].limit
+    assert not found["other mode"].gates and found["other mode"].call == 2
+
+
+def test_what_the_model_does_not_take_is_skipped():
+    class Viewing(nn.Module):
+        def forward(self, x):
+            return x.view(4, -1) * 2
+
+    found = results(Viewing, model=Viewing)
+    assert wrong(found) == {}
+    assert found["transposed"].outcome == "skipped" and "the model itself" in found["transposed"].sentence
+    fixed = results(Fixed, model=Fixed, shape=(4, 3))
+    assert fixed["batch of 1"].outcome == "skipped" and "fix the batch" in fixed["batch of 1"].sentence
+    assert fixed["batch of 5"].outcome == "skipped" and wrong(fixed) == {}
+
+
+def test_layouts_that_the_problem_itself_has_gate():
+    class Rows(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class FlatRows(nn.Module):
+        def forward(self, x):
+            return torch.as_strided(x, x.shape, torch.empty(x.shape).stride()) * 2
+
+    problem = load_problem(Rows, [torch.rand(6, 4).t()], device="cpu")
+    found = check_variants(lambda: problem.make_model(SEED), FlatRows(), problem, variants(problem, SEED),
+                           Plan().tolerance, 30.0)
+    by_name = {r.name: r for r in found}
+    assert by_name["sliced"].gates and by_name["sliced"].verdict == "WRONG-NUMERIC"
+
+
+def test_skipped_for_time_instances_and_ended_processes():
+    found = results(Model, budget=0.0)
+    assert {r.outcome for r in found.values()} == {"skipped"} and "left" in found["gradients"].sentence
+    assert wrong(results(Model, alive=False)) == {}
+    found = results(Model, second=False)
+    assert {n for n, r in found.items() if r.outcome == "skipped"} == {"two instances", "second instance"}
+    Shared.kept = []
+    found = results(Shared, alive=False)
+    assert found["two instances"].outcome == "skipped" and found["second instance"].verdict == "WRONG-PARAMETERS"
+    assert found["second instance"].call == 2
+
+    from kernelwright.judge.process import WorkerFailure
+
+    class Dying(Model):
+        def forward(self, x):
+            if x.data_ptr() % 16 or not x.is_contiguous():
+                raise WorkerFailure("CRASH-DEVICE", "The candidate broke the device's context.", "", "run")
+            return super().forward(x)
+
+    found = results(Dying)
+    ended = [r for r in found.values() if r.wrong]
+    assert [r.name for r in ended] == ["transposed"] and "broke the device's context" in ended[0].sentence
+    assert found["misaligned"].outcome == "skipped" and "ended" in found["misaligned"].sentence
+
+
+def test_a_stateful_model_keeps_step_with_the_candidate():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6, momentum=0.5)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return self.norm(x) * self.count
+
+    found = results(Counting, model=Counting, shape=(8, 6))
+    assert wrong(found) == {} and found["other inputs"].outcome == "right"
+    assert found["batch of 1"].outcome == "skipped"
+
+
+def test_layouts_keep_values_and_differ():
+    x = torch.rand(4, 3, 5, 6)
+    for layout in (layouts.transposed, layouts.sliced, layouts.channels_last, layouts.misaligned):
+        assert torch.equal(layout(x), x) and layouts.has_layout([x], layout)
+    assert layouts.misaligned(x).data_ptr() % 16 == 4 and layouts.misaligned(x).is_contiguous()
+    assert layouts.expanded(x).stride(0) == 0 and torch.equal(layouts.expanded(x)[2], x[0])
+    assert layouts.channels_last(x[0]) is None and layouts.transposed(torch.rand(3)) is None
+    whole = torch.arange(12).view(3, 4)
+    assert not layouts.has_layout([whole], layouts.sliced)
+    assert layouts.with_layout([whole, 2, [x]], layouts.sliced)[0] is whole
+    grown = layouts.with_batch([x, whole, 3], [x + 1, whole, 3], 9)
+    assert grown[0].shape[0] == 9 and torch.equal(grown[0][4], x[0] + 1) and grown[1] is whole
