@@ -1,0 +1,130 @@
+"""The judge as a whole: its command on candidates of every kind, and what one run says of all of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import kernelwright
+from kernelwright import cli
+from kernelwright.judge import run as judge_run
+from kernelwright.judge.selftest import SelfTest
+from kernelwright.judge.verdicts import VERDICTS
+
+SEVEN = Path(__file__).parent / "candidates" / "transposed_mean"
+PROBLEM = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.LayerNorm(features)
+        self.scale = nn.Parameter(torch.rand(features))
+
+    def forward(self, x):
+        return torch.softmax(self.norm(x) * self.scale, dim=1)
+
+def get_inputs():
+    return [torch.rand(48, 96)]
+
+def get_init_inputs():
+    return [96]
+"""
+RIGHT = PROBLEM.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+CHANGES = {
+    "right.py": lambda text: text,
+    "copy.py": lambda text: text + "# the same\n",
+    "no_scale.py": lambda text: text.replace(" * self.scale, dim", ", dim"),
+    "wrong_axis.py": lambda text: text.replace("dim=1", "dim=0"),
+    "no_affine.py": lambda text: text.replace("self.norm(x)", "nn.functional.layer_norm(x, (96,))"),
+    "raises.py": lambda text: text.replace("self.norm(x)", "self.norm(x.view(7, -1))"),
+    "lacks_layer.py": lambda text: text.replace("self.norm = nn.LayerNorm(features)\n", "pass\n"),
+    "small.py": lambda text: text.replace("self.norm(x)", "self.norm(x[:1])"),
+    "half.py": lambda text: text.replace("self.norm(x) * self.scale", "(self.norm(x) * self.scale).bfloat16()")
+    .replace("dim=1)", "dim=1).float()"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A problem, and candidates beside it."""
+    place = tmp_path_factory.mktemp("judged")
+    (place / "problem.py").write_text(PROBLEM)
+    (place / "candidates").mkdir()
+    for name, change in CHANGES.items():
+        text = change(RIGHT)
+        assert text != RIGHT or name == "right.py"
+        (place / "candidates" / name).write_text(text)
+    return place
+
+
+@pytest.fixture(scope="module")
+def judged(folder):
+    """One run over all of them."""
+    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5)
+    return kernelwright.judge_files(folder / "problem.py", [folder / "candidates"], settings)
+
+
+def of(judged, name):
+    return next(c for c in judged.candidates if Path(c.file).name == name)
+
+
+@pytest.mark.parametrize(("name", "verdict", "words"), [
+    ("right.py", "OK", "Passed"), ("copy.py", "OK", "Passed"),
+    ("no_scale.py", "WRONG-NUMERIC", "problem.py:12"),
+    ("wrong_axis.py", "WRONG-NUMERIC", "axis"),
+    # Right as constructed, where weights are one and biases zero.
+    ("no_affine.py", "WRONG-PARAMETERS", "other parameters"),
+    ("raises.py", "CRASH-RAISED", "[7, -1]"),
+    ("lacks_layer.py", "BUILD-INCOMPLETE", "'norm'"),
+    ("small.py", "WRONG-SHAPE", "(48, 96)"),
+    ("half.py", "WRONG-PRECISION", "bfloat16"),
+])
+def test_each_has_its_own_verdict_and_reason(judged, name, verdict, words):
+    found = of(judged, name)
+    assert (found.verdict, words in found.reason) == (verdict, True), (found.verdict, found.reason)
+    assert (found.timing is not None) is VERDICTS[verdict].passed, "a time only beside a passed check"
+    if not VERDICTS[verdict].passed:
+        assert found.findings and (found.fix or found.verdict == "CRASH-RAISED")
+
+
+def test_copies_tie_and_the_document_says_the_same(judged):
+    right, copy = of(judged, "right.py"), of(judged, "copy.py")
+    assert right.rank_class == copy.rank_class and right.precision == copy.precision == "float32"
+    document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
+    assert [c["verdict"] for c in document["candidates"]] == [c.verdict for c in judged.candidates]
+    assert document["exit_status"] == 1 and document["selftest"]["passed"] and document["seed"] == 5
+    assert sum(len(tied) for tied in document["ranking"][right.rank_class]) == 2
+    assert "namespace" in document["isolation"] or "limits" in document["isolation"]
+
+
+def test_an_unfit_judge_says_nothing_of_anybody(folder, monkeypatch):
+    monkeypatch.setattr(judge_run, "self_test", lambda *_: SelfTest(False, ("A wrong control passed.",)))
+    found = kernelwright.judge_files(folder / "problem.py", [folder / "candidates" / "right.py"],
+                                     kernelwright.JudgeSettings(target="cpp", effort="quick", time=False))
+    assert found.candidates[0].verdict == "JUDGE-UNFIT" and found.exit_status == 3
+    assert found.candidates[0].timing is None and "A wrong control passed." in found.candidates[0].reason
+
+
+@pytest.mark.slow
+def test_the_seven_solutions(tmp_path, capfd):
+    """Seven solutions of one task, all wrong: each gets its own reason and what would mend it."""
+    place = tmp_path / "task"
+    shutil.copytree(SEVEN, place)
+    arguments = ["judge", str(place / "model.py"), *(str(f) for f in sorted(place.glob("solution_*.py"))), "--tiny",
+                 "--target", "cpp", "--effort", "quick", "--no-time", "--json", "--quiet"]
+    assert cli.run(arguments) == 1
+    candidates = json.loads(capfd.readouterr().out)["candidates"]
+    expected = ["BUILD-EMPTY", "BUILD-EMPTY", "BUILD-SYNTAX", "BUILD-SYNTAX", "BUILD-SYNTAX", "BUILD-NO-CLASS",
+                "BUILD-INCOMPLETE"]
+    assert [c["verdict"] for c in candidates] == expected
+    assert len({c["reason"] for c in candidates}) == 7 and all(c["fix"] for c in candidates)
+    last = candidates[-1]
+    assert "conv_transpose" in last["reason"] and "nn.ConvTranspose2d" in last["fix"]
+    found = " ".join(f["sentence"] for f in last["findings"])
+    for words in ("placeholder", "no error of the launch is looked at", "#define"):
+        assert words in found, f"{words}: {found}"
