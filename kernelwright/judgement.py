@@ -160,7 +160,8 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
             informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
         trials = Trials(trials=default_trials(settings.seed)[:None if mode.plan.kernels else 1],
                         repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
-                        budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
+                        # Other values and other parameters are tried whatever the budget: the model's own hide faults.
+                        required=2, budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
                         informative=frozenset(informative),
                         # Where float64 is slow or does not fit, a few batch entries stand for all, if they are
                         # independent.

@@ -142,7 +142,7 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     if len(rounds) < LEAST_ROUNDS:
         note = "; ".join(filter(None, (note, f"only {len(rounds)} rounds fitted the budget")))
     speedup = None
-    if eager is not None:
+    if eager is not None and len(rounds) >= TELLING_ROUNDS:  # one or two have no spread that would say anything
         speedup = paired_ratio("eager", name, eager.samples, samples)
     shown = outer.value if outer is not None and outer.value > 0 else None
     return CandidateTiming(seconds, interval, inner, shown, samples, speedup, floor, floor / seconds if floor else None,
