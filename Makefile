@@ -27,7 +27,7 @@ demo: $(STAMP)
 	$(BIN)/kernelwright optimize examples/convt_global_mean.py -o $(DEMO)/convt_global_mean_new.py --force
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

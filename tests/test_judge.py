@@ -14,6 +14,9 @@ from kernelwright.judge import run as judge_run
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.verdicts import VERDICTS
 
+# One process makes the run that several tests look at.
+pytestmark = pytest.mark.xdist_group("judge")
+
 SEVEN = Path(__file__).parent / "candidates" / "transposed_mean"
 PROBLEM = """
 import torch

@@ -214,6 +214,11 @@ def test_what_needs_a_device():
     assert needs_device(CANDIDATE) == "CUDA"
     assert needs_device("import triton.language as tl\n") == "Triton"
     assert needs_device("import torch\n# __global__ void k()\n") is None and needs_device("def (") is None
+    # What kernelwright emits can build for either device, and names the options of both.
+    generated = Path(__file__).parent.parent / "examples" / "generated"
+    for file in generated.glob("*.py"):
+        has_kernels = file.stem.endswith("_cuda_new") and "no kernel pays" not in file.read_text()
+        assert needs_device(file.read_text()) == ("CUDA" if has_kernels else None), file.name
 
 
 def test_triton_is_refused_with_a_reason(tmp_path):

@@ -175,6 +175,30 @@ class Groups(nn.Module):
         return [random(3, 6, 40)]
 
 
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+
+    def forward(self, i):
+        return self.table(i) * 2
+
+    @staticmethod
+    def inputs(random):
+        return [torch.arange(30) * 7 % 20]
+
+
+class Pair(nn.Module):
+    """Two results of one mean, each with its own operators."""
+
+    def forward(self, x):
+        return x.mean(1), (x - x.sort(1).values.mean(1, keepdim=True)).abs().amax(1)
+
+    @staticmethod
+    def inputs(random):
+        return [random(40, 30)]
+
+
 def last_element(self, x):
     weight = self.second.weight[:, :36]
     return F.gelu(F.linear(F.relu(self.first(x))[:, :36], weight, self.second.bias)) * 0.5
@@ -268,6 +292,23 @@ CASES = [
         F.relu(F.linear(x, s.first.weight)) + s.first.bias)) * 0.5),
     (Groups, "reduction-cut", "last tap", lambda s, x: torch.tanh(s.norm(F.conv1d(
         x[..., :-2], s.conv.weight[..., :4], s.conv.bias, dilation=2)))),
+    (Residual, "bias-subtracted", "the bias of the layer norm", lambda s, x: x + s.linear(
+        F.layer_norm(x, (50,), s.norm.weight, -s.norm.bias))),
+    (Residual, "sum-for-mean", "the sum in place of the mean", lambda s, x: s.normed(
+        x, x.var(-1, correction=0, keepdim=True), x.sum(-1, keepdim=True))),
+    (Groups, "order-exchanged", "norm.bias added after", lambda s, x: torch.tanh(F.group_norm(
+        s.conv(x), s.norm.num_groups, s.norm.weight)) + s.norm.bias[:, None]),
+    (RootMeanSquare, "missing-root", "reciprocal",
+     lambda s, x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-5) * s.weight),
+    (Reductions, "reduction-cut", "all but the last tile", lambda s, x: (x[:, 96:].sum(1), x.var(1), x.argmax(1))),
+    (Reductions, "reduction-cut", "every second tile of 16", lambda s, x: (
+        x[:, torch.arange(101) // 16 % 2 == 0].sum(1), x.var(1), x.argmax(1))),
+    (Perceptron, "reduction-cut", "every second tile of 8", lambda s, x: (lambda h, k: F.gelu(F.linear(
+        h[:, k], s.second.weight[:, k], s.second.bias)) * 0.5)(F.relu(s.first(x)), torch.arange(37) // 8 % 2 == 0)),
+    (Attention, "wrong-axis", "over axis 0 subtracted", lambda s, q, k, v: (
+        lambda a: torch.softmax(a - a.amax(0, keepdim=True), -1) @ v)(q @ k.mT / 8.0)),
+    (Rows, "input-index", "one too large (modulo 20)", lambda s, i: s.table.weight[(i + 1) % 20] * 2),
+    (Pair, "sum-for-mean", "output[0] is what", lambda s, x: (x.sum(1), (x - x.sum(1, keepdim=True)).abs().amax(1))),
 ]
 
 
@@ -297,6 +338,45 @@ def test_the_change_is_named_first(case):
     assert words in found[0].sentence and found[0].fix
     if found[0].evidence.get("model_line"):
         assert "test_judge_hypotheses.py:" in found[0].sentence
+
+
+def test_a_guard_outside_of_its_root():
+    class Small(RootMeanSquare):
+        @staticmethod
+        def inputs(random):
+            return [1e-2 * random(8, 64)]
+
+    evidence = evidence_of(Small, lambda s, x: x / (x.pow(2).mean(-1, keepdim=True).sqrt() + 1e-5) * s.weight)
+    found = merge([*find_patterns(evidence), *explain(made(Small), evidence, 20.0)])
+    assert found[0].kind == "eps" and "added to the root" in found[0].sentence, [f.sentence for f in found]
+
+
+def test_an_initial_value_in_place_of_a_parameter():
+    def forward(self, x):
+        return F.max_pool2d(F.leaky_relu(F.batch_norm(self.conv(x), None, None, self.norm.weight, None, True), 0.1),
+                            3, 2, 1)
+
+    found = explain(made(Convolution), evidence_of(Convolution, forward), 20.0)
+    assert found[0].kind in ("parameter-ignored", "missing-bias"), [f.sentence for f in found]
+    assert "norm.bias at its initial 0" in " ".join(f.sentence for f in found)
+
+
+def test_state_that_is_used_before_it_is_updated():
+    class Largest(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("largest", torch.full((), 2.0))
+
+        def forward(self, x):
+            self.largest.copy_(torch.maximum(self.largest, x.abs().amax()))
+            return x / self.largest
+
+        @staticmethod
+        def inputs(random):
+            return [5 * random(8, 20)]
+
+    found = explain(made(Largest), evidence_of(Largest, lambda s, x: x / s.largest, redrawn=False), 20.0)
+    assert found[0].kind == "state-not-updated" and "largest as it was" in found[0].sentence
 
 
 def test_a_right_candidate_needs_no_hypothesis():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -117,6 +118,10 @@ CASES = {
     "places in everything": ("flat-index", lambda x: x.argmax(1), lambda _, r: r + torch.arange(64) * 100, (64, 100)),
     "places from 1": ("off-by-one", lambda x: x.argmax(1), lambda _, r: r + 1, (64, 100)),
     "argmin": ("other-extremum", lambda x: x.argmax(1), lambda x, r: x.argmin(1), (64, 100)),
+    "a running count": ("wrong-divisor", lambda x: x.cumsum(1) / (torch.arange(100) + 1),
+                        lambda x, r: x.cumsum(1) / (torch.arange(100) + 2), (64, 100)),
+    "an extremum at its start": ("infinite", lambda x: x.amax(1), lambda x, r: torch.full_like(r, -torch.inf),
+                                 (64, 100)),
     "unrelated": ("wrong-values", scaled, lambda _, r: torch.randn(64, 100), (64, 100)),
 }
 
@@ -138,6 +143,43 @@ def test_the_pattern_is_named_first(name):
     assert found[0].fix and found[0].sentence.startswith("output")
     index = tuple(found[0].evidence["index"])
     assert found[0].evidence["expected"] == pytest.approx(float(evidence.eager[index]))
+
+
+def test_an_extremum_that_starts_at_zero_and_a_guard_that_is_missing():
+    below = [-torch.rand(16, 8) - 0.1]
+    assert find_patterns(evidence_of(lambda x: x.amax(1), lambda x, r: r * 0, inputs=below))[0].kind == "extremum-start"
+    zeros = [torch.zeros(16, 8)]
+    found = find_patterns(evidence_of(lambda x: x / (x.norm() + 1e-6), lambda x, r: x / x.norm(), inputs=zeros))
+    assert found[0].kind == "division-by-zero"
+
+
+def test_results_of_earlier_calls():
+    sine = evidence_of(torch.sin, lambda _, r: r, 8, 20)
+    other = torch.sin(torch.randn(8, 20))
+    assert find_patterns(replace(sine, candidate=other, own_earlier=other.clone()))[0].kind == "stale"
+    assert find_patterns(replace(sine, candidate=other, own_earlier=-other))[0].kind == "wrong-values"
+    again = find_patterns(replace(sine, repeated=sine.earlier[0].clone()))
+    assert again[0].kind == "stale" and "when called again" in again[0].sentence
+    assert find_patterns(replace(sine, repeated=other))[0].kind == "nondeterministic"
+    poisoned = torch.where(torch.rand(8, 20) < 0.5, 2.8e26, sine.eager)
+    assert find_patterns(replace(sine, repeated=poisoned))[0].kind == "unwritten"
+
+
+def test_a_running_statistic_that_moves_otherwise():
+    old, batch, momentum = torch.ones(6), torch.rand(6) + 0.5, 0.1
+    wanted = old + momentum * (batch - old)
+    evidence = evidence_of(scaled, lambda _, r: r, 4, 6)
+
+    def first(got):
+        own = ({"norm.running_var": wanted}, {"norm.running_var": got})
+        return find_patterns(replace(evidence, changed=own, state=State(buffers={"norm.running_var": old})))[0]
+
+    assert first(old).kind == "state-not-updated"
+    moved = first(old + 0.9 * (batch - old))
+    assert moved.kind == "state-momentum" and moved.evidence["factor"] == pytest.approx(9, rel=1e-4)
+    biased = first(old + momentum * (batch * 99 / 100 - old))
+    assert biased.kind == "state-factor" and biased.evidence["factor"] == pytest.approx(0.99, rel=1e-4)
+    assert first(torch.rand(6)).kind.startswith("state-")
 
 
 def test_the_tail_names_its_tile_and_what_stands_there():

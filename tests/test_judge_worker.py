@@ -566,6 +566,16 @@ def test_names_of_files(name, expected):
     assert source_name(Path(name)) == expected
 
 
+def test_a_dictionary_with_bytes_for_keys_is_the_candidates_own(judged):
+    """An honest cache is no state that is told, and no breach of the protocol."""
+    case = judged(forward("""
+        kept = self.__dict__.setdefault("kept", {})
+        kept[b"key %d" % len(kept)] = torch.relu(x)
+        return kept[b"key %d" % (len(kept) - 1)].clone()
+    """))
+    assert case.certify().passed and case.worker.failure is None
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_right_and_wrong_on_a_gpu(judged):

@@ -16,7 +16,7 @@ from kernelwright.judge.build_messages import messages_of
 from kernelwright.judge.diagnose.evidence import collect
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.patterns import find_patterns
-from kernelwright.judge.diagnose.words import classify, failing_trial, merge, reason
+from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
 from kernelwright.judge.efforts import Budget
 from kernelwright.judge.emulated import Emulation, emulate, emulated_failure, needs_device
 from kernelwright.judge.handover import NotHandedOver
@@ -150,6 +150,16 @@ class Checker:
             return replace(result, verdict="CRASH-MEMORY", reason=f"The device's memory does not suffice: {line}",
                            fix="Allocate less, or free what is not needed between calls.")
 
+    def control(self, worker: Worker) -> str:
+        """Check the model itself in a candidate's place: words where it does not pass.
+
+        So a baseline has been through what candidates have been through: calls leave traces in a process's memory, by
+        which later ones are faster. Raises what a RemoteCandidate raises.
+        """
+        remote = RemoteCandidate(worker, self.problem, self.card.seed, self.card.training)
+        found = self._certified(remote, replace(self._plan(), budget_seconds=min(2.0, self.budget.check)))
+        return "" if found.passed else f"The model in a process of its own does not pass its own check: {found.why[0]}"
+
     def _plan(self) -> Plan:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
                     budget_seconds=self.budget.check, tolerance=Tolerance(nonfinite="position"),
@@ -230,7 +240,9 @@ class Checker:
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
                                make_float64=self._make_float64, before=tuple(t.plan for t in certificate.trials))
-            return merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
+            found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
+            again_right = not found and failing.comparison is not None and not failing.comparison.passed
+            return [not_repeatable(failing)] if again_right else found
         except RuntimeError:  # too little memory, say: the certificate's own words stand
             return []
 

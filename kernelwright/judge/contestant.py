@@ -13,7 +13,7 @@ import torch
 from kernelwright.judge import process_tree, protocol
 from kernelwright.judge.figures import Ran
 from kernelwright.judge.inside.structure import encode
-from kernelwright.judge.inside.tensors import Packer, aligned
+from kernelwright.judge.inside.tensors import Packer, aligned, bit_sum
 from kernelwright.judge.link import CandidateRaised
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.processor import processors, scheduled
@@ -143,8 +143,9 @@ class Contestant:
                 self._is_wrong("CHEAT-MODE", "other-output-when-timed", "A timed call returns another kind of output "
                                f"than the model: {odd[:200]}.", after=self.calls)
             else:
-                self._compare(timed, made, number, batch, self._fetched(timed, places, len(batch.chosen), count,
-                                                                        len(made.positions)))
+                fetched = self._fetched(timed, places, len(batch.chosen), count, len(made.positions))
+                self._hold_to(_sums(reply, count, len(timed.outputs)), batch, fetched[0])
+                self._compare(timed, made, number, batch, fetched)
         self.calls += count
         return Ran(batch.cold, wall, used.ran, *figures)
 
@@ -164,6 +165,15 @@ class Contestant:
         tensor = torch.empty(shape, dtype=dtype)
         self.worker.outputs.read(at, tensor)
         return tensor
+
+    def _hold_to(self, told: list[list[int]], batch: Batch, whole: list[dict[str, torch.Tensor]]) -> None:
+        """Whole outputs must be those of which the sums of bits were told when the batch ended."""
+        for call, outputs in zip(batch.chosen, whole, strict=True):
+            if told[call] != [int(bit_sum(value)) for value in outputs.values()]:
+                self._is_wrong("CHEAT-DEFERRED", "computed-afterwards", f"Timed call {self.calls + call + 1} had left "
+                               "other outputs than those that are handed over when they are asked for: they were "
+                               "computed afterwards.", call=self.calls + call + 1)
+                return
 
     def _compare(self, timed: TimedProblem, made: Round, number: int, batch: Batch,
                  fetched: tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
@@ -225,6 +235,15 @@ def _places(timed: TimedProblem, counts: list[int], positions: int) -> list[tupl
         found.append((at, size))
         at = aligned(at + size)
     return found or [(0, 0)]
+
+
+def _sums(reply: dict[str, Any], calls: int, outputs: int) -> list[list[int]]:
+    """The sums of bits of every call's outputs. Raises Broken."""
+    told = protocol.field(reply, "sums", list)
+    if len(told) != calls or not all(type(one) is list and len(one) == outputs and all(type(n) is int for n in one)
+                                     for one in told):
+        raise Broken("sent an answer whose field sums has another form")
+    return told
 
 
 def _figures(reply: dict[str, Any], name: str, count: int) -> tuple[float, ...]:

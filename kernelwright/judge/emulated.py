@@ -15,6 +15,7 @@ compilers of Python. A kernel whose blocks wait for one another does not end.
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ from kernelwright.judge.records import Finding
 _COMPILERS = {"triton": "Triton", "cupy": "CuPy", "numba": "Numba", "cutlass": "CUTLASS", "tilelang": "TileLang",
               "pycuda": "PyCUDA", "warp": "Warp"}
 _MOST_CALLS = 16
+#: What C++ for a GPU contains, kernels of its own or a library's.
+_OF_DEVICE = re.compile(r"__global__|<<<|cuda|cublas|cudnn|cutlass|thrust|\bcub\b|c10::cuda", re.IGNORECASE)
 #: How the emulation's own errors begin; the verdict that each calls for.
 _FAILURES = {"CUDA emulation: the launch": "CRASH-LAUNCH", "CUDA emulation: the kernel": "CRASH-DEVICE"}
 
@@ -83,6 +86,9 @@ def needs_device(text: str) -> str | None:
     for kernels in source.kernels:
         if any(f.is_kernel for f in kernels.functions) or any(t.text == "__global__" for t in tokens_of(kernels.text)):
             return "CUDA"
+    # A file that can build for either device names the option, and has C++ alone.
+    if source.kernels and not any(_OF_DEVICE.search(kernels.text) for kernels in source.kernels):
+        return None
     given = {k.arg for n in ast.walk(source.tree) if isinstance(n, ast.Call) for k in n.keywords}
     return "CUDA" if given & {"cuda_sources", "with_cuda"} else None
 

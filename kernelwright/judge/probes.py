@@ -39,6 +39,8 @@ PARTIAL = {
 #: Between the seeds of a trial's inputs and of the other inputs that its probes are taken from.
 _OTHER = 7919
 _SAMPLE = 1 << 20
+#: Distributions for candidates from elsewhere.
+_FURTHER = ("tied", "denormal", "negative")
 #: Probes that are made whatever the budget where the first one is not telling: trivial is not said lightly.
 _LEAST = 3
 
@@ -70,9 +72,10 @@ class Probed:
 
 
 def judged_trials(seed: int) -> tuple[TrialPlan, ...]:
-    """The trials of a judged candidate in their usual order: those of every certificate, then ties and denormals."""
+    """The trials of a judged candidate in their usual order: those of every certificate, then ties, denormals and
+    negative values."""
     usual = default_trials(seed)
-    return (*usual, *(TrialPlan(seed + len(usual) + i, kind) for i, kind in enumerate(("tied", "denormal"))))
+    return (*usual, *(TrialPlan(seed + len(usual) + i, kind) for i, kind in enumerate(_FURTHER)))
 
 
 def run_probes(problem: Problem, bench: Bench, plan: Plan, trials: Sequence[TrialPlan], budget_seconds: float

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from kernelwright.judge.arena import Arena
-from kernelwright.judge.inside.structure import decode
+from kernelwright.judge.inside.structure import ANSWERS, decode
 from kernelwright.judge.inside.tensors import DTYPES, extent, view, whole
 
 #: Longest line of a worker, in bytes.
@@ -146,7 +146,8 @@ class Foreign:
 
 def foreign(name: str) -> Foreign:
     """The stand-in for an object of the type called ``name``, which is also its class's name."""
-    return type(name.rpartition(".")[2][:100], (Foreign,), {})()
+    answers = {"__torch_function__": None} if name.startswith(ANSWERS) else {}
+    return type(name.removeprefix(ANSWERS).rpartition(".")[2][:100], (Foreign,), answers)()
 
 
 def _filled(arena: Arena, at: int, size: int, device: torch.device) -> torch.UntypedStorage:

@@ -13,7 +13,8 @@ if the interval lies above 1 *and* the ratio is at least 1.01. Among many candid
 wider side of the 95 % interval of one pair is widened further, in the logarithm as that of a normal distribution, until
 95 % hold for all pairs of the class together (Bonferroni). Candidates without common rounds are compared by their
 speed-ups over eager, and where the samples are not those of the clock that counts, by the intervals of their times; the
-ends of two intervals are then divided. Whoever was timed in fewer than five rounds is not shown to be slower than anybody.
+ends of two intervals are then divided. Whoever was timed in fewer than five rounds is not shown to be slower than
+anybody.
 
 **Groups.** "Cannot be told apart" is not transitive, ranks are. Candidates are sorted by their time; the first opens a
 group, each next one joins it unless it is slower than the group's *fastest*, and else opens the next group. Those of

@@ -151,7 +151,8 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
     for candidate in refused:
         page.paragraph(f"{names[candidate.file]}: {candidate.verdict}", _colour(candidate), hanging=4)
         page.paragraph(clean(candidate.reason), indent=4)
-        same = [f for f in candidate.findings if clean(f.sentence) == clean(candidate.reason)]
+        told = clean(candidate.reason).lower()  # which may say first on which inputs the finding shows
+        same = [f for f in candidate.findings if told.endswith(clean(f.sentence).lower())]
         for finding in same[:1]:
             _place(page, finding, candidate.file)
         fix = candidate.fix or (same[0].fix if same else "")

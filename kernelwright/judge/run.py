@@ -20,7 +20,7 @@ from kernelwright.judge.handover import NotHandedOver
 from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
-from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
+from kernelwright.judge.remote import CandidateRaised
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
@@ -74,7 +74,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
                 with progress.stage("time"):
                     progress.say(f"{len(waiting)} candidates and eager")
                     try:
-                        clocked.append(_time(problem, card, settings, budget.time, waiting, results, len(clocked)))
+                        clocked.append(_time(checker, waiting, results, len(clocked)))
                     except (WorkerFailure, CandidateRaised, NotHandedOver, torch.OutOfMemoryError) as error:
                         untimed.append(f"Nothing was timed, as the model's own process failed: {first_line(error)}")
                 for worker in waiting.values():
@@ -95,19 +95,20 @@ def _together(problem: Problem, card: Card) -> int:
     return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, card.roof.least_bytes))))
 
 
-def _time(problem: Problem, card: Card, settings: JudgeSettings, budget: float, waiting: dict[int, Worker],
-          results: list[CandidateResult], group: int) -> Clocked:
+def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateResult], group: int) -> Clocked:
     """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
+    problem, card, settings, budget = checker.problem, checker.card, checker.settings, checker.budget.time
     model = problem.make_model(card.seed).train(card.training)
     with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
         file = Path(folder) / "baseline.py"
         file.write_text(baseline_text(problem), encoding="utf-8")
         with Worker(file, problem.device, settings.limits()) as baseline:
-            RemoteCandidate(baseline, problem, card.seed, card.training)
+            said = checker.control(baseline)
             found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
                                     budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
                                     cached=card.roof.cached, tolerance=timed_tolerance(settings),
                                     distribution=card.varying[0] if card.varying else AS_GIVEN)
+    found = replace(found, note=" ".join(filter(None, (said, found.note))))
     for number, worker in waiting.items():
         results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)
     return found

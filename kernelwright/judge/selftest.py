@@ -82,7 +82,8 @@ def self_test(device: torch.device, limits: Limits | None = None, controls: Path
             remotes = dict(zip(names, begun, strict=True))
             checks: list[Callable[[], str]] = [
                 lambda: _right(remotes["right"], problem), lambda: _wrong(remotes["wrong"], problem),
-                lambda: _timed(remotes["stale"], problem, ("CHEAT-STALE",)),
+                # What stands in memory that nobody wrote is not in the judge's hand: poison, often, or something else.
+                lambda: _timed(remotes["stale"], problem, ("CHEAT-STALE", "CHEAT-REPLAY", "CHEAT-MODE")),
                 lambda: _timed(remotes["late"], problem, ("CHEAT-ASYNC",)),
                 lambda: _nothing(remotes["nothing"], remotes["right"], problem, calibration)]
             sentences = [text for check in checks if (text := _said(check))]

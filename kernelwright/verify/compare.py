@@ -400,7 +400,7 @@ def _worst_slice(sums: SliceSums, limits: _Limits, scale: float, typical: float,
     A slice's limit is the largest of ``scaled`` times its size; ``multiple`` times eager's error in it, with
     a margin for chance that vanishes with the number of elements; and ``multiple`` times eager's relative
     error in the whole output, in the median slice, or (up to 1 %) in its worst slice. Slices of few
-    elements may have eager's largest error.
+    elements may have eager's largest error; those of a ReLU's zeros have no error and do not count.
     """
     error, eager, size = (
         torch.sqrt(t / sums.elements) for t in (sums.error, sums.eager_error, sums.reference)
@@ -408,8 +408,10 @@ def _worst_slice(sums: SliceSums, limits: _Limits, scale: float, typical: float,
     by_size = torch.full_like(size, limits.scaled) * size
     # A slice that is zero to rounding (a dead channel) is held against the whole output's size.
     limit = torch.where(size <= ZERO_SHARE * scale, torch.full_like(size, limits.scaled * scale), by_size)
-    chance = 1 + 4 / math.sqrt(sums.elements)
-    own = eager if sums.elements >= FEW_ELEMENTS else eager.max().expand_as(eager)
+    # As many as all elements where a reference of zeros is approached, not met.
+    telling = torch.where(sums.nonzero > 0, sums.nonzero, float(sums.elements))
+    chance = 1 + 4 / torch.sqrt(telling)
+    own = torch.where(telling >= FEW_ELEMENTS, eager, eager.max())
     noise = torch.where(own > NOISE_SHARE * size, NOISE_MARGIN, 1.0)
     limit = torch.maximum(limit, limits.multiple * chance * noise * own)
     relative = eager / size.clamp_min(torch.finfo(size.dtype).tiny)

@@ -102,6 +102,11 @@ def tied(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.random_(-2, 3, generator=generator)
 
 
+def negative(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values, all with a minus: a maximum that starts at zero is zero."""
+    return tensor.abs_().neg_()
+
+
 def denormal(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Numbers of both signs below the smallest normal one: kernels that flush them see zeros."""
     return tensor.uniform_(-1, 1, generator=generator).mul_(torch.finfo(tensor.dtype).tiny)
@@ -160,6 +165,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("heavy-tailed", "exponential of random sign with rare outliers", heavy_tailed),
         Distribution("sparse", "nine of ten values zero", sparse),
         Distribution("tied", "whole numbers from -2 to 2", tied),
+        Distribution("negative", "the problem's values, none above zero", negative),
         Distribution("denormal", "below the smallest normal number", denormal),
         Distribution("zeros", "all zeros", zeros),
         Distribution("with NaN", "NaN planted in one entry", with_nan, plants=True),

@@ -29,6 +29,7 @@ class SliceSums:
     error: torch.Tensor
     eager_error: torch.Tensor
     reference: torch.Tensor
+    nonzero: torch.Tensor  # elements of the reference that are not zero
 
 
 @dataclass
@@ -136,7 +137,7 @@ def measure_error(
         if axes[axis] <= MOST_SLICES:
             zero = torch.zeros(axes[axis], dtype=torch.float64, device=device)
             statistics.slices.append(
-                SliceSums(axis, candidate.numel() // axes[axis], zero, zero.clone(), zero.clone())
+                SliceSums(axis, candidate.numel() // axes[axis], zero, *(zero.clone() for _ in range(3)))
             )
     for where in _blocks(axes, BLOCK_ELEMENTS.get(device.type, 1 << 18)):
         c, e, r = (_part(tensor, where, device) for tensor in (candidate, eager, reference))
@@ -186,13 +187,14 @@ def _add_block(
     statistics.eager_failing += int((eager_units > 1).sum())
     statistics.worst_absolute = max(statistics.worst_absolute, float(error.max()))
     statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, float(eager_error.max()))
-    squares = (error.square_(), eager_error.square_(), r * r)
+    squares = (error.square_(), eager_error.square_(), r * r, (r != 0).to(torch.float64))
     statistics.square_error += float(squares[0].sum())
     statistics.eager_square_error += float(squares[1].sum())
     statistics.square_reference += float(squares[2].sum())
     for sums in statistics.slices:
         others = (1, 2) if sums.axis == 0 else (0, 2)
-        for total, part in zip((sums.error, sums.eager_error, sums.reference), squares, strict=True):
+        totals = (sums.error, sums.eager_error, sums.reference, sums.nonzero)
+        for total, part in zip(totals, squares, strict=True):
             total[where[sums.axis]] += part.sum(others)
 
 

@@ -138,6 +138,15 @@ def _parts(node: Node) -> Iterator[Change]:
                          {node: lambda get, n=limit: recomputed(node, get, get(node.inputs[0]).narrow(-1, 0, n), get(
                              node.inputs[1]).narrow(axis, 0, n), *map(get, node.inputs[2:]))},
                          {**about(node), "size": size, "kept": [0, limit]})
+    others = {(size - 1) // t * t: [*range((size - 1) // t * t, size)] for t in TILES if t < size}
+    others |= {-t: [p for p in range(size) if p // t % 2 == 0] for t in TILES if 2 * t <= size}
+    for which, kept in others.items():
+        words = f"every second tile of {-which}" if which < 0 else f"all but its last tile of {size - which}"
+        yield Change("reduction-cut", f"with the sum of {told(node)} over K = {size} leaving out {words}",
+                     "add every tile to what the tiles before it gave", 1.8,
+                     {node: lambda get, k=kept: recomputed(
+                         node, get, get(node.inputs[0])[..., k], get(node.inputs[1])[..., k] if axis == -1 else
+                         get(node.inputs[1])[..., k, :], *map(get, node.inputs[2:]))}, {**about(node), "size": size})
     if size > 1:
         yield Change("reduction-cut", f"with the sum of {told(node)} leaving out its first position",
                      f"begin at position 0 of {size}", 1.2,

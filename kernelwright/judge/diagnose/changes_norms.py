@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ def norms(node: Node) -> Iterator[Change]:
         if len(affine) > 1:
             yield Change("missing-bias", f"without the bias of {told(node)}", "add the bias", 0.6,
                          {node: on_input(node, plain + 1, torch.zeros_like)}, here)
+            yield Change("bias-subtracted", f"with the bias of {told(node)} subtracted", "add the bias", 1.2,
+                         {node: on_input(node, plain + 1, torch.neg)}, here)
     if node.op == "batch_norm_inference":
         yield Change("batch-statistics", f"with the batch's own statistics in {told(node)}",
                      "in inference mode use the running statistics", 0.6,
@@ -125,6 +128,20 @@ def _formulas(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
          lambda v: (v - mean(v)) * torch.rsqrt(mean(v.square()) - mean(v).square() + eps)),
     ]
     formulas += _cuts(node, axes, around, mean, variance)
+    formulas.append(("sum-for-mean", "with the sum in place of the mean in {}", "divide the sum by N", 1.2,
+                     lambda v: (v - v.sum(axes, keepdim=True)) * torch.rsqrt(variance(v) + eps)))
+    for by in (1, -1):
+        def scaled(v: Any, by: int = by) -> float:
+            count = prod(v.shape[a] for a in axes)
+            return count / (count + by)
+
+        fix = "divide by N, the number of positions"
+        formulas += [("wrong-divisor", f"with the mean of {{}} divided by N {by:+d}", fix, 1.6,
+                      lambda v, s=scaled: around(v, mean(v) * s(v))),
+                     ("wrong-divisor", f"with the mean of {{}} divided by N {by:+d} (the variance is right)", fix, 1.6,
+                      lambda v, s=scaled: (v - mean(v) * s(v)) * torch.rsqrt(variance(v) + eps)),
+                     ("wrong-divisor", f"with the variance of {{}} divided by N {by:+d}", fix, 1.6,
+                      lambda v, s=scaled: (v - mean(v)) * torch.rsqrt(variance(v) * s(v) + eps))]
     for other in (a for a in range(node.rank) if (a,) != axes and node.op != "group_norm"):
         formulas.append(("wrong-axis", f"with the statistics of {{}} over axis {other}", "take the statistics over "
                          f"{', '.join(map(str, axes))}", 1.3,
@@ -176,6 +193,21 @@ def _cuts(node: Node, axes: tuple[int, ...], around: Callable[[Any, Any], Any], 
                    lambda v, f=only_mean, b=limit / size: f(v, by=b)),
                   ("reduction-cut", f"with the statistics of {{}} leaving out {words}", fix, 1.4, both),
                   ("reduction-cut", f"with the sum for the variance of {{}} leaving out {words}", fix, 1.4, squares)]
+    outer = axes[0]
+    length = node.shape[outer] if node.op != "group_norm" else 0
+    for words, start, stop in (("its last part along axis {} alone", length - 1, length),
+                               ("all but its last part along axis {}", 0, length - 1)):
+        if length < 2:
+            continue
+
+        def sum_of(v: Any, begin: int = start, end: int = stop) -> Any:
+            return mean(v.narrow(outer, begin, end - begin)) * ((end - begin) / length)
+
+        told_words, fix = words.format(outer), "add what each part gives to the sum of those before it"
+        found += [("reduction-cut", f"with the sum for the mean of {{}} over {told_words}", fix, 1.7,
+                   lambda v, s=sum_of: around(v, s(v))),
+                  ("reduction-cut", f"with the sum for the variance of {{}} over {told_words}", fix, 1.7,
+                   lambda v, s=sum_of: (v - mean(v)) * torch.rsqrt(s((v - mean(v)).square()) + eps))]
     return found
 
 
@@ -200,3 +232,22 @@ def _misread(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
 
 def _along(node: Node, vector: torch.Tensor) -> torch.Tensor:
     return vector if node.op == "layer_norm" else vector.reshape(-1, *(1,) * (node.rank - 2))
+
+
+def roots(node: Node) -> Iterator[Change]:
+    """All changes of a square root: left out; its guard against zero added to it instead of to what is under it."""
+    if node.op not in ("sqrt", "rsqrt"):
+        return
+    inside = node.inputs[0]
+    if node.op == "rsqrt":
+        yield Change("missing-root", f"with the reciprocal in place of {told(node)}", "take the root, too", 1.0,
+                     {node: lambda get: get(inside).reciprocal()}, about(node))
+    if inside.op != "add":
+        return
+    index = next((i for i, n in enumerate(inside.inputs) if n.op == "constant" and 0 < n["value"] < 0.1), None)
+    if index is None:
+        return
+    guard, power = inside.inputs[index]["value"], 1 if node.op == "sqrt" else -1
+    yield Change("eps", f"with {guard:.6g} added to the root instead of to what is under it in {told(node)}",
+                 f"add {guard:.6g} first, then take the root", 1.2,
+                 {node: lambda get: (get(inside.inputs[1 - index]).sqrt() + guard) ** power}, about(node))

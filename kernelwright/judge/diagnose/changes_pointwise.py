@@ -29,6 +29,8 @@ _LIKELY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a step": lambda x: (x > 0).to(x.dtype), "2 to the x": torch.exp2, "log10": torch.log10,
 }
 _BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
+_BIASED = ("linear", "convolution", "layer_norm", "group_norm", "instance_norm", "batch_norm_inference",
+           "batch_norm_training")
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = ("logical_and", "logical_or")
 
@@ -54,21 +56,23 @@ def pointwise(node: Node) -> Iterator[Change]:
 
 
 def _late_bias(node: Node) -> Iterator[Change]:
-    """The bias of a contraction added behind the activation."""
+    """The bias of a contraction or a norm added behind the activation."""
     main = main_input(node)
     if main is None or node.op == "add":
         return
     before = node.inputs[main]
-    if before.op not in ("linear", "convolution") or len(before.inputs) < 3 or before.shape != node.shape:
+    if before.op not in _BIASED or before.shape != node.shape or before.inputs[-1].rank != 1 or \
+            len(before.inputs) < 3 + 2 * (before.op == "batch_norm_inference"):
         return
-    axis = 1 if before.op == "convolution" else node.rank - 1
+    axis = node.rank - 1 if before.op in ("linear", "layer_norm") else 1
+    bias = before.inputs[-1]
 
     def compute(get: Get) -> Any:
-        own = [recomputed(before, get, *map(get, before.inputs[:2])) if i == main else get(n)
-               for i, n in enumerate(node.inputs)]
-        return recomputed(node, get, *own) + along(get(before.inputs[2]), axis, node.rank)
+        without = recomputed(before, get, *map(get, before.inputs[:-1]), torch.zeros_like(get(bias)))
+        own = [without if i == main else get(n) for i, n in enumerate(node.inputs)]
+        return recomputed(node, get, *own) + along(get(bias), axis, node.rank)
 
-    yield Change("order-exchanged", f"with the {name(before.inputs[2])} added after {told(node)} instead of before it",
+    yield Change("order-exchanged", f"with the {name(bias)} added after {told(node)} instead of before it",
                  f"add the bias first, then apply the {name(node)}", 1.3, {node: compute}, _about(node))
 
 
@@ -266,12 +270,15 @@ def constants(node: Node) -> Iterator[Number]:
         if part.op != "constant" or isinstance(part["value"], bool):
             continue
 
-        def change(value: float, index: int = index, part: Node = part) -> Change:
+        # A comparison with another number is mostly one that never, or always, holds.
+        prior = 1.9 if node.op in _COMPARE else 1.0
+
+        def change(value: float, index: int = index, part: Node = part, prior: float = prior) -> Change:
             return Change("wrong-constant", f"with {value:.6g} in place of the {part['value']:.6g} of {told(node)}",
-                          f"use {part['value']:.9g}", 1.0, {node: on_input(node, index, lambda _: value)},
+                          f"use {part['value']:.9g}", prior, {node: on_input(node, index, lambda _: value)},
                           {**_about(node), "constant": part["value"], "candidate_constant": value})
 
-        yield Number(name(node), float(part["value"]), 1.0, change)
+        yield Number(name(node), float(part["value"]), prior, change)
 
 
 def _dtype(node: Node) -> torch.dtype:

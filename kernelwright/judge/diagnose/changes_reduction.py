@@ -138,6 +138,9 @@ def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[
                                                       size - size // 2)] if size > 3 else []
         parts += [(f"all but the first {lanes}", 0, lanes) for lanes in (32, 64, 128, 256, 512, 1024) if lanes < size
                   and lanes not in (size - 1, size // 2)]
+        parts += [("all but the last position", size - 1, 1)] if size > 2 and node.op != "var" else []
+        parts += [(f"all but the last tile of {tile}", (size - 1) // tile * tile, size - (size - 1) // tile * tile)
+                  for tile in TILES if tile < size and size % tile != 1]
         for words, start, length in parts:
             yield Change("reduction-cut", f"with {where} leaving out {words}",
                          f"run the loop over all {size} positions: look at its bounds, and at the tail of the tiles",
@@ -150,6 +153,12 @@ def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[
                              f"visit all {size} positions", prior + 1.0,
                              {node: changed(lambda v, a=axis, s=step: v[(slice(None),) * a + (slice(0, None, s),)])},
                              {**about(node), "axis": axis, "step": step, "size": size})
+        for tile in (t for t in TILES if 2 * t <= size):
+            kept = [p for p in range(size) if p // tile % 2 == 0]
+            yield Change("reduction-cut", f"with {where} leaving out every second tile of {tile}",
+                         f"visit all {size} positions", prior + 1.0,
+                         {node: changed(lambda v, a=axis, k=kept: v.index_select(a, torch.tensor(k, device=v.device)))},
+                         {**about(node), "axis": axis, "tile": tile, "size": size})
     if len(axes) > 1:
         yield from _cut_flat(node, x, axes, changed, prior)
 
@@ -162,10 +171,10 @@ def _cut_flat(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Cal
         return
     count = prod(x.shape[a] for a in axes)
 
-    def kept(v: torch.Tensor, limit: int) -> torch.Tensor:
+    def kept(v: torch.Tensor, limit: int, first: int = 0) -> torch.Tensor:
         shape = [v.shape[a] if a in axes else 1 for a in range(v.dim())]
-        mask = (torch.arange(count, device=v.device) < limit).reshape(shape)
-        return v * mask
+        place = torch.arange(count, device=v.device)
+        return v * ((place >= first) & (place < limit)).reshape(shape)
 
     for tile in (1, *TILES):
         limit = count - 1 if tile == 1 else count // tile * tile
@@ -175,6 +184,12 @@ def _cut_flat(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Cal
                          f"run the loop over all {count} elements", prior + 0.5,
                          {node: changed(lambda v, n=limit: kept(v, n))},
                          {**about(node), "size": count, "kept": [0, limit]})
+        last = (count - 1) // tile * tile
+        if last > 0:
+            yield Change("reduction-cut", f"with {told(node)} keeping its last tile of {count - last} elements alone",
+                         "add each tile to what the tiles before it gave", prior + 0.8,
+                         {node: changed(lambda v, f=last: kept(v, count, f))},
+                         {**about(node), "size": count, "kept": [last, count]})
 
 
 def _logsumexp(node: Node, axes: tuple[int, ...], keep: bool) -> Iterator[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +71,15 @@ def _softmax(node: Node, axis: int) -> Iterator[Change]:
         ("sign", "with the sign of the argument of {} reversed", "correct the sign", 2.5,
          lambda v: end((-v).softmax(axis))),
     ]
+    formulas += [("wrong-axis", f"with the sum of {{}} over axis {other}", f"sum over axis {axis}", 1.4,
+                  lambda v, a=other: end(shifted(v).exp() / shifted(v).exp().sum(a, keepdim=True)))
+                 for other in range(node.rank) if other != axis]
+    formulas += [("wrong-axis", f"with the maximum of {{}} over axis {other} subtracted", f"subtract the maximum over "
+                  f"axis {axis}", 1.4, lambda v, a=other: end(torch.softmax(v - v.amax(a, keepdim=True), axis)))
+                 for other in range(node.rank) if other != axis]
+    if log:
+        formulas.append(("mean-for-sum", "with the mean in place of the sum in {}", "take the sum of the exponentials",
+                         1.2, lambda v: v.log_softmax(axis) + math.log(v.shape[axis])))
     for kind, words, fix, prior, function in formulas:
         yield Change(kind, words.format(told(node)), fix, prior, {node: applied(node, function)}, about(node))
     size = node.shape[axis]

@@ -71,9 +71,26 @@ def addresses(values: GraphValues) -> Iterator[Change]:
             sizes = list(given.shape)
             sizes[a], sizes[b] = sizes[b], sizes[a]
             options.append((f"as if its axes {a} and {b} were exchanged", given.reshape(sizes).transpose(a, b)))
+        if not given.dtype.is_floating_point and given.dtype != torch.bool and int(given.min()) >= 0:
+            sizes = {s for n in values.order if n.kind == "leaf" for s in n.shape if s > int(given.max())}
+            for size in sorted(sizes):
+                options += [(f"one too {word} (modulo {size})", (given + by) % size) for word, by in
+                            (("large", 1), ("small", -1))]
         for words, wrong in options:
             yield Change("input-index", f"with {name(leaf)} read {words}", f"address {name(leaf)} with its own strides",
                          1.7, {leaf: lambda get, v=wrong: v})
+
+
+def state(values: GraphValues) -> Iterator[Change]:
+    """Outputs computed with state as it was before the call, where the candidate left it so."""
+    _, own = values.evidence.changed
+    for effect in values.graph.effects:
+        old = values.evidence.state.buffers.get(effect.name)
+        if effect.value in values.order and old is not None and isinstance(own.get(effect.name), torch.Tensor) and \
+                identical(own[effect.name], old):
+            yield Change("state-not-updated", f"with {effect.name} as it was before the call",
+                         f"update {effect.name} in forward, before it is used", 0.1,
+                         {effect.value: lambda get, o=old: o})
 
 
 def parameters(values: GraphValues) -> Iterator[Change]:
@@ -97,8 +114,8 @@ def parameters(values: GraphValues) -> Iterator[Change]:
     for leaf, tensor in other.items():
         kind, words = "parameters-as-constructed", "as it was when it was constructed"
         if initial[leaf] is not None:
-            kind, words = "parameter-ignored", f"at its initial {initial[leaf]:g}: it is not read, or a copy of what it " \
-                "was when it was constructed is"
+            kind, words = "parameter-ignored", (f"at its initial {initial[leaf]:g}: it is not read, or a copy of what "
+                                                "it was when it was constructed is")
         yield Change(kind, f"with {leaf['name']} {words}", f"read {leaf['name']} in every forward",
                      0.5 if len(other) > 1 else 0.3, {leaf: stored(tensor)}, {"parameter": leaf["name"]})
     for path, leaf in leaves.items():

@@ -15,7 +15,7 @@ from kernelwright.ir.node import Node, users, walk
 from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.problem.memory import available_memory
 from kernelwright.verify.flatten import flatten, tensors_of
-from kernelwright.verify.observe import seed_all
+from kernelwright.verify.observe import random_state, seed_all
 from kernelwright.verify.state import State
 
 Get = Callable[[Node], Any]
@@ -52,8 +52,11 @@ class GraphValues:
         self.bound = self._bound()
         seed_all(evidence.trial.seed)
         self.values: dict[Node, Any] = {}
+        self.drawn: dict[Node, list[torch.Tensor]] = {}
         with torch.no_grad():
             for node in nodes:
+                if node.kind == "opaque":
+                    self.drawn[node] = random_state()
                 self.values[node] = self._leaf(node, self.bound) if node.kind == "leaf" else _computed(node, self.get)
         self.readers = users(self.graph.roots())
         self.order = {node: position for position, node in enumerate(nodes)}
@@ -88,6 +91,8 @@ class GraphValues:
 
         with torch.no_grad():
             for node in sorted(below, key=self.order.__getitem__):
+                if node in self.drawn:  # the same random numbers as before
+                    _set_random_state(self.drawn[node])
                 # A changed node is computed from what its function asks for: its own old value is self.get's.
                 results[node] = changes[node](get) if node in changes else _computed(node, get)
         return [get(root) for root in roots]
@@ -128,6 +133,13 @@ class GraphValues:
                                  equal_nan=True)
             if float(near.double().mean()) < 0.99:
                 raise NoGraph(f"{path} has other values in the graph")
+
+
+def _set_random_state(states: list[torch.Tensor]) -> None:
+    """Restore what `random_state` told."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def _computed(node: Node, get: Get) -> Any:

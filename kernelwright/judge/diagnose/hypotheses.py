@@ -18,7 +18,7 @@ from kernelwright.judge.diagnose import changes_whole as whole
 from kernelwright.judge.diagnose.change import Change, Generator, Number
 from kernelwright.judge.diagnose.changes_layers import moves, numbers, pools
 from kernelwright.judge.diagnose.changes_linear import linear
-from kernelwright.judge.diagnose.changes_norms import norms
+from kernelwright.judge.diagnose.changes_norms import norms, roots
 from kernelwright.judge.diagnose.changes_pointwise import constants, pointwise, twice
 from kernelwright.judge.diagnose.changes_reduction import reductions
 from kernelwright.judge.diagnose.changes_rows import losses, rows
@@ -29,9 +29,12 @@ from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
 from kernelwright.timing.turns import clock
 
-_GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, pools, moves, whole.flags)
+_GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, roots, pools, moves,
+                                      whole.flags)
 #: Exact hypotheses after which others are still tried: those that are no likelier cannot be told apart.
 ENOUGH = 3
+#: Share of the error that a hypothesis may leave, even where what it leaves is within rounding.
+MOST_LEFT = 0.5
 #: Steps of the search for a number.
 STEPS = 5
 
@@ -69,7 +72,7 @@ class _Search:
     def __init__(self, values: GraphValues, targets: list[Target], until: float) -> None:
         self.values, self.targets, self.until = values, targets, until
         self.roots = [target.node for target in targets]
-        self.found: list[tuple[float, Change, Score]] = []
+        self.found: list[tuple[float, Change, Score, list[Target]]] = []
         self.tried = 0
         # One or two values can be met by any number, and NaN by many: numbers are then not fitted.
         self.telling = any(int((t.wrong & torch.isfinite(t.values)).sum()) >= 3 for t in targets)
@@ -86,11 +89,12 @@ class _Search:
                     if clock() < self.until:
                         self._search_number(number)
                 numbers_left = []
-            best = min((c.prior for _, c, s in self.found if s.exact >= HOLDS), default=math.inf)
-            exact = sum(s.exact >= HOLDS for _, _, s in self.found)
+            best = min((c.prior for _, c, s, t in self.found if s.exact >= HOLDS and t is self.targets),
+                       default=math.inf)
+            exact = sum(s.exact >= HOLDS and t is self.targets for _, _, s, t in self.found)
             if exact and (exact >= ENOUGH or change.prior > best + 1.0):
                 return
-            self._keep(change, self._score(change))
+            self._try(change)
         for number in numbers_left:
             if clock() < self.until and not self.found:
                 self._search_number(number)
@@ -98,6 +102,7 @@ class _Search:
     def _changes(self) -> Iterator[Change]:
         for target in self.targets:
             yield from whole.intermediate(self.values, target.node, tuple(target.got.shape))
+        yield from whole.state(self.values)
         yield from whole.inputs(self.values)
         yield from whole.addresses(self.values)
         yield from whole.parameters(self.values)
@@ -115,18 +120,31 @@ class _Search:
             yield from constants(node)
             yield from numbers(node)
 
-    def _score(self, change: Change) -> Score:
+    def _try(self, change: Change) -> None:
+        """Keep a change that reproduces all wrong outputs, or else the first of them, which is the most wrong."""
+        scores = self._scores(change)
+        if not self._keep(change, joint(scores), self.targets) and len(scores) > 1 and scores[0].exact >= HOLDS:
+            self._keep(change, scores[0], self.targets[:1])
+
+    def _scores(self, change: Change) -> list[Score]:
         self.tried += 1
         try:
             results = self.values.changed(change.changes, self.roots)
         except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
-            return Score(0.0, 0.0, 1.0)  # shapes that do not fit: no such candidate could have run
-        return joint([target.score(result) for target, result in zip(self.targets, results, strict=True)])
+            return [Score(0.0, 0.0, 1.0)]  # shapes that do not fit: no such candidate could have run
+        return [target.score(result) for target, result in zip(self.targets, results, strict=True)]
 
-    def _keep(self, change: Change, score: Score) -> None:
-        if score.holds or score.exact >= HOLDS:
+    def _score(self, change: Change) -> Score:
+        return joint(self._scores(change))
+
+    def _keep(self, change: Change, score: Score, targets: list[Target]) -> bool:
+        # What leaves most of the error says nothing, as where that is hardly more than rounding. One number is near to
+        # many.
+        if score.left < MOST_LEFT and (score.exact >= HOLDS or (score.holds and self.telling)):
             weight = (2.6 if score.exact >= HOLDS else 1.9 + 0.1 * score.explained) - 0.05 * min(change.prior, 9.0)
-            self.found.append((weight, change, score))
+            self.found.append((weight if targets is self.targets else weight - 0.3, change, score, targets))
+            return True
+        return False
 
     def _search_number(self, number: Number) -> None:
         """Other values of one number: likely ones, then the one that fits best (Gauss-Newton on the samples)."""
@@ -140,14 +158,14 @@ class _Search:
             if other != value and clock() < self.until:
                 score = self._score(change := number.change(other))
                 if score.exact >= HOLDS:
-                    self._keep(change, score)
+                    self._keep(change, score, self.targets)
                     return
         if not self.telling:
             return
         fitted = self._fit(value, number.change)
         if fitted is not None and fitted != value:
             change = number.change(fitted)
-            self._keep(change, self._score(change))
+            self._try(change)
 
     def _fit(self, start: float, change: Callable[[float], Change]) -> float | None:
         """The value at which the outputs come nearest to the candidate's, or None where they do not depend on it."""
@@ -195,10 +213,10 @@ class _Search:
 
     def findings(self) -> list[Finding]:
         found = []
-        for weight, change, score in sorted(self.found, key=lambda entry: -entry[0])[:5]:
+        for weight, change, score, targets in sorted(self.found, key=lambda entry: -entry[0])[:5]:
             how = "exactly" if score.exact >= HOLDS else f"all but {100 * score.left:.2g} % of the error"
-            paths = ", ".join(t.path for t in self.targets)
-            verb = "are" if len(self.targets) > 1 else "is"
+            paths = ", ".join(t.path for t in targets)
+            verb = "are" if len(targets) > 1 else "is"
             words = f"{paths} {verb} what the model gives {change.words}" if how == "exactly" else \
                 f"{paths} {verb} nearly ({how}) what the model gives {change.words}"
             found.append(Finding(change.kind, f"{words} ({self._example()}).", fix=change.fix, evidence={

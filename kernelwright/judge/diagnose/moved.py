@@ -32,8 +32,10 @@ def find_moved(leaf: Leaf, evidence: Evidence) -> list[Seen]:
 
 
 def _stale(wrong: Sample, evidence: Evidence) -> Iterator[Seen]:
+    if not bool(wrong.got.any()) or (wrong.got.numel() > 2 and float(wrong.got.std()) <= 1e-3 * wrong.leaf.scale):
+        return  # near a constant, which many results are
     for before in evidence.earlier:
-        if (share := _equals(wrong, flatten(before).get(wrong.leaf.path))) >= ENOUGH:
+        if (share := _same(wrong, flatten(before).get(wrong.leaf.path))) >= ENOUGH:
             yield Seen("stale", "are those of an earlier call with other inputs",
                        "compute from this call's inputs: a stored result, a captured graph whose inputs are not copied "
                        "in, or a cache with too small a key", share, 1.7)
@@ -41,7 +43,7 @@ def _stale(wrong: Sample, evidence: Evidence) -> Iterator[Seen]:
     # A result that was stored even before that: other inputs give it, too, where the model gives another.
     own = flatten(evidence.own_earlier).get(wrong.leaf.path)
     model = flatten(evidence.earlier[0]).get(wrong.leaf.path) if evidence.earlier else None
-    if isinstance(model, torch.Tensor) and model.shape == wrong.leaf.got.shape and _equals(wrong, own) >= ENOUGH and \
+    if isinstance(model, torch.Tensor) and model.shape == wrong.leaf.got.shape and _same(wrong, own) >= ENOUGH and \
             float((take(model.to(wrong.got.device), wrong.at) == wrong.eager).double().mean()) < 0.5:
         yield Seen("stale", "are the same for other inputs: a stored result, or inputs that are not read",
                    "compute from this call's inputs: look for a result kept from the first call, or a cache with too "
@@ -67,6 +69,14 @@ def _outputs(wrong: Sample, evidence: Evidence) -> Iterator[Seen]:
             yield Seen("swapped-outputs", f"are those of the model's {path}",
                        f"return the results in the model's order: {wrong.leaf.path} holds what belongs in {path}",
                        share, 1.1, {"belongs_to": path})
+
+
+def _same(wrong: Sample, other: Any) -> float:
+    """The same as `_equals`, to rounding alone."""
+    if not isinstance(other, torch.Tensor) or other.shape != wrong.leaf.got.shape or other.is_complex():
+        return 0.0
+    off = (take(other.to(wrong.got.device), wrong.at) - wrong.got).abs()
+    return float((off <= torch.minimum(wrong.noise, 1e-5 * wrong.got.abs())).double().mean())
 
 
 def _equals(wrong: Sample, other: Any) -> float:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernelwright.judge.diagnose.digits import find_digits, find_whole
-from kernelwright.judge.diagnose.evidence import Evidence
+from kernelwright.judge.diagnose.evidence import Evidence, like_poison
 from kernelwright.judge.diagnose.factors import name_factor
 from kernelwright.judge.diagnose.leaf import Leaf, leaves_of, measure, plain_tensor
 from kernelwright.judge.diagnose.moved import find_moved
 from kernelwright.judge.diagnose.places import Place, find_places
 from kernelwright.judge.diagnose.shapes import find_forms
 from kernelwright.judge.diagnose.slices import find_growth, find_slices
-from kernelwright.judge.diagnose.values import Seen, find_values, sample
+from kernelwright.judge.diagnose.values import ENOUGH, Seen, find_values, sample
 from kernelwright.judge.records import Finding
 from kernelwright.verify.flatten import flatten
 
@@ -35,7 +36,10 @@ def find_patterns(evidence: Evidence) -> list[Finding]:
     found = find_forms(evidence)
     wrong = leaves_of(evidence)
     for leaf in wrong[:MOST_LEAVES]:
-        found += leaf_findings(leaf, evidence)
+        own = leaf_findings(leaf, evidence)
+        if leaf.share < 0.5 * wrong[0].share:  # the most wrong output tells most
+            own = [replace(f, evidence={**f.evidence, "weight": 0.5 * f.evidence["weight"]}) for f in own]
+        found += own
     found += _state(evidence, 0.05 if found else 1.2)
     found += _repeats(evidence)
     return sorted(found, key=lambda finding: -finding.evidence.get("weight", 3.0))
@@ -78,6 +82,8 @@ def _valued(leaf: Leaf, seen: Seen, place: Place | None, evidence: Evidence) -> 
             fix = f"correct the scale: {named[1]}"
             told["named"] = named[0]
     where = "everywhere" if leaf.share > 0.99 else f"in {place.words}" if place else f"in {_percent(leaf.share)} of it"
+    if seen.explained < ENOUGH:
+        words = f"{words}, at {_percent(seen.explained)} of these places"
     weight = seen.explained + seen.strength
     return Finding(seen.kind, f"{leaf.path} is wrong {where}: its values {words} ({_example(leaf)}).", fix=fix,
                    evidence={**told, **_facts(leaf), "explained": seen.explained, "weight": weight})
@@ -123,9 +129,38 @@ def _state(evidence: Evidence, weight: float) -> Iterator[Finding]:
                           f"({_example(leaf)}).", fix=f"update {name} in forward, in training mode", evidence={
                               **_facts(leaf), "weight": 1.5})
             continue
+        moved = _moved_otherwise(leaf, old, weight)
+        if moved is not None:
+            yield moved
+            continue
         best = leaf_findings(leaf, evidence)[0]
         yield Finding(f"state-{best.kind}", f"After the call {best.sentence}", fix=f"{name}: {best.fix}",
                       evidence={**best.evidence, "weight": weight})
+
+
+def _moved_otherwise(leaf: Leaf, old: Any, weight: float) -> Finding | None:
+    """A running value that takes another share of the new one, or of which the new one has another factor:
+    got = a wanted + b old."""
+    name, got, wanted = leaf.path, leaf.got, leaf.eager
+    if not isinstance(old, torch.Tensor) or old.shape != got.shape or not got.dtype.is_floating_point or \
+            got.numel() < 3:
+        return None
+    g, w, o = (t.detach().double().flatten().cpu() for t in (got, wanted, old))
+    if not bool(torch.isfinite(torch.stack((g, w, o))).all()):
+        return None
+    known = torch.stack((w, o), 1)
+    share, of_old = torch.linalg.lstsq(known, g[:, None], driver="gelsd").solution.flatten().tolist()
+    rest = float((known @ torch.tensor([share, of_old], dtype=known.dtype) - g).norm())
+    if rest > 1e-3 * float((g - w).norm()) or abs(share - 1) < 1e-6:
+        return None
+    if not bool(o.any()) or abs(share + of_old - 1) < 1e-2 * abs(share - 1):
+        return Finding("state-momentum", f"After the call {name} has moved {share:.6g} times as far from its old value "
+                       "as the model's.", fix=f"{name}: correct the momentum: new = (1 - momentum) * old + momentum * "
+                       "batch", evidence={**_facts(leaf), "weight": weight, "factor": share})
+    return Finding("state-factor", f"After the call {name} has moved towards {share:.6g} times what the model's moves "
+                   "to.", fix=f"{name}: correct the scale of the batch's statistic (the running variance takes the sum "
+                   "divided by N - 1, the norm itself the one divided by N)",
+                   evidence={**_facts(leaf), "weight": weight, "factor": share})
 
 
 def _unwritten_place(evidence: Evidence, path: str, again: torch.Tensor) -> str:
@@ -163,18 +198,32 @@ def _repeats(evidence: Evidence) -> Iterator[Finding]:
                           fix="compute from this call's inputs: look for a cache whose key (an address, say) does not "
                           "tell inputs apart", evidence={"weight": 1.8})
             return
-        poison = math.isnan(b) and not math.isnan(a)
+        poison = bool((differs & like_poison(other) & ~like_poison(got)).any())
         where = _unwritten_place(evidence, path, other) if poison else ""
         yield Finding("unwritten" if poison else "nondeterministic",
                       f"{path} has other bits when called again with the same inputs, at {count} of {got.numel()} "
                       f"elements: {a:.9g}, then {b:.9g}" + (f" on poisoned memory{where}." if poison else "."),
                       fix="write every element of the output" if poison else _RACE_FIX,
-                      evidence={"weight": 0.9, "share": count / max(1, got.numel())})
+                      evidence={"weight": 1.6 if not poison else 2.1 if _wider(evidence, path, other) else 1.9,
+                                "share": count / max(1, got.numel())})
         return
+
+
+def _wider(evidence: Evidence, path: str, again: torch.Tensor) -> bool:
+    """Whether more is wrong on poisoned memory than in the first call: what is never written is read as well."""
+    eager, first = flatten(evidence.eager).get(path), flatten(evidence.candidate).get(path)
+    if not isinstance(eager, torch.Tensor) or not isinstance(first, torch.Tensor) or eager.shape != again.shape or \
+            first.shape != again.shape or not eager.dtype == again.dtype == first.dtype:
+        return False
+    counts = [measure(path, *map(plain_tensor, (value, eager, eager))).count for value in (first, again)]
+    return counts[1] > 1.2 * counts[0] > 0
 
 
 def _is_earlier(evidence: Evidence, path: str, got: torch.Tensor) -> bool:
     """Whether a result of another call was returned: what the model gives for that call's inputs."""
+    finite = got.detach().double().nan_to_num(0.0, 0.0, 0.0)
+    if got.numel() < 2 or float(finite.std()) <= 1e-3 * float(finite.abs().max()):
+        return False  # near a constant, which many results are
     for before in evidence.earlier:
         known = flatten(before).get(path)
         if isinstance(known, torch.Tensor) and known.shape == got.shape and known.dtype == got.dtype and \

@@ -74,6 +74,7 @@ def _fitted(leaf: Leaf, axis: int, vectors: dict[str, torch.Tensor]) -> Iterator
         share = _explained(found, (factors[:, None] * best).flatten())
         if share >= ENOUGH:
             named = _named_factor(factors, vectors, words, share)
+            named = named or _counted(factors, words, share)
             yield named or Seen("factor-per-slice", f"are off by one factor for each {words} (axis {axis}): "
                                 f"{_numbers(factors)}", f"look at what is multiplied or divided for each {words}: a "
                                 "weight, a norm, a sum over the wrong axis", share, 0.3, {"axis": axis})
@@ -129,6 +130,18 @@ def _named_factor(factors: torch.Tensor, vectors: dict[str, torch.Tensor], words
         if _multiple(1 / factors, vector) is not None:
             return Seen("missing-weight", f"lack the factor {name}[{words}]",
                         f"multiply by {name}, one for each {words}", share, 0.8, {"parameter": name})
+    return None
+
+
+def _counted(factors: torch.Tensor, words: str, share: float) -> Seen | None:
+    """Factors n / (n + 1) and the like along an axis: a running count that is off."""
+    place = torch.arange(factors.numel(), dtype=factors.dtype, device=factors.device)
+    for right in (1, 2):
+        for wrong in (0, 1, 2, 3):
+            expected = (place + right) / (place + wrong)
+            if wrong != right and bool(torch.isclose(factors, expected, rtol=1e-4)[1:].all()):
+                return Seen("wrong-divisor", f"are divided by i + {wrong} instead of i + {right} at {words} i",
+                            f"count the elements up to {words} i as i + {right}", share, 0.9, {"off_by": wrong - right})
     return None
 
 

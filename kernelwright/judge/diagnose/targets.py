@@ -62,12 +62,12 @@ class Target:
             share = float(exact.double().mean())
             return Score(share, share, 0.0 if share >= HOLDS else 1.0)
         error = (self.values - self.best).abs()
-        near = exact | (off <= 0.02 * error)
+        near = exact | ((off <= 0.02 * error) & torch.isfinite(error))  # Inf is near nothing else
         shares = [min(float(s[self.wrong].double().mean()), float(s.double().mean())) for s in (near, exact)]
         finite = self.wrong & torch.isfinite(off) & torch.isfinite(error)
         whole = float(error[finite].square().sum())
         left = (float(off[finite].square().sum()) / whole) ** 0.5 if whole else 0.0
-        return Score(shares[0], shares[1], 0.0 if shares[1] >= HOLDS else left)
+        return Score(shares[0], shares[1], left)
 
 
 def find_targets(values: GraphValues, evidence: Evidence) -> list[Target]:

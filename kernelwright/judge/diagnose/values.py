@@ -68,7 +68,7 @@ def find_values(leaf: Leaf, evidence: Evidence) -> list[Seen]:
     found = list(_nonfinite(wrong, everywhere, evidence))
     if found and found[0].explained > ENOUGH:
         return found
-    found += [*_constants(wrong), *_simple(wrong), *_bounds(wrong, everywhere)]
+    found += [*_constants(wrong, evidence), *_simple(wrong), *_bounds(wrong, everywhere)]
     found = [seen for seen in found if seen.explained >= ENOUGH or seen.kind in _NONFINITE]
     return sorted(found, key=lambda seen: -seen.explained - seen.strength)
 
@@ -97,6 +97,18 @@ def _nonfinite(wrong: Sample, everywhere: Sample, evidence: Evidence) -> Iterato
         what = "NaN" if nan > 0.5 else "infinite"
         clean = all(bool(torch.isfinite(t).all()) for t in tensors_of(list(evidence.inputs))
                     if t.dtype.is_floating_point)
+        given = any(t.dtype.is_floating_point and t.numel() for t in tensors_of(list(evidence.inputs)))
+        if given and clean and largest < 1e-30:
+            yield Seen("division-by-zero", f"are {what} where the model's are numbers, on inputs that are zero or "
+                       "nearly", "guard the division, root or logarithm against zero as the model does (an epsilon, a "
+                       "clamp)", share_made, 0.6)
+            return
+        stuck = wrong.got[made]
+        if float(stuck.min()) == float(stuck.max()):
+            yield Seen("infinite", f"are all {float(stuck[0]):g} where the model's are numbers",
+                       "look for a maximum or minimum that keeps its start value (a comparison the wrong way), the "
+                       "logarithm of zero, or a division by zero", share_made, 0.8)
+            return
         if clean and largest > 20:
             yield Seen("overflow", f"are {what} where the model's are numbers, on inputs up to {largest:.3g}: an "
                        "intermediate value overflows (exp does above 88.7 in float32)",
@@ -138,9 +150,17 @@ def _largest(evidence: Evidence) -> float:
     return largest if math.isfinite(largest) else 0.0
 
 
-def _constants(wrong: Sample) -> Iterator[Seen]:
+def _all_negative(evidence: Evidence) -> bool:
+    given = [t for t in tensors_of(list(evidence.inputs)) if t.dtype.is_floating_point and t.numel()]
+    return bool(given) and all(float(t.max()) <= 0 for t in given)
+
+
+def _constants(wrong: Sample, evidence: Evidence) -> Iterator[Seen]:
     got = wrong.got
-    if float((got == 0).double().mean()) > ENOUGH and float((wrong.best != 0).double().mean()) > 0.5:
+    if bool((got == 0).all()) and bool((wrong.best < 0).all()) and _all_negative(evidence):
+        yield Seen("extremum-start", "are zero where the model's are negative, on inputs without positive values",
+                   "start a maximum at -infinity (at the first element), not at 0", 1.0, 0.9)
+    elif float((got == 0).double().mean()) > ENOUGH and float((wrong.best != 0).double().mean()) > 0.5:
         yield Seen("zeros", "are zero", "the result never arrives there: a kernel that does not run or does not reach "
                    "these elements, or one that returns its initial value", 1.0, 0.5)
     elif got.numel() > 4 and float(got.min()) == float(got.max()) and float(wrong.best.std()) > 1e-6 * wrong.leaf.scale:

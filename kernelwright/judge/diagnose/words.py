@@ -82,6 +82,8 @@ def reason(verdict: str, certificate: Certificate, findings: Sequence[Finding]) 
     sentence, where = first.sentence, shown_by(certificate)
     if where and verdict in ("WRONG-DISTRIBUTION", "WRONG-PARAMETERS", "WRONG-NONFINITE"):
         sentence = f"{where}: {sentence[:1].lower()}{sentence[1:]}"
+    if verdict == "WRONG-RANDOM":
+        sentence = f"The model draws random numbers, and the candidate draws others or uses them otherwise. {sentence}"
     return sentence, first.fix
 
 
@@ -110,6 +112,14 @@ def failing_trial(certificate: Certificate) -> Trial | None:
                 plan.distribution == "zeros", plan.distribution != AS_GIVEN)
 
     return min(failed, key=order, default=None)
+
+
+def not_repeatable(trial: Trial) -> Finding:
+    """What is said of a trial whose outputs were wrong, and right when it was made again."""
+    return Finding("not-repeatable", f"The outputs were wrong on inputs {_inputs(trial)}, and right when the same call "
+                   "was made again: they depend on what was called before.",
+                   fix="look for a cache whose key (an address or a shape) does not tell inputs apart, for memory that "
+                   "is not written in every call, and for a race")
 
 
 def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
@@ -159,12 +169,14 @@ def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
 def _effect(kinds: set[str], outputs: list[OutputError], found: set[str], best: Finding | None) -> str | None:
     """Verdicts on inputs and memory."""
     if "input-changed" in kinds:
-        if "right-for-changed-input" in found:
+        if "right-for-changed-input" in found or "parameter-changed" in kinds:
             return "CHEAT-INPUT-MUTATION"
         if not outputs:
             return "WRONG-MUTATES-INPUT"
     if best is not None and best.kind == "stale":
         return "WRONG-STALE"
+    if best is not None and best.kind == "not-repeatable":
+        return "WRONG-NONDETERMINISTIC"
     if "unwritten" in found:
         whole = best is not None and best.kind == "unwritten" and best.evidence.get("share", 1.0) > 0.9
         # Right as long as an earlier result lies there; NaN is then only the judge's own poison.
@@ -172,7 +184,7 @@ def _effect(kinds: set[str], outputs: list[OutputError], found: set[str], best: 
     if "poisoned" in kinds and (not outputs or (best is not None and best.kind in ("nondeterministic",
                                                                                    "wrong-values"))):
         return "WRONG-NONDETERMINISTIC"
-    if "nondeterministic" in kinds and not outputs:
+    if "nondeterministic" in kinds and (not outputs or (best is not None and best.kind == "nondeterministic")):
         return "WRONG-NONDETERMINISTIC"
     if kinds & {"alias", "shared-memory"} and not outputs:
         return "WRONG-ALIAS"
@@ -193,7 +205,8 @@ def _values(trials: list[Trial], best: Finding | None) -> str:
         return "WRONG-PARAMETERS"
     if outputs and all(set(o.kinds) <= {"nonfinite"} for o in outputs):
         return "WRONG-NONFINITE"
-    if any(t.uses_randomness for t in wrong) and not right:
+    explained = best is not None and weight(best) >= 2.0  # then random numbers were drawn as the model draws them
+    if any(t.uses_randomness for t in wrong) and not right and not explained:
         return "WRONG-RANDOM"
     if any(t.plan.distribution == AS_GIVEN for t in wrong):
         return "WRONG-NUMERIC"

@@ -37,7 +37,7 @@ def profile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
         with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
             run()
     for event in profiler.events():
-        on_device = event.device_type is not torch.autograd.DeviceType.CPU
+        on_device = event.device_type != torch.autograd.DeviceType.CPU  # equal, not the same object
         microseconds = event.self_device_time_total if on_device else event.self_cpu_time_total
         entry = (kernels if on_device else operators).setdefault(str(event.name)[:LONGEST_NAME], [0.0, 0])
         entry[0] += max(0.0, float(microseconds)) * 1e-6

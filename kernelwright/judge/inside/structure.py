@@ -20,11 +20,16 @@ class TooComplex(Exception):
     """A value is nested more deeply, or has more leaves, than can be told."""
 
 
+#: Before the name of a type that derives from tensors and may answer for itself what is asked of it.
+ANSWERS = "tensor subclass: "
+
+
 def type_name(value: object) -> str:
     """The qualified name of a value's type, from the type alone."""
     kind = type(value)
     module, name = type.__getattribute__(kind, "__module__"), type.__getattribute__(kind, "__qualname__")
-    return f"{module}.{name}"[:200] if isinstance(module, str) else str(name)[:200]
+    answers = ANSWERS if issubclass(kind, torch.Tensor) and kind not in (torch.Tensor, torch.nn.Parameter) else ""
+    return answers + (f"{module}.{name}"[:200] if isinstance(module, str) else str(name)[:200])
 
 
 def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
@@ -32,8 +37,10 @@ def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
            ) -> dict[str, Any]:
     """``value`` as plain data. ``leaf`` tells a plain tensor, ``other`` what is of another type (by default its name).
 
-    No method that an object's class defines is called. Raises TooComplex.
+    No method that an object's class defines is called. Raises TooComplex, also for a dictionary whose keys are objects
+    of which only the type would be told: they could not be told apart.
     """
+    named, again = other is None, other
     other = other or (lambda item: {"o": type_name(item)})
     count = [0] if count is None else count
     count[0] += 1
@@ -49,11 +56,13 @@ def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
     if kind is str and len(value) <= TEXT:
         return {"v": value}
     if issubclass(kind, list):
-        return {"l": [encode(item, leaf, other, depth + 1, count) for item in list.__iter__(value)]}
+        return {"l": [encode(item, leaf, again, depth + 1, count) for item in list.__iter__(value)]}
     if issubclass(kind, tuple):
-        return {"u": [encode(item, leaf, other, depth + 1, count) for item in tuple.__iter__(value)]}
+        return {"u": [encode(item, leaf, again, depth + 1, count) for item in tuple.__iter__(value)]}
     if issubclass(kind, dict):
-        return {"d": [[encode(key, leaf, other, depth + 1, count), encode(item, leaf, other, depth + 1, count)]
+        if named and any(type(key) not in (str, int, float, bool, tuple, type(None)) for key in dict.keys(value)):
+            raise TooComplex("a dictionary with keys that are no names or numbers")
+        return {"d": [[encode(key, leaf, again, depth + 1, count), encode(item, leaf, again, depth + 1, count)]
                       for key, item in dict.items(value)]}
     return other(value)
 

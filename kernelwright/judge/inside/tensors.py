@@ -28,6 +28,8 @@ _size, _stride = torch.Tensor.size, torch.Tensor.stride
 _offset, _element_size, _empty = torch.Tensor.storage_offset, torch.Tensor.element_size, torch.empty
 _dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
 _resolve_conj, _resolve_neg = torch.Tensor.resolve_conj, torch.Tensor.resolve_neg
+_view, _reshape, _sum = torch.Tensor.view, torch.Tensor.reshape, torch.sum
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def aligned(position: int) -> int:
@@ -87,6 +89,13 @@ class Packer:
         self.entries.append({**entry_of(tensor), "storage": self._numbers[key]})
         self.tensors.append(tensor)
         return len(self.entries) - 1
+
+
+def bit_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of a contiguous tensor's bits as integers of its own width, modulo 2^64, as a number on its device."""
+    width = min(8, _element_size(tensor))
+    integers = _view(_reshape(tensor, (-1,)), torch.uint8)
+    return _sum(_view(integers, _INTEGERS[width]), dtype=torch.int64)
 
 
 def as_memory(tensor: torch.Tensor) -> memoryview:
