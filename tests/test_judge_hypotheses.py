@@ -307,6 +307,11 @@ CASES = [
         h[:, k], s.second.weight[:, k], s.second.bias)) * 0.5)(F.relu(s.first(x)), torch.arange(37) // 8 % 2 == 0)),
     (Attention, "wrong-axis", "over axis 0 subtracted", lambda s, q, k, v: (
         lambda a: torch.softmax(a - a.amax(0, keepdim=True), -1) @ v)(q @ k.mT / 8.0)),
+    (Residual, "sign", "added instead of subtracted", lambda s, x: s.normed(
+        x, x.var(-1, correction=0, keepdim=True), -x.mean(-1, keepdim=True))),
+    (Pool, "wrong-divisor", "count +1", lambda s, x: F.avg_pool2d(torch.sigmoid(x), 3, 2, 1, divisor_override=10)),
+    (Pool, "padding", "shifted by 1 along axis 2", lambda s, x: F.avg_pool2d(F.pad(
+        torch.sigmoid(x), (1, 1, 0, 2)), 3, 2)),
     (Rows, "input-index", "one too large (modulo 20)", lambda s, i: s.table.weight[(i + 1) % 20] * 2),
     (Pair, "sum-for-mean", "output[0] is what", lambda s, x: (x.sum(1), (x - x.sum(1, keepdim=True)).abs().amax(1))),
 ]

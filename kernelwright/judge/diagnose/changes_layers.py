@@ -74,6 +74,7 @@ def pools(node: Node) -> Iterator[Change]:
         count = prod(node["kernel"])
         yield Change("sum-for-mean", f"with the sum in place of the mean in {told(node)}", f"divide by {count}", 0.7,
                      {node: lambda get: recomputed(node, get) * count}, here)
+        yield from _average_windows(node)
         yield Change("wrong-operator", f"with the maximum in place of the mean in {told(node)}", "take the mean", 1.2,
                      {node: applied(node, lambda v: (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1](
                          v, node["kernel"], node["stride"], node["padding"], 1, node["ceil"]))}, here)
@@ -99,6 +100,43 @@ def _window_cuts(node: Node, rank: int) -> Iterator[Change]:
             yield Change("reduction-cut", f"with the {words} position along ax{'is' if len(axes) == 1 else 'es'} "
                          f"{', '.join(str(node.rank - rank + a) for a in axes)} missing from {told(node)}",
                          f"visit {' x '.join(map(str, node['kernel']))} positions", 1.2, {node: compute}, about(node))
+
+
+def _average_windows(node: Node) -> Iterator[Change]:
+    """Average pooling by windows of its own: shifted, or divided by another count."""
+    here, rank = about(node), len(node["kernel"])
+    how = "the places inside" if not node["include_padding"] else "all places"
+    for by in (1, -1):
+        yield Change("wrong-divisor", f"with the windows of {told(node)} divided by their count {by:+d}",
+                     f"divide by the number of {how} of each window", 1.5,
+                     {node: lambda get, b=by: _by_windows(get(node.inputs[0]), node, more=b)}, here)
+        for axis in range(rank):
+            yield Change("padding", f"with the windows of {told(node)} shifted by {by} along axis "
+                         f"{node.rank - rank + axis}, without what is outside", f"window i begins at i * "
+                         f"{node['stride'][axis]} - {node['padding'][axis]}", 1.3,
+                         {node: lambda get, a=axis, b=by: _by_windows(get(node.inputs[0]), node, axis=a, by=b)}, here)
+    if not node["include_padding"]:
+        yield Change("count-include-pad", f"with every window of {told(node)} divided by {prod(node['kernel'])}",
+                     "leave the padding out of the count", 1.0,
+                     {node: lambda get: _by_windows(get(node.inputs[0]), node, whole=True)}, here)
+
+
+def _by_windows(v: torch.Tensor, node: Node, axis: int = 0, by: int = 0, more: int = 0, whole: bool = False
+                ) -> torch.Tensor:
+    """Sums of windows that begin ``by`` further along an axis, over their counts plus ``more``; over the kernel's size
+    with ``whole``."""
+    kernel, rank = node["kernel"], len(node["kernel"])
+    amounts = [(p - (by if a == axis else 0), p + kernel[a] + node["stride"][a]) for a, p in enumerate(node["padding"])]
+    flat = [part for pair in reversed(amounts) for part in pair]
+    ones = torch.ones((1, 1, *kernel), dtype=v.dtype, device=v.device)
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+
+    def sums(t: torch.Tensor) -> torch.Tensor:
+        found = convolve(F.pad(t.reshape(-1, 1, *v.shape[-rank:]), flat), ones, None, node["stride"])
+        return found[(..., *(slice(0, s) for s in node.shape[-rank:]))].reshape(*t.shape[:-rank], *node.shape[-rank:])
+
+    whole = whole or node["include_padding"]
+    return sums(v) / ((prod(kernel) if whole else sums(torch.ones_like(v))) + more)
 
 
 def _average(v: torch.Tensor, node: Node) -> torch.Tensor:

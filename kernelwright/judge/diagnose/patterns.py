@@ -25,7 +25,8 @@ from kernelwright.verify.flatten import flatten
 MOST_LEAVES = 4
 #: Faults that depend on values, wherever they stand.
 _BY_VALUE = ("overflow", "nan-swallowed", "fp16-overflow", "missing-activation", "cut-off", "negative-part",
-             "wrong-index", "one-for-all", "reversed", "rolled", "shifted", "transposed", "swapped-outputs")
+             "wrong-index", "one-for-all", "reversed", "rolled", "shifted", "transposed", "swapped-outputs",
+             "precision", "precision-tf32", "precision-float16", "precision-bfloat16")
 
 
 def find_patterns(evidence: Evidence) -> list[Finding]:
@@ -204,19 +205,24 @@ def _repeats(evidence: Evidence) -> Iterator[Finding]:
                       f"{path} has other bits when called again with the same inputs, at {count} of {got.numel()} "
                       f"elements: {a:.9g}, then {b:.9g}" + (f" on poisoned memory{where}." if poison else "."),
                       fix="write every element of the output" if poison else _RACE_FIX,
-                      evidence={"weight": 1.6 if not poison else 2.1 if _wider(evidence, path, other) else 1.9,
+                      evidence={"weight": _weight_of_repeat(evidence, path, other, differs, poison),
                                 "share": count / max(1, got.numel())})
         return
 
 
-def _wider(evidence: Evidence, path: str, again: torch.Tensor) -> bool:
-    """Whether more is wrong on poisoned memory than in the first call: what is never written is read as well."""
+def _weight_of_repeat(evidence: Evidence, path: str, again: torch.Tensor, differs: torch.Tensor, poison: bool) -> float:
+    """How much other bits in a further call tell: most where a result is right in one call and wrong in another, so
+    that where the first call was wrong is chance."""
     eager, first = flatten(evidence.eager).get(path), flatten(evidence.candidate).get(path)
-    if not isinstance(eager, torch.Tensor) or not isinstance(first, torch.Tensor) or eager.shape != again.shape or \
-            first.shape != again.shape or not eager.dtype == again.dtype == first.dtype:
-        return False
-    counts = [measure(path, *map(plain_tensor, (value, eager, eager))).count for value in (first, again)]
-    return counts[1] > 1.2 * counts[0] > 0
+    same_form = isinstance(eager, torch.Tensor) and isinstance(first, torch.Tensor) and \
+        eager.shape == again.shape == first.shape and eager.dtype == again.dtype == first.dtype
+    if not same_form or eager.is_complex() or eager.layout != torch.strided:
+        return 1.9 if poison else 1.6
+    wrong = [measure(path, value, eager, eager).wrong for value in (first, again)]
+    chance = int(((wrong[0] != wrong[1]) & differs).sum()) > 0.1 * int(differs.sum())
+    if poison:
+        return 2.1 if chance and bool(wrong[0].any()) else 1.9
+    return 2.7 if chance else 1.6
 
 
 def _is_earlier(evidence: Evidence, path: str, got: torch.Tensor) -> bool:

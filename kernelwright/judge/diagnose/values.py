@@ -103,17 +103,16 @@ def _nonfinite(wrong: Sample, everywhere: Sample, evidence: Evidence) -> Iterato
                        "nearly", "guard the division, root or logarithm against zero as the model does (an epsilon, a "
                        "clamp)", share_made, 0.6)
             return
-        stuck = wrong.got[made]
-        if float(stuck.min()) == float(stuck.max()):
-            yield Seen("infinite", f"are all {float(stuck[0]):g} where the model's are numbers",
-                       "look for a maximum or minimum that keeps its start value (a comparison the wrong way), the "
-                       "logarithm of zero, or a division by zero", share_made, 0.8)
-            return
         if clean and largest > 20:
             yield Seen("overflow", f"are {what} where the model's are numbers, on inputs up to {largest:.3g}: an "
                        "intermediate value overflows (exp does above 88.7 in float32)",
                        "subtract the row's maximum before exp (softmax, log-sum-exp), or use the stable form",
                        share_made, 0.5, {"largest_input": largest})
+        elif float(wrong.got[made].min()) == float(wrong.got[made].max()):
+            stuck = wrong.got[made]
+            yield Seen("infinite", f"are all {float(stuck[0]):g} where the model's are numbers",
+                       "look for a maximum or minimum that keeps its start value (a comparison the wrong way), the "
+                       "logarithm of zero, or a division by zero", share_made, 0.8)
         else:
             yield Seen("nan" if nan > 0.5 else "infinite", f"are {what} where the model's are numbers",
                        "look for 0/0, the square root or logarithm of a negative number, memory that is never written, "
