@@ -312,6 +312,8 @@ CASES = [
     (Pool, "wrong-divisor", "count +1", lambda s, x: F.avg_pool2d(torch.sigmoid(x), 3, 2, 1, divisor_override=10)),
     (Pool, "padding", "shifted by 1 along axis 2", lambda s, x: F.avg_pool2d(F.pad(
         torch.sigmoid(x), (1, 1, 0, 2)), 3, 2)),
+    (Pool, "reduction-cut sum-for-mean count-include-pad factor", "", lambda s, x: 9 * F.avg_pool2d(
+        torch.sigmoid(x), 3, 2, 1)),
     (Rows, "input-index", "one too large (modulo 20)", lambda s, i: s.table.weight[(i + 1) % 20] * 2),
     (Pair, "sum-for-mean", "output[0] is what", lambda s, x: (x.sum(1), (x - x.sum(1, keepdim=True)).abs().amax(1))),
 ]

@@ -60,10 +60,12 @@ class Outcome:
 
     @property
     def named(self) -> bool:
-        """Whether verdict and reason name the fault."""
+        """Whether verdict and reason name the fault. A reason that says where values are wrong says how, too."""
         fault = self.mutant.fault
-        said = self.kind in fault.kinds or (fault.says and re.search(fault.says, self.result.reason, re.IGNORECASE))
-        return self.result.verdict in fault.verdicts and bool(said)
+        place = next((f.evidence.get("holds") for f in self.result.findings if f.source != "read"), None)
+        named = bool({self.kind, place} & fault.kinds)
+        said = bool(fault.says) and re.search(fault.says, self.result.reason, re.IGNORECASE) is not None
+        return self.result.verdict in fault.verdicts and (named or said)
 
 
 _self_test = functools.cache(judging.self_test)

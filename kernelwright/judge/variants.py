@@ -30,16 +30,17 @@ def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN) -> list[
 
     first, second = drawn(101), drawn(102)
     found = [
-        Variant("other parameters", "parameters change in place between two calls",
-                (Step(first), Step(first, redraw=seed + 103)), True, "WRONG-PARAMETERS",
-                fix="Read the parameters in every call; keep nothing that was made of them, or make it anew when they "
-                    "change."),
+        # A result kept for its input's address is stale for other parameters, too: inputs first tell which it is.
         Variant("other inputs", "the same inputs twice, then others, then the first again",
                 (Step(first), Step(first), Step(second), Step(first)), True, "WRONG-STALE",
                 fix="Compute every result from the inputs of its own call."),
         Variant("same memory", "other values in the memory of the inputs before",
                 (Step(first), Step(second, into_last=True)), True, "WRONG-STALE",
                 fix="Do not take inputs at a known address for known values."),
+        Variant("other parameters", "parameters change in place between two calls",
+                (Step(first), Step(first, redraw=seed + 103)), True, "WRONG-PARAMETERS",
+                fix="Read the parameters in every call; keep nothing that was made of them, or make it anew when they "
+                    "change."),
         Variant("two instances", "two instances with different parameters, called in turns",
                 (Step(first), Step(first, instance=1), Step(first)), True, "WRONG-PARAMETERS", both_alive=True,
                 fix="Keep what belongs to a model in the model, not in the module or in C++ statics."),

@@ -116,6 +116,10 @@ def _average_windows(node: Node) -> Iterator[Change]:
                          f"{node['stride'][axis]} - {node['padding'][axis]}", 1.3,
                          {node: lambda get, a=axis, b=by: _by_windows(get(node.inputs[0]), node, axis=a, by=b)}, here)
     if not node["include_padding"]:
+        yield Change("sum-for-mean", f"with the sum of each window in {told(node)}, which nothing divides",
+                     "divide by the number of places inside", 0.8,
+                     {node: lambda get: _by_windows(get(node.inputs[0]), node, whole=True) * prod(node["kernel"])},
+                     here)
         yield Change("count-include-pad", f"with every window of {told(node)} divided by {prod(node['kernel'])}",
                      "leave the padding out of the count", 1.0,
                      {node: lambda get: _by_windows(get(node.inputs[0]), node, whole=True)}, here)

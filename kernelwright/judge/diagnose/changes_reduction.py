@@ -171,10 +171,11 @@ def _cut_flat(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Cal
         return
     count = prod(x.shape[a] for a in axes)
 
-    def kept(v: torch.Tensor, limit: int, first: int = 0) -> torch.Tensor:
+    def kept(v: torch.Tensor, limit: int, first: int = 0, tile: int | None = None) -> torch.Tensor:
         shape = [v.shape[a] if a in axes else 1 for a in range(v.dim())]
         place = torch.arange(count, device=v.device)
-        return v * ((place >= first) & (place < limit)).reshape(shape)
+        inside = (place >= first) & (place < limit)
+        return v * (inside if tile is None else place // tile % 2 == 0).reshape(shape)
 
     for tile in (1, *TILES):
         limit = count - 1 if tile == 1 else count // tile * tile
@@ -184,6 +185,11 @@ def _cut_flat(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Cal
                          f"run the loop over all {count} elements", prior + 0.5,
                          {node: changed(lambda v, n=limit: kept(v, n))},
                          {**about(node), "size": count, "kept": [0, limit]})
+        if 1 < tile <= count // 2:
+            yield Change("reduction-cut", f"with {told(node)} leaving out every second tile of {tile} elements",
+                         f"visit all {count} elements", prior + 0.9,
+                         {node: changed(lambda v, t=tile: kept(v, count, tile=t))},
+                         {**about(node), "size": count, "tile": tile})
         last = (count - 1) // tile * tile
         if last > 0:
             yield Change("reduction-cut", f"with {told(node)} keeping its last tile of {count - last} elements alone",

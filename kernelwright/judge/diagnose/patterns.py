@@ -199,7 +199,8 @@ def _repeats(evidence: Evidence) -> Iterator[Finding]:
                           fix="compute from this call's inputs: look for a cache whose key (an address, say) does not "
                           "tell inputs apart", evidence={"weight": 1.8})
             return
-        poison = bool((differs & like_poison(other) & ~like_poison(got)).any())
+        memory = ~like_poison(got) | (torch.isnan(got) != torch.isnan(other))  # poison of one kind, then of another
+        poison = bool((differs & like_poison(other) & memory).any())
         where = _unwritten_place(evidence, path, other) if poison else ""
         yield Finding("unwritten" if poison else "nondeterministic",
                       f"{path} has other bits when called again with the same inputs, at {count} of {got.numel()} "

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.diagnose.evidence import Evidence
+from kernelwright.judge.diagnose.evidence import Evidence, like_poison
 from kernelwright.judge.diagnose.leaf import MULTIPLE, Leaf, take
 from kernelwright.verify.compare import DEFAULT_TOLERANCE
 from kernelwright.verify.flatten import flatten, tensors_of
@@ -131,7 +131,7 @@ def _unwritten(wrong: Sample, evidence: Evidence) -> Seen | None:
     if type(again) is not torch.Tensor or again.shape != wrong.leaf.got.shape or not again.dtype.is_floating_point:
         return None
     second = take(again, wrong.at)
-    poison = torch.isnan(second) & torch.isfinite(wrong.best)
+    poison = like_poison(second) & torch.isfinite(wrong.best)
     share = float(poison.double().mean())
     if share < 0.5:
         return None
