@@ -203,4 +203,112 @@ class Extremum:
                           self.input_dtypes, self.output_dtypes, self.compute)
 
 
-Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One entry of a contraction's window along one axis.
+
+    Output position ``phase + out_stride * u`` takes entry ``number`` of the weight's axis times the input at
+    ``in_stride * u + offset`` (zero outside of the input), for u = 0, 1, ....
+    """
+
+    number: int
+    phase: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionAxis:
+    """A spatial axis of a :class:`Contraction`: sizes of input, output and weight along it, strides, taps.
+
+    A convolution has out_stride 1 and taps (k, 0, k * dilation - padding). A transposed one has in_stride 1 and, for
+    each k, the phase (k * dilation - padding) modulo out_stride.
+    """
+
+    in_size: int
+    out_size: int
+    kernel: int
+    in_stride: int
+    out_stride: int
+    taps: tuple[Tap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a contraction runs on tensor cores: a block computes ``rows`` positions of ``columns`` output channels.
+
+    Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory; ``cluster`` blocks that
+    differ in their rows share what they read of the weight; every ``promote`` steps (0: never) the tensor cores'
+    sums, which they truncate, are added to sums in float32 registers. ``core`` is "wgmma" (compute capability 9.0) or
+    "mma" (8.0 and later).
+    """
+
+    core: str
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    cluster: int = 1
+    promote: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """Sums of products over channels and windows, then an epilogue.
+
+    With x of shape (batch, groups, in_channels, *in_size) and w of (groups, out_channels, in_channels, *kernel), which
+    ``left`` and ``right`` give at every point of those domains::
+
+        sum[n, g, o, p] = sum over c and one tap per axis:  x[n, g, c, in_stride * u + offset] * w[g, o, c, number]
+                          where p = phase + out_stride * u
+
+    and each store writes its expression, in which ``Reduced(0)`` is the sum, at every (n, g, o, *p). A matrix product
+    has no spatial axes: x is (rows, 1, K), w (1, columns, K); the batch of a batched one is ``groups``. Indices are
+    over those domains in that order. The epilogue computes in float32.
+
+    ``scheme`` is how products are formed:
+
+    fp16x3    float32 operands, scaled by powers of two (x per (n, g), w per (g, o)) and split into two float16 terms;
+              three products on tensor cores (Ootomo and Yokota, arXiv 2203.03341)
+    fp16      the same with one term and one product: 11 bits, as TF32 has
+    native    16-bit operands as they are, float32 sums
+    float32   multiply-adds in float32, no tensor cores
+
+    Where an operand is not finite, sums come from float32 multiply-adds, so that NaN and Inf are what PyTorch gives.
+    """
+
+    batch: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    axes: tuple[ContractionAxis, ...]
+    left: Expression
+    right: Expression
+    stores: tuple[Store, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    scheme: str
+    tiling: Tiling | None = None
+
+    @property
+    def left_domain(self) -> tuple[int, ...]:
+        """The domain of ``left``."""
+        return (self.batch, self.groups, self.in_channels, *(a.in_size for a in self.axes))
+
+    @property
+    def right_domain(self) -> tuple[int, ...]:
+        """The domain of ``right``."""
+        return (self.groups, self.out_channels, self.in_channels, *(a.kernel for a in self.axes))
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """The domain of the sums and stores."""
+        return (self.batch, self.groups, self.out_channels, *(a.out_size for a in self.axes))
+
+    @property
+    def multiply_adds(self) -> int:
+        """The number of products, those with padding included."""
+        taps = prod(sum(-(-(a.out_size - t.phase) // a.out_stride) for t in a.taps) for a in self.axes)
+        return self.batch * self.groups * self.in_channels * self.out_channels * taps
+
+
+Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Contraction

@@ -1,0 +1,203 @@
+"""Where the operands of a contraction lie while tensor cores multiply them, and which rows meet which taps.
+
+Packed operands. x becomes rows of 8 neighbouring channels, 16 bytes each::
+
+    x[term][g][input phase][chunk of 8 channels][row]
+    w[term][g][entry of the window][chunk of 8 channels][output channel]
+
+A row is (n, u_1, ..., u_d), row-major with extents ``extents``. Along axis a, coordinate u of input phase r holds the
+input at ``in_stride * (u - lead) + r``, zero outside of it. So a tap is nothing but a shift in rows: output row (n, u)
+takes its products from row + shift, and the rows of a block are one run of memory, whatever the window. Rows whose u
+is not below the class's counts are computed and dropped. A matrix product has rows n alone. This is what BLIS calls
+packing (Van Zee and van de Geijn, ACM TOMS 41(3), 2015), with the shifts of indirect convolutions (Dukhan,
+arXiv 1907.02129), which here are affine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from kernelwright.plan.kernels import Contraction, Tiling
+
+#: Channels of one row of a packed operand, and bytes of that row.
+CHUNK, ROW_BYTES = 8, 16
+#: Taps whose rows are at most so far apart are served by one run of rows.
+_SPAN = 64
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Taps that read one run of rows: of input phase ``phase``, from ``shift`` rows beyond a block's first one.
+
+    ``taps``: (rows beyond ``shift``, entry of the window, row-major over the weight's axes) for each of them.
+    """
+
+    phase: int
+    shift: int
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseClass:
+    """Output positions ``phases[a] + out_stride * u`` for u below ``counts[a]``, and the runs that feed them."""
+
+    phases: tuple[int, ...]
+    counts: tuple[int, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Numbers of a contraction under a tiling. All sizes are in elements unless they are called bytes."""
+
+    kernel: Contraction
+    tiling: Tiling
+
+    def __post_init__(self) -> None:
+        if self.tiling.depth % (2 * CHUNK) or self.tiling.rows % CHUNK or self.tiling.columns % CHUNK:
+            raise ValueError(f"no tiles of {self.tiling}")
+
+    @property
+    def terms(self) -> int:
+        """Float16 terms of each operand."""
+        return 2 if self.kernel.scheme == "fp16x3" else 1
+
+    @property
+    def scaled(self) -> bool:
+        """Whether operands are scaled, and sums of operands that are not finite computed again."""
+        return self.kernel.scheme in ("fp16x3", "fp16")
+
+    @property
+    def depths(self) -> int:
+        """Steps over the channels: blocks of ``tiling.depth`` channels, the last one filled up with zeros."""
+        return -(-self.kernel.in_channels // self.tiling.depth)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of channels, those of the last step's zeros included."""
+        return self.depths * self.tiling.depth // CHUNK
+
+    @cached_property
+    def leads(self) -> tuple[int, ...]:
+        """Per axis, row coordinates before the one that holds the input's first elements."""
+        return tuple(max((-(t.offset // a.in_stride) for t in a.taps), default=0) for a in self.kernel.axes)
+
+    @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """Per axis, the number of row coordinates."""
+        result = []
+        for axis, lead in zip(self.kernel.axes, self.leads, strict=True):
+            most = -(-axis.out_size // axis.out_stride)
+            result.append(most + max((t.offset // axis.in_stride + lead for t in axis.taps), default=0))
+        return tuple(result)
+
+    @property
+    def pitches(self) -> tuple[int, ...]:
+        """Rows from one coordinate to the next: of n, then of each axis."""
+        return tuple(prod(self.extents[i:]) for i in range(len(self.extents) + 1))
+
+    @property
+    def rows(self) -> int:
+        """Rows of x that mean something."""
+        return self.kernel.batch * prod(self.extents)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks along rows and along output channels, of one group and class."""
+        return -(-self.rows // self.tiling.rows), -(-self.kernel.out_channels // self.tiling.columns)
+
+    @property
+    def allocated_rows(self) -> int:
+        """Rows of x in memory: a block's last run may pass the end, where no output reads."""
+        reach = max((run.shift for c in self.classes for run in c.runs), default=0) + self.run_rows
+        rows = self.blocks[0] * self.tiling.rows - self.tiling.rows + reach
+        return -(-max(rows, self.rows) // CHUNK) * CHUNK
+
+    @property
+    def allocated_columns(self) -> int:
+        """Output channels of w in memory."""
+        return self.blocks[1] * self.tiling.columns
+
+    @property
+    def run_rows(self) -> int:
+        """Rows of the longest run of a block."""
+        reach = max((tap[0] for c in self.classes for run in c.runs for tap in run.taps), default=0)
+        return -(-(self.tiling.rows + reach) // CHUNK) * CHUNK
+
+    @property
+    def input_phases(self) -> tuple[int, ...]:
+        """Per axis, the number of input phases."""
+        return tuple(a.in_stride for a in self.kernel.axes)
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        """Per axis, entries of the weight."""
+        return tuple(a.kernel for a in self.kernel.axes)
+
+    @cached_property
+    def classes(self) -> tuple[PhaseClass, ...]:
+        """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
+        axes = self.kernel.axes
+        found = []
+        for phases in product(*(range(a.out_stride) for a in axes)):
+            counts = tuple(max(0, -(-(a.out_size - p) // a.out_stride)) for a, p in zip(axes, phases, strict=True))
+            if all(counts):
+                found.append(PhaseClass(phases, counts, self._runs(phases)))
+        return tuple(found)
+
+    def _runs(self, phases: tuple[int, ...]) -> tuple[Run, ...]:
+        """Taps of a class in runs, by input phase and shift."""
+        axes = self.kernel.axes
+        flat = []
+        for taps in product(*([t for t in a.taps if t.phase == p] for a, p in zip(axes, phases, strict=True))):
+            phase = shift = entry = 0
+            for axis, tap, lead, pitch in zip(axes, taps, self.leads, self.pitches[1:], strict=True):
+                phase = phase * axis.in_stride + tap.offset % axis.in_stride
+                shift += (tap.offset // axis.in_stride + lead) * pitch
+                entry = entry * axis.kernel + tap.number
+            flat.append((phase, shift, entry))
+        runs: list[Run] = []
+        for phase, shift, entry in sorted(flat):
+            last = runs[-1] if runs else None
+            if last is not None and last.phase == phase and shift - last.shift <= _SPAN:
+                runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)))
+            else:
+                runs.append(Run(phase, shift, ((0, entry),)))
+        return tuple(runs)
+
+    # Bytes of the workspace, in this order: scales of x and of w, marks of x and of w, x, w.
+
+    @property
+    def left_term_bytes(self) -> int:
+        """Bytes of one term of packed x."""
+        return self.kernel.groups * prod(self.input_phases) * self.chunks * self.allocated_rows * ROW_BYTES
+
+    @property
+    def right_term_bytes(self) -> int:
+        """Bytes of one term of packed w."""
+        return self.kernel.groups * prod(self.window) * self.chunks * self.allocated_columns * ROW_BYTES
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g): x is multiplied by it),
+        "right_scales" (per (g, o)), "left_marks" (bytes, not 0 where an operand is not finite), "right_marks", "left",
+        "right". Scales and marks are there where operands are scaled."""
+        kernel, at = self.kernel, 0
+        lefts, rights = kernel.batch * kernel.groups, kernel.groups * kernel.out_channels
+        sizes = {"left_scales": 4 * lefts, "right_scales": 4 * rights, "left_marks": lefts, "right_marks": rights}
+        result = {}
+        for name, size in {**(sizes if self.scaled else {}), "left": self.terms * self.left_term_bytes,
+                           "right": self.terms * self.right_term_bytes}.items():
+            result[name] = (at, size)
+            at += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return result
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the whole workspace."""
+        at, size = list(self.places.values())[-1]
+        return at + -(-size // _ALIGNMENT) * _ALIGNMENT
