@@ -51,6 +51,7 @@ def optimize(
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     target: options.Target = "auto",
     precision: options.Precision = "match",
+    contractions: options.Contractions = "library",
     effort: options.Effort = "normal",
     baselines: options.Baselines = "compile",
     seed: options.Seed = 0,
@@ -65,8 +66,9 @@ def optimize(
         from kernelwright.pipeline import optimize as run
 
         silence_torch()
-        settings = Settings(target=target, precision=precision, effort=effort, baselines=baselines, force=force,
-                            quiet=quiet, json=json, output=output, seed=seed, threads=threads, tiny=tiny)
+        settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
+                            baselines=baselines, force=force, quiet=quiet, json=json, output=output, seed=seed,
+                            threads=threads, tiny=tiny)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -80,6 +82,7 @@ def explain(
     path: options.Problem,
     target: options.Target = "auto",
     precision: options.Precision = "match",
+    contractions: options.Contractions = "library",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     verbose: Annotated[bool, typer.Option(
@@ -93,7 +96,8 @@ def explain(
         from kernelwright.pipeline import explain as run
 
         silence_torch()
-        settings = Settings(target=target, precision=precision, quiet=quiet, json=json, seed=seed, threads=threads)
+        settings = Settings(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
+                            seed=seed, threads=threads)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
 
@@ -163,6 +167,7 @@ def bench(
     address: options.Address = "",
     target: options.Target = "auto",
     precision: options.Precision = "match",
+    contractions: options.Contractions = "library",
     effort: options.Effort = "normal",
     baselines: options.Baselines = "compile",
     seed: options.Seed = 0,
@@ -180,8 +185,8 @@ def bench(
         from kernelwright.suite.options import SuiteOptions
         from kernelwright.suite.runner import render_text, run_suite
 
-        settings = Settings(target=target, precision=precision, effort=effort, baselines=baselines, seed=seed,
-                            threads=threads, tiny=tiny)
+        settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
+                            baselines=baselines, seed=seed, threads=threads, tiny=tiny)
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
                              limit=limit, memory=memory, runner=runner, address=address)

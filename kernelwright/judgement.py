@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -16,10 +17,17 @@ from kernelwright.algebra.rule import Exactness
 from kernelwright.build.emulation import fewer_entries, load_emulated
 from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler, load_text
 from kernelwright.capture.batch import batch_independent
+from kernelwright.codegen.generate import has_skeleton
+from kernelwright.codegen.plan_evaluator import values_of
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
+from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
-from kernelwright.plan.kernels import Scan
+from kernelwright.ir.node import Node
+from kernelwright.plan.kernels import Contraction, Scan
+from kernelwright.plan.planner import ALONE, make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
 from kernelwright.programs import (
     ModeProgram,
@@ -37,7 +45,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
 from kernelwright.timing.turns import without_device
-from kernelwright.tune import layouts
+from kernelwright.tune import contractions, layouts
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, certify, default_trials
@@ -45,14 +53,33 @@ from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.state import float64_copy, to_float64
 
+REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
+_EMULATED_OPERATIONS = 10**8  # of a contraction: some seconds a call
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
 def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
           budget: Budget, settings: Settings, stages: Stages
           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
-    """Drop the regions that lose, choose layouts, verify and time; a mode that is not faster keeps the original."""
+    """Choose contractions, drop the regions that lose, choose layouts, verify and time; a mode that is not faster
+    keeps the original."""
+    with_kernels = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
+    try:
+        return _judged(problem, with_kernels, example, target, device, budget, settings, stages)
+    except VerificationFailed:
+        if not any(m.plan.contractions for m in with_kernels):
+            raise
+    # Each contraction was accurate by itself: what follows asks for more than the model's own rounding leaves.
+    refused = {n: REFUSED for m in with_kernels for n in m.plan.contractions}
+    modes = [keeping(m, {n: r for n, r in refused.items() if n in set(m.plan.graph.nodes())}, device) for m in modes]
+    return _judged(problem, modes, example, target, device, budget, settings, stages)
+
+
+def _judged(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+            budget: Budget, settings: Settings, stages: Stages
+            ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+    """Drop the regions that lose, choose layouts, verify and time. Raises VerificationFailed."""
     with stages.stage("tune"):
         lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
         modes = [keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
@@ -109,6 +136,33 @@ def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         return text, load_text(text, problem.name)
 
 
+def _with_contractions(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                       budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
+    """The modes with the contractions as kernels that win, where the target has such kernels."""
+    if settings.contractions == "library" or not has_skeleton(Contraction, target):
+        return modes
+    plans = {}
+    with stages.stage("tune"):
+        for mode in distinct(modes):
+            # An operator that would have been a kernel all alone may fuse with a contraction.
+            kept = {n: reason for n, reason in mode.plan.kept.items() if reason != ALONE}
+            chosen, left = contractions.choose(
+                mode.plan.graph, mode.captured, kept, _leaf_values(mode, example), problem.device, device, budget,
+                strict=settings.precision == "strict", say=stages.progress.say)
+            plans[render(mode.captured)] = make_plan(mode.plan.graph, mode.captured, kept | left, move_bias=True,
+                                                     contractions=chosen) if chosen or left else mode.plan
+    return [replace(m, plan=replace(plans[render(m.captured)], graph=m.rewriting.graph)) for m in modes]
+
+
+def _leaf_values(mode: ModeProgram, example: list[Any]) -> dict[Node, torch.Tensor]:
+    """The model's tensors and its example inputs, as kernels read them."""
+    if not mode.captured.outputs:  # nothing was captured
+        return {}
+    values = values_of(mode.model, mode.captured, example)
+    return {n: as_stored(n, values[n["name"]]).detach() for n in mode.rewriting.graph.nodes()
+            if n.kind == "leaf" and n.get("name") in values}
+
+
 def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                   budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
     """The modes with convolutions channels-last, where whole programs are faster so."""
@@ -116,7 +170,7 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
     seconds_each = budget.tune_seconds / 2
     with stages.stage("tune"):
         for mode in distinct(modes):
-            seconds = layouts.convolution_seconds(mode.rewriting.graph, problem.device, seconds_each)
+            seconds = layouts.convolution_seconds(mode.plan, problem.device, seconds_each)
             plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device)
             if plan is not None:
                 others[render(mode.captured)] = replace(mode, plan=plan)
@@ -184,6 +238,20 @@ def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
     return _VERIFY_COPIES * held > torch.cuda.get_device_properties(device).total_memory
 
 
+def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan]) -> tuple[list[ModeProgram], int]:
+    """Smaller modes whose contractions are kernels where those of the plans are, and how many are not, as they would
+    take minutes under the emulation."""
+    chosen = {(n.op, n.origin): choice for plan in plans for n, choice in plan.contractions.items()}
+    result, left = [], 0
+    for mode in modes:
+        wanted = {n: chosen[n.op, n.origin] for n in mode.plan.graph.nodes()
+                  if (n.op, n.origin) in chosen and can_contract(n)}
+        small = {n: c for n, c in wanted.items() if n.operator.operations(n) <= _EMULATED_OPERATIONS}
+        left = max(left, len(wanted) - len(small))
+        result.append(replace(mode, plan=make_plan(mode.plan.graph, mode.captured, move_bias=True, contractions=small)))
+    return result, left
+
+
 def judge_without_device(problem: Problem, example: list[Any], parts: tuple, device: Device, settings: Settings,
                     stages: Stages) -> list[str]:
     """CUDA kernels on a machine without a GPU: compiled where nvcc is, checked by emulation, not timed."""
@@ -207,6 +275,10 @@ def judge_without_device(problem: Problem, example: list[Any], parts: tuple, dev
         except KernelwrightError:  # the first axis of the inputs is no batch that could be cut
             most, few = sys.maxsize, example
             modes, _ = understand(problem, few, device, settings, stages)
+        modes, left = _with_the_same_contractions(modes, [v.plan for v in variants])
+        if left:
+            notes.append(f"{left} contraction{'s were' if left > 1 else ' was'} not run, being too much for the "
+                         "emulation: PyTorch did the work in this check.")
         text, small = emitted_text(problem, modes, few, "cuda", device)
         emitted = load_emulated(text, kernel_source(*small, cuda=True)[0], problem.name)
         for variant in small[0]:

@@ -48,11 +48,12 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
         device = current_device("cuda" if target == "cuda" else "cpu")
-        modes, notes = understand(problem, example, device, settings, stages)
+        emulated = target == "cuda" and not torch.cuda.is_available()
+        modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
             text, parts = emitted_text(problem, modes, example, target, device)
         budget = budget_of(settings.effort, target)
-        if target == "cuda" and not torch.cuda.is_available():
+        if emulated:
             module, certificates, timings = None, {}, {}
             notes += judge_without_device(problem, example, parts, device, settings, stages)
         else:
@@ -80,7 +81,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
         device = device or current_device("cuda" if target == "cuda" else "cpu")
-        modes, notes = understand(problem, example, device, settings, stages)
+        modes, notes = understand(problem, example, device, settings, stages, predict=True)
         with stages.stage("generate"):
             text, _ = emitted_text(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)

@@ -13,7 +13,7 @@ import kernelwright
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
-from kernelwright.codegen.generate import generate, support_text
+from kernelwright.codegen.generate import generate, has_skeleton, support_text
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
@@ -21,6 +21,7 @@ from kernelwright.errors import SourceUnavailable
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
+from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
@@ -30,6 +31,7 @@ from kernelwright.records import Mode
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
+from kernelwright.tune.contractions import predicted
 
 
 @dataclass(slots=True)
@@ -58,13 +60,18 @@ class ModeProgram:
     plan: Plan
 
 
-def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages
-                ) -> tuple[list[ModeProgram], list[str]]:
-    """Capture both modes, rewrite and plan them. Modes with the same program appear once."""
+def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
+               predict: bool = False) -> tuple[list[ModeProgram], list[str]]:
+    """Capture both modes, rewrite and plan them. Modes with the same program appear once.
+
+    predict: let the roofline model choose the contractions that become kernels, as nothing will be measured.
+    """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     model = problem.make_model(settings.seed)
     other = problem.make_model(settings.seed).train(not model.training)
     modes: list[ModeProgram] = []
+    predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
+        Contraction, "cuda")
     for candidate in (model, other):
         name = "training" if candidate.training else "inference"
         try:
@@ -83,8 +90,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
         with stages.stage("rewrite"):
             rewriting = rewrite(graph, device)
         with stages.stage("plan"):
+            chosen = predicted(rewriting.graph, graph, device) if predict else {}
             # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
-            plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda")
+            plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
             modes.append(ModeProgram(name, candidate, graph, rewriting, plan))
     return modes, notes
 
@@ -131,7 +139,7 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
         return mode
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
                                         move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
-                                        channels_last=mode.plan.channels_last))
+                                        channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
 
 
 def original(mode: ModeProgram, reason: str) -> ModeProgram:

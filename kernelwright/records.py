@@ -23,15 +23,36 @@ class RuleUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ContractionUse:
+    """How a kernel forms products, and what was measured of it: zero where nothing was.
+
+    scheme: see :class:`kernelwright.plan.kernels.Contraction`. tiling: in words. torch_seconds: of the torch calls
+    that the kernel replaces. error and torch_error: rms against float64, over the rms of the result.
+    share_of_floor: the time that no version of this contraction beats, over the kernel's.
+    """
+
+    scheme: str
+    tiling: str
+    operations: int
+    seconds: float = 0.0
+    torch_seconds: float = 0.0
+    error: float = 0.0
+    torch_error: float = 0.0
+    share_of_floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelUse:
     """A kernel of the emitted file and the operators whose work it does."""
 
     name: str
     kind: str
-    """loop, region sum or spectral energy."""
+    """loop, scan, extremum, contraction, region sum or spectral energy."""
     meaning: str
     covers: tuple[str, ...]
     """Operators, as ``name (file:line)``."""
+    contraction: ContractionUse | None = None
+    """Of a contraction alone."""
 
 
 @dataclass(frozen=True, slots=True)

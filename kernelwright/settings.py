@@ -28,6 +28,10 @@ class Settings:
     precision: str = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
                              "float32 accuracy everywhere.", ("match", "strict"))
     """Accuracy policy, measured against float64."""
+    contractions: str = _option("library", "Matrix products and convolutions: library leaves them to cuBLAS and cuDNN; "
+                                "measured makes CUDA kernels of those that win (run by emulation only so far).",
+                                ("library", "measured"))
+    """Whether contractions may become kernels."""
     effort: str = _option("normal", "How many schedules are measured: quick takes the model's first choice, "
                           "thorough many.", ("quick", "normal", "thorough"))
     """How much time tuning may take."""
@@ -95,7 +99,7 @@ class EnvironmentVariable:
 
 KERNELWRIGHT_CACHE = EnvironmentVariable(
     "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
-    "Folder for compiled kernels, measured peaks and tracebacks.")
+    "Folder for compiled kernels, measured peaks and contractions, and tracebacks.")
 CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
 NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")

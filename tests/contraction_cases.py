@@ -15,6 +15,8 @@ from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, Tap
 
+Each = int | tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class ContractionCase:
@@ -59,12 +61,16 @@ def matmul(rows: int, depth: int, columns: int, *, groups: int = 1, transposed: 
 
 
 def convolution(batch: int, groups: int, in_channels: int, out_channels: int, size: tuple[int, ...],
-                window: tuple[int, ...], *, stride: int = 1, padding: int = 0, dilation: int = 1,
-                transposed: bool = False, output_padding: int = 0, scheme: str = "fp16x3", dtype: str = "float32"
+                window: tuple[int, ...], *, stride: Each = 1, padding: Each = 0, dilation: Each = 1,
+                transposed: bool = False, output_padding: Each = 0, scheme: str = "fp16x3", dtype: str = "float32"
                 ) -> ContractionCase:
-    """A convolution over NCHW tensors; channels are per group."""
+    """A convolution over NCHW tensors; channels are per group. A number stands for one of each axis."""
     axes = []
-    for length, k in zip(size, window, strict=True):
+    name = f"convolution_{'t_' if transposed else ''}{batch}_{groups}x{in_channels}x{out_channels}_" \
+        f"{'x'.join(map(str, size))}_k{'x'.join(map(str, window))}_s{stride}_p{padding}_d{dilation}_{scheme}_{dtype}"
+    each = [value if isinstance(value, tuple) else (value,) * len(size)
+            for value in (stride, padding, dilation, output_padding)]
+    for length, k, stride, padding, dilation, output_padding in zip(size, window, *each, strict=True):
         if transposed:
             out = (length - 1) * stride - 2 * padding + dilation * (k - 1) + output_padding + 1
             phases = [(i * dilation - padding) % stride for i in range(k)]
@@ -85,8 +91,6 @@ def convolution(batch: int, groups: int, in_channels: int, out_channels: int, si
         right = Index(strides_of((groups, out_channels, in_channels, *window)))
     kernel = Contraction(batch, groups, in_channels, out_channels, tuple(axes), Load(0, left), Load(1, right), (),
                          (dtype, dtype), (dtype,), scheme)
-    name = f"convolution_{'t_' if transposed else ''}{batch}_{groups}x{in_channels}x{out_channels}_" \
-        f"{'x'.join(map(str, size))}_k{'x'.join(map(str, window))}_s{stride}_p{padding}_d{dilation}_{scheme}_{dtype}"
     return ContractionCase(name, _plain(kernel), (x, w))
 
 

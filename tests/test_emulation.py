@@ -252,7 +252,26 @@ extern "C" int attribute(int which) {
 }
 """
 
+HOST_VARIABLES = """
+template <typename T>
+static __global__ void k8_tagged(T* y) {
+  __shared__ T unset[32];
+  volatile int at = threadIdx.x;
+  y[at] = unset[at];
+  unset[at] = 1;
+}
+extern "C" const char* run(float* y) {
+  static thread_local long long calls = 0;
+  thread_local float kept[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+  KW_LAUNCH("k8_tagged", k8_tagged<float>, 1, 32, 0, nullptr, y);
+  y[0] = static_cast<float>(++calls);
+  for (int i = 0; i < 4; ++i) y[1 + i] = kept[i];
+  return nullptr;
+}
+"""
+
 TEXTS = {
+    "host_variables": snippets() + HOST_VARIABLES,
     "add": snippets() + VECTOR_ADD,
     "rows": snippets(["block_sum", "block_max"]) + ROW_STATISTICS,
     "transpose": snippets() + TRANSPOSE,
@@ -384,6 +403,14 @@ def test_uninitialised_shared_memory_is_nan_in_every_block() -> None:
     y = np.ones(4096, np.float32)
     assert call(library, "run_uninitialised_fine", y, 3, 64, 64 * 8) is None
     assert np.isnan(y[:64]).all() and (y[64:] == 1).all()
+
+
+def test_variables_of_host_code_are_no_shared_memory() -> None:
+    """A counter and a table per host thread outlive launches; the kernel's own variable holds NaN."""
+    library, y = compile_emulated(TEXTS["host_variables"]), np.zeros(64, np.float32)
+    for calls in (1, 2):
+        assert call(library, "run", y) is None
+        assert list(y[:5]) == [calls, 1, 2, 3, 4] and np.isnan(y[5:32]).all()
 
 
 def test_divergent_barriers_fail() -> None:
@@ -548,7 +575,7 @@ def test_refused_source_is_an_error_with_the_compilers_text() -> None:
 
 
 def test_snippets_come_once_and_in_order() -> None:
-    text = snippets(["block_max", "block_sum", "block_sum"])
+    text = snippets([*reversed(SNIPPETS), "block_sum"])
     positions = [text.index(SNIPPETS[name]) for name in SNIPPETS]
     assert positions == sorted(positions) and positions[0] == 0
     assert all(text.count(SNIPPETS[name]) == 1 for name in SNIPPETS)

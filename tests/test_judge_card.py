@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 
 from kernelwright.build.module import load_text
 from kernelwright.errors import ForwardRaised
+from kernelwright.judge import probes
 from kernelwright.judge.card import Card, make_card, required, trials
 from kernelwright.judge.trivial import trivial_candidates
 from kernelwright.problem import Problem, load_problem
@@ -190,10 +192,17 @@ def test_a_model_that_fails_is_an_error():
 
 
 def test_little_time_leaves_trials_out_and_says_so(problem_of):
-    card = make_card(problem_of("AlwaysZero"), SEED, 0.0)
-    assert len(card.probes) == 3 and not card.complete and card.is_trivial
+    assert not make_card(problem_of("Honest"), SEED, 0.0).complete
     assert not make_card(problem_of("DeepNarrow"), SEED, 0.0).is_trivial
-    assert "as far as there was time" in card.words[0]
+
+
+def test_trivial_rests_on_many_trials_whatever_the_budget(problem_of):
+    card = make_card(problem_of("AlwaysZero"), SEED, 0.0)
+    assert card.is_trivial and not card.complete and len(card.probes) == probes.ENOUGH
+    assert f"all of {probes.ENOUGH} trials of the model (as given" in card.words[0] and "large" in card.words[0]
+    # Fewer, say because memory did not suffice, are a doubt and no verdict.
+    few = dataclasses.replace(card, probes=card.probes[:3])
+    assert not few.is_trivial and "zeros" in few.doubt and "3 trials" in few.doubt and not card.doubt
 
 
 def test_a_replay_is_refused_where_there_was_no_time_for_a_second_probe(problem_of):

@@ -120,6 +120,15 @@ class Scan(nn.Module):
         return [random(4, 300)]
 
 
+class Highest(nn.Module):
+    def forward(self, x):
+        return x - torch.cummax(x, 1).values
+
+    @staticmethod
+    def inputs(random):
+        return [random(4, 40)]
+
+
 class Loss(nn.Module):
     def forward(self, x, target):
         return F.smooth_l1_loss(x, target)
@@ -252,6 +261,8 @@ CASES = [
      lambda s, x: s.normed(x, x.var(-1, keepdim=True), x.mean(-1, keepdim=True))),
     (Residual, "mean-not-subtracted", "",
      lambda s, x: s.normed(x, x.pow(2).mean(-1, keepdim=True), x.mean(-1, keepdim=True))),
+    (Residual, "wrong-axis", "the variance of the layer norm", lambda s, x: s.normed(
+        x, x.var(0, correction=0, keepdim=True), x.mean(-1, keepdim=True))),
     (Residual, "eps wrong-constant", "eps = 0.01",
      lambda s, x: x + s.linear(F.layer_norm(x, (50,), s.norm.weight, s.norm.bias, 1e-2))),
     (Attention, "missing-factor", "without the division by 8", lambda s, q, k, v: torch.softmax(q @ k.mT, -1) @ v),
@@ -263,6 +274,8 @@ CASES = [
     (Scan, "exclusive-scan shifted", "", lambda s, x: (torch.cumsum(x, 1) - x) * 2),
     (Scan, "scan-not-carried", "every 128 positions", lambda s,
      x: torch.cat([p.cumsum(1) for p in x.split(128, 1)], 1) * 2),
+    (Highest, "other-extremum", "cumulative minimum", lambda s, x: x - torch.cummin(x, 1).values),
+    (Scan, "wrong-reduction", "cumulative product", lambda s, x: torch.cumprod(x, 1) * 2),
     (Loss, "mean-for-sum sum-for-mean", 'reduction="sum"', lambda s, x, t: F.smooth_l1_loss(x, t, reduction="sum")),
     (Loss, "wrong-constant", "beta = 0.5", lambda s, x, t: F.smooth_l1_loss(x, t, beta=0.5)),
     (RootMeanSquare, "missing-weight", "weight", lambda s, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)),

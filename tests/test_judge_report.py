@@ -89,6 +89,16 @@ def test_ties_with_eager_are_ties_and_slow_downs_are_said() -> None:
     assert "1.00x (0.994 to 1.01) tie" in text
 
 
+def test_few_rounds_are_said() -> None:
+    """Two rounds give neither a speed-up nor a rank, and a reader is told why."""
+    fast, slow = (dataclasses.replace(right(name), timing=dataclasses.replace(
+        timing(time), samples=(time, time), speedup=None)) for name, time in (("a.py", 1e-3), ("b.py", 4e-3)))
+    text = render_text(judged(*rank([fast, slow])))
+    assert re.search(r"b\.py +OK .* 4\.00 ms +\? ", text) and text.count("too few rounds to say") == 2
+    assert "2 of 2 were timed in fewer than 5 rounds" in text and "1= a.py, b.py" in text
+    assert "fewer than 5 rounds" not in render_text(all_kinds())
+
+
 def test_without_times_there_is_no_ranking_and_that_is_said() -> None:
     text = render_text(judged(right("a.py", None)))
     assert "None: no candidate was timed." in text and "speed-up" not in text

@@ -23,21 +23,33 @@ def test_the_judge_is_fit():
     assert found.passed and found.sentences == ()
     assert found.calibration is not None and 0 < found.calibration[0] < selftest.NOTHING_SECONDS
     document = found.to_json()
-    assert document["passed"] is True and "stale and asynchronous are refused" in document["words"]
+    assert document["passed"] is True and "stale, replayed and asynchronous are refused" in document["words"]
 
 
 def test_each_control_must_do_what_it_is_there_for(tmp_path):
     """Controls that change places: every one that matters is named, and the judge is unfit."""
     for file in selftest.CONTROLS.glob("*.py"):
         shutil.copy(file, tmp_path)
-    for name in ("wrong", "stale", "late"):
+    for name in ("wrong", "stale", "replay", "late"):
         shutil.copy(selftest.CONTROLS / "right.py", tmp_path / f"{name}.py")
     shutil.copy(selftest.CONTROLS / "wrong.py", tmp_path / "right.py")
     found = selftest.self_test(torch.device("cpu"), controls=tmp_path)
     assert not found.passed and found.to_json()["words"] == " ".join(found.sentences)
     assert list(found.sentences) == [
         "A candidate that is right was refused.", "A candidate with one wrong element passed.",
-        "The control stale passed the timed calls.", "The control late passed the timed calls."]
+        "The control stale passed the timed calls.", "The control replay passed the timed calls.",
+        "The control late passed the timed calls."]
+
+
+def test_each_control_has_one_verdict(tmp_path):
+    """One that replays is none that returns memory as it finds it, nor the other way round."""
+    for file in selftest.CONTROLS.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    shutil.copy(selftest.CONTROLS / "stale.py", tmp_path / "replay.py")
+    shutil.copy(selftest.CONTROLS / "replay.py", tmp_path / "stale.py")
+    said = selftest.self_test(torch.device("cpu"), controls=tmp_path).sentences
+    assert len(said) == 2 and "stale was refused for another reason: CHEAT-REPLAY" in said[0]
+    assert "replay was refused for another reason: CHEAT-STALE" in said[1]
 
 
 def test_a_control_that_does_not_start(tmp_path):

@@ -413,7 +413,7 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
         return times(2.0, 1.0)
 
     monkeypatch.setattr(layouts, "measure", measure)
-    seconds = layouts.convolution_seconds(graph, torch.device("cpu"), 1.0)
+    seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0)
     assert list(seconds.values()) == [(2.0, 1.0)] * 3
     assert calls == [{layouts.FIRST: (256, 64, 8, 1), layouts.LAST: (256, 1, 32, 4)}]
 
@@ -421,13 +421,13 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(layouts, "measure", exhausted)
-    assert layouts.convolution_seconds(graph, torch.device("cpu"), 1.0) == {}
+    assert layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0) == {}
     assert layouts.measured_programs({"a": nn.Identity()}, [1], torch.device("cpu"), 1.0) == {}
 
 
 def test_convolutions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, nodes = chain()
-    seconds = layouts.convolution_seconds(graph, torch.device("cpu"), 0.05)
+    seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 0.05)
     assert set(seconds) == set(nodes) and all(first > 0 and last > 0 for first, last in seconds.values())
 
 
@@ -449,8 +449,8 @@ class Pair(nn.Module):
 def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Emitted, built, verified and told: with the choice made, and with whole programs measured as slower."""
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
-    monkeypatch.setattr(layouts, "convolution_seconds", lambda graph, device, budget: {
-        n: (2.0, 1.0) for n in convolutions(graph)})
+    monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {
+        n: (2.0, 1.0) for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
     monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.judgement.losing_regions", lambda *_: {})

@@ -113,6 +113,9 @@ COPIED = {
     "padded pieces": (lambda x, y: F.pad(torch.cat([x, y], 1), (1, 1)).exp() * 2, (X, Y), ["concatenate"]),
     "pad of an exponential": (lambda x: F.pad(torch.exp(x), (1, 1)).sin() * 2, (X,), []),
     "roll": (lambda x: torch.roll(x, 2, 1), (X,), ["roll"]),
+    # A kernel's own result has no guards: the copy of it is made.
+    "triangle of a running sum": (lambda x: x.cumsum(-1).tril().relu() * 2, (X,), ["triangle"]),
+    "triangle of a variance": (lambda x: x.var(-1, correction=0).tril().relu() * 2, (PICTURE,), ["triangle"]),
     "uneven": (lambda x: F.adaptive_max_pool2d(x, (4, 3)).exp() * 2, (PICTURE,), ["aten.adaptive_max_pool2d.default"]),
 }
 

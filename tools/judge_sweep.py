@@ -1,61 +1,196 @@
 """Judge candidates that do not compute, or files of ours, for every problem of a folder; one JSON line per problem.
 
-    python tools/judge_sweep.py KernelBench --output sweep.jsonl [--filter level1/] [--shard 0/4]
-    python tools/judge_sweep.py KernelBench --candidates bench_results --output own.jsonl
+    python tools/judge_sweep.py KernelBench --output sweep.jsonl --devices 0,1,2,3 [--together 3] [--filter level1/]
+    python tools/judge_sweep.py KernelBench --candidates bench_results --output own.jsonl --devices 0,1,2,3
     python tools/judge_sweep.py --table sweep.jsonl [MORE.jsonl ...]
 
 Without ``--candidates``: zeros, a constant, the input and a replayed first result (judge/trivial.py), of which none may
 be accepted. With it: FOLDER/NAME_new.py for the problem NAME, of which none may be refused. Results that are there are
-kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock.
+kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock, and the first failing
+trial of a candidate ends its check.
+
+Problems are dealt to processes of their own, ``--together`` of them on each device, of which one at a time has the
+device while the others build. One that crashes, breaks its context or takes longer than ``--limit`` seconds costs its
+problem alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import gc
 import json
+import os
+import queue
+import select
+import signal
+import statistics
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+from kernelwright.judge.verdicts import VERDICTS
+from kernelwright.suite.jobs import Job, find_jobs
 
-from kernelwright.judge.card import make_card
-from kernelwright.judge.check import Checker
-from kernelwright.judge.efforts import Budget
-from kernelwright.judge.limits import Limits
-from kernelwright.judge.settings import JudgeSettings
-from kernelwright.judge.trivial import trivial_candidates
-from kernelwright.problem.load import load_problem
-from kernelwright.suite.jobs import find_jobs
-from kernelwright.timing.turns import clock
-
-BUDGET = Budget(card=4, check=1, variants=0, diagnose=0, time=0)
+SEED = 20
+#: Seconds for a problem's card and for what a check need not do.
+CARD_SECONDS, CHECK_SECONDS = 2, 1
 
 
-def judged(path: Path, folder: Path, candidates: Path | None, name: str, tiny: bool) -> dict[str, Any]:
-    """Verdicts by candidate for one problem, and what its card says."""
-    settings = JudgeSettings(effort="quick", time=False, seed=20, tiny=tiny)
-    problem = load_problem(path, device=settings.place(), tiny=tiny)
-    card = make_card(problem, settings.seed, BUDGET.card)
-    checker = Checker(problem, card, settings, Limits(), BUDGET)
-    if candidates is not None:
-        files = {"own": candidates / f"{name}_new.py"}
-    else:
-        texts = trivial_candidates(problem, settings.seed)
-        files = {kind: folder / f"{kind}.py" for kind in texts}
-        for kind, file in files.items():
-            file.write_text(texts[kind], encoding="utf-8")
+class Turn:
+    """The turn on a device, which one process at a time has; without a file, everybody has it. ``waited``: seconds."""
+
+    def __init__(self, file: str | None) -> None:
+        self._file = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600) if file else None
+        self.waited, self._depth = 0.0, 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """A block that has the device; what it leaves there unused is given back."""
+        import torch
+
+        if self._file is not None and not self._depth:
+            started = time.monotonic()
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self.waited += time.monotonic() - started
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._file is not None and not self._depth:
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: Turn, together: int = 1
+           ) -> dict[str, Any]:
+    """Verdicts by candidate for one problem, and what its card says. ``together``: processes that share the device."""
+    from kernelwright.judge.card import make_card
+    from kernelwright.judge.check import Checker, kept_for
+    from kernelwright.judge.efforts import Budget
+    from kernelwright.judge.limits import Limits
+    from kernelwright.judge.settings import JudgeSettings
+    from kernelwright.judge.trivial import trivial_candidates
+    from kernelwright.problem.load import load_problem
+
+    class InTurn(Checker):
+        """Checks in turn; processes start and build without one."""
+
+        def _certified(self, *arguments: Any) -> Any:
+            with turn.taken():
+                return super()._certified(*arguments)
+
+    budget = Budget(card=CARD_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
+    settings = JudgeSettings(effort="quick", time=False, seed=SEED, tiny=tiny)
+    with turn.taken():
+        problem = load_problem(path, device=settings.place(), tiny=tiny)
+        kept = kept_for(problem)
+        kept.most_bytes //= together
+        card = make_card(problem, SEED, budget.card, kept=kept)
+        texts = trivial_candidates(problem, SEED) if candidate is None else {}
+    checker = InTurn(problem, card, settings, Limits(), budget, kept)
+    files = {kind: folder / f"{kind}.py" for kind in texts} if candidate is None else {"own": candidate}
+    for kind, text in texts.items():
+        files[kind].write_text(text, encoding="utf-8")
     found = {}
     for kind, file in files.items():
         result, worker = checker.check(file)
         if worker is not None:
             worker.close()
-        found[kind] = {"verdict": result.verdict, "reason": result.reason[:300], "limits": result.limits}
+        found[kind] = {"verdict": result.verdict, "reason": result.reason[:300], "limits": result.limits,
+                       "seconds": result.seconds, "isolation": result.isolation}
     return {"trivial": card.trivial, "telling": card.telling, "card_seconds": card.seconds, "verdicts": found}
+
+
+def serve(turn_file: str | None) -> None:
+    """Judge what comes in, a problem a line, and answer each with a line."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever prints
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process above ends this one
+    import torch
+
+    turn = Turn(turn_file)
+    for line in sys.stdin:
+        order = json.loads(line)
+        started, turn.waited = time.monotonic(), 0.0
+        with tempfile.TemporaryDirectory(prefix="kernelwright_sweep_") as folder:
+            try:
+                candidate = Path(order["candidate"]) if order["candidate"] else None
+                found = judged(Path(order["path"]), Path(folder), candidate, order["tiny"], turn, order["together"])
+            except Exception as error:  # one problem's failure is its record
+                found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        gc.collect()
+        broken = False
+        if torch.cuda.is_available():
+            try:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                broken = True
+                found.setdefault("error", f"the judge's own context is lost: {error}"[:500])
+        record = {"problem": order["problem"], "seconds": time.monotonic() - started - turn.waited,
+                  "waited": turn.waited, **found}
+        print(json.dumps({"record": record, "ends": broken}), file=answers, flush=True)
+        if broken:
+            os._exit(1)
+
+
+class Judge:
+    """A process that serves, started when it is needed; another one after a problem that it did not survive."""
+
+    def __init__(self, device: str | None, turn_file: str | None, limit: float) -> None:
+        self.device, self.turn_file, self.limit = device, turn_file, limit
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def record(self, order: dict[str, Any]) -> dict[str, Any]:
+        """The record of one problem."""
+        started = time.monotonic()
+        process = self.process = self.process or self._started()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+            line, deadline = b"", time.monotonic() + self.limit
+            while not line.endswith(b"\n"):
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                    raise TimeoutError(f"took more than {self.limit:g} s")
+                piece = os.read(process.stdout.fileno(), 1 << 20)
+                if not piece:
+                    raise EOFError(f"its process ended with status {process.wait()}")
+                line += piece
+            answer = json.loads(line)
+            if answer["ends"]:
+                self.close()
+            return answer["record"]
+        except (EOFError, OSError, ValueError) as error:
+            self.close()
+            return {"problem": order["problem"], "seconds": time.monotonic() - started, "error": str(error)}
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        variables = {**os.environ, **({"CUDA_VISIBLE_DEVICES": self.device} if self.device is not None else {})}
+        command = [sys.executable, __file__, "--serve", *(["--turn", self.turn_file] if self.turn_file else [])]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
+
+    def close(self) -> None:
+        """End the process; what it started ends with it."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            self.process = None
 
 
 def sweep(options: argparse.Namespace) -> None:
@@ -63,22 +198,47 @@ def sweep(options: argparse.Namespace) -> None:
     output = Path(options.output)
     done = {record["problem"] for record in records([output])} if output.exists() else set()
     part, parts = (int(n) for n in options.shard.split("/"))
-    jobs = [job for job in find_jobs(Path(options.folder), options.filter)][part::parts]
-    for job in jobs:
-        candidates = Path(options.candidates) if options.candidates else None
-        if job.problem in done or (candidates and not (candidates / f"{job.problem}_new.py").exists()):
-            continue
-        started = clock()
-        with tempfile.TemporaryDirectory() as folder:
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    for job in find_jobs(Path(options.folder), options.filter)[part::parts]:
+        if job.problem not in done and (not options.candidates or _candidate(options, job).exists()):
+            waiting.put(job)
+    count, writing, stopping = waiting.qsize(), threading.Lock(), threading.Event()
+    devices = options.devices.split(",") if options.devices else [None]
+
+    def work(judge: Judge) -> None:
+        while True:
             try:
-                found = judged(Path(job.path), Path(folder), candidates, job.problem, options.tiny)
-            except Exception as error:  # one problem's failure is its record
-                found = {"error": f"{type(error).__name__}: {error}"[:500]}
-        with output.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"problem": job.problem, "seconds": clock() - started, **found}) + "\n")
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+                job = waiting.get_nowait()
+            except queue.Empty:
+                return judge.close()
+            record = judge.record({"problem": job.problem, "path": job.path, "tiny": options.tiny,
+                                   "together": options.together, "candidate":
+                                   str(_candidate(options, job)) if options.candidates else None})
+            if stopping.is_set():
+                return None
+            with writing, output.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+                said = record.get("error") or " ".join(f"{kind}: {entry['verdict']}" for kind, entry
+                                                       in record["verdicts"].items())
+                print(f"[{count - waiting.qsize()}/{count}] {job.problem} {record['seconds']:.1f} s {said}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="kernelwright_sweep_") as folder:
+        judges = [Judge(device, f"{folder}/{device}" if options.together > 1 else None, options.limit)
+                  for device in devices for _ in range(options.together)]
+        threads = [threading.Thread(target=work, args=(judge,), daemon=True) for judge in judges]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            stopping.set()
+            for judge in judges:
+                judge.close()
+
+
+def _candidate(options: argparse.Namespace, job: Job) -> Path:
+    return (Path(options.candidates) / f"{job.problem}_new.py").resolve()
 
 
 def records(paths: list[Path]) -> Iterator[dict[str, Any]]:
@@ -88,20 +248,41 @@ def records(paths: list[Path]) -> Iterator[dict[str, Any]]:
 
 
 def table(paths: list[Path]) -> str:
-    """Verdicts by candidate, and what was accepted or could not be judged."""
+    """Verdicts by candidate, what was accepted or refused wrongly or could not be judged, and how long it took."""
     found = list({record["problem"]: record for record in records(paths)}.values())
     counts: dict[str, Counter[str]] = {}
+    wrong: dict[str, list[str]] = {"False accepts": [], "False refusals": []}
     for record in found:
         for kind, entry in record.get("verdicts", {}).items():
-            counts.setdefault(kind, Counter())[entry["verdict"]] += 1
+            verdict = entry["verdict"]
+            counts.setdefault(kind, Counter())[verdict] += 1
+            passed, family = VERDICTS[verdict].passed, VERDICTS[verdict].family
+            if kind != "own" and passed:
+                wrong["False accepts"].append(f"{record['problem']}: {kind} is {verdict}")
+            if kind == "own" and not passed and family not in ("JUDGE", "PROBLEM"):
+                wrong["False refusals"].append(f"{record['problem']}: {verdict}: {entry['reason']}")
     codes = sorted({code for counter in counts.values() for code in counter})
-    lines = [f"{len(found)} problems.", "", f"| candidate | {' | '.join(codes)} |", "| --- |" + " --- |" * len(codes)]
+    judged_candidates = sum(counter.total() for counter in counts.values())
+    lines = [f"{len(found)} problems, {judged_candidates} candidates.", "",
+             f"| candidate | {' | '.join(codes)} |", "| --- |" + " --- |" * len(codes)]
     lines += [f"| {kind} | {' | '.join(str(counter[code]) for code in codes)} |" for kind, counter in counts.items()]
+    for what, names in wrong.items():
+        lines += ["", f"{what}: {len(names)}.", *(f"- {name}" for name in names)]
     trivial = sorted(record["problem"] for record in found if record.get("trivial"))
     lines += ["", f"PROBLEM-TRIVIAL by the card: {len(trivial)}: {', '.join(trivial) or 'none'}."]
     failed = [f"{record['problem']}: {record['error']}" for record in found if "error" in record]
+    failed += [f"{record['problem']}: {kind}: {entry['reason']}" for record in found
+               for kind, entry in record.get("verdicts", {}).items() if VERDICTS[entry["verdict"]].family == "JUDGE"]
     lines += ["", f"Not judged: {len(failed)}.", *(f"- {line}" for line in failed)]
-    return "\n".join(lines)
+    seconds = [record["seconds"] for record in found]
+    if seconds:
+        longest = max(found, key=lambda record: record["seconds"])
+        lines += ["", f"Seconds a problem: median {statistics.median(seconds):.1f}, largest {max(seconds):.1f} "
+                  f"({longest['problem']}), {sum(seconds):.0f} in all."]
+    slow = sorted({entry["isolation"].partition("go through host memory")[2].strip(" ()") for record in found
+                   for entry in record.get("verdicts", {}).values()
+                   if "go through host memory" in entry.get("isolation", "")})
+    return "\n".join([*lines, *(f"Through host memory: {why}." for why in slow)])
 
 
 def main() -> None:
@@ -110,12 +291,19 @@ def main() -> None:
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--output", default="sweep.jsonl")
     parser.add_argument("--filter", action="append", default=[])
-    parser.add_argument("--shard", default="0/1", metavar="N/M")
+    parser.add_argument("--shard", default="0/1", metavar="N/M", help="every M-th problem, from the N-th on")
+    parser.add_argument("--devices", metavar="LIST", help="GPUs, as CUDA_VISIBLE_DEVICES names them: 0,1,2,3")
+    parser.add_argument("--together", type=int, default=1, metavar="N", help="processes on each device")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for one problem")
     parser.add_argument("--candidates", metavar="FOLDER")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--table", nargs="+", metavar="FILE")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--turn", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.table:
+    if options.serve:
+        serve(options.turn)
+    elif options.table:
         print(table([Path(name) for name in options.table]))
     elif options.folder:
         sweep(options)

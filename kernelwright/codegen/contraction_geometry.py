@@ -20,6 +20,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+from kernelwright.plan.expressions import Load, walk
 from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Channels of one row of a packed operand, and bytes of that row.
@@ -70,6 +71,14 @@ class Geometry:
     def scaled(self) -> bool:
         """Whether operands are scaled, and sums of operands that are not finite computed again."""
         return self.kernel.scheme in ("fp16x3", "fp16")
+
+    @property
+    def element(self) -> str:
+        """The type of packed elements: "float16", or "bfloat16" where 16-bit operands are of that type."""
+        if self.scaled:
+            return "float16"
+        loads = (n for root in (self.kernel.left, self.kernel.right) for n in walk(root) if isinstance(n, Load))
+        return "bfloat16" if any(self.kernel.input_dtypes[n.buffer] == "bfloat16" for n in loads) else "float16"
 
     @property
     def depths(self) -> int:
@@ -169,7 +178,7 @@ class Geometry:
                 runs.append(Run(phase, shift, ((0, entry),)))
         return tuple(runs)
 
-    # Bytes of the workspace, in this order: scales of x and of w, marks of x and of w, x, w.
+    # Bytes of the workspace, in this order: scales of x and of w, x, w.
 
     @property
     def left_term_bytes(self) -> int:
@@ -181,17 +190,28 @@ class Geometry:
         """Bytes of one term of packed w."""
         return self.kernel.groups * prod(self.window) * self.chunks * self.allocated_columns * ROW_BYTES
 
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of the sums of all parts of the steps."""
+        area = prod(self.blocks) * self.tiling.rows * self.tiling.columns
+        return 4 * self.tiling.split * self.kernel.groups * len(self.classes) * area
+
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
-        """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g): x is multiplied by it),
-        "right_scales" (per (g, o)), "left_marks" (bytes, not 0 where an operand is not finite), "right_marks", "left",
-        "right". Scales and marks are there where operands are scaled."""
+        """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g)) and "right_scales" (per
+        (g, o)), where operands are scaled, "left", "right" (no bytes where the tiling takes it raw), and "sums" of the
+        parts of the steps, where they are split.
+
+        Sums are multiplied by both scales, powers of two; operands are packed times their inverses. An infinite scale
+        says that the operand is not finite there.
+        """
         kernel, at = self.kernel, 0
         lefts, rights = kernel.batch * kernel.groups, kernel.groups * kernel.out_channels
-        sizes = {"left_scales": 4 * lefts, "right_scales": 4 * rights, "left_marks": lefts, "right_marks": rights}
+        sizes = {"left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
         for name, size in {**(sizes if self.scaled else {}), "left": self.terms * self.left_term_bytes,
-                           "right": self.terms * self.right_term_bytes}.items():
+                           "right": 0 if self.tiling.raw_right else self.terms * self.right_term_bytes,
+                           **({"sums": self.partial_bytes} if self.tiling.split > 1 else {})}.items():
             result[name] = (at, size)
             at += -(-size // _ALIGNMENT) * _ALIGNMENT
         return result

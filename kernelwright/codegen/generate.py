@@ -12,6 +12,7 @@ from kernelwright.codegen.cpp import region_sum as cpp_region_sum
 from kernelwright.codegen.cpp import scans as cpp_scans
 from kernelwright.codegen.cpp import spectral as cpp_spectral
 from kernelwright.codegen.cpp import support as cpp_support
+from kernelwright.codegen.cuda import contraction as cuda_contraction
 from kernelwright.codegen.cuda import extrema as cuda_extrema
 from kernelwright.codegen.cuda import loops as cuda_loops
 from kernelwright.codegen.cuda import math as cuda_math
@@ -20,7 +21,7 @@ from kernelwright.codegen.cuda import scans as cuda_scans
 from kernelwright.codegen.cuda import spectral as cuda_spectral
 from kernelwright.codegen.cuda import support as cuda_support
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.kernels import Extremum, Kernel, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import Contraction, Extremum, Kernel, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.records import KernelStep, Plan
 
 TARGETS = ("cpp", "cuda")
@@ -38,6 +39,7 @@ _SKELETONS: dict[tuple[str, type], Generator] = {
     ("cpp", Extremum): cpp_extrema.generate, ("cuda", Extremum): cuda_extrema.generate,
     ("cpp", Scan): cpp_scans.generate, ("cuda", Scan): cuda_scans.generate,
     ("cpp", SpectralEnergy): cpp_spectral.generate, ("cuda", SpectralEnergy): cuda_spectral.generate,
+    ("cuda", Contraction): cuda_contraction.generate,
 }
 
 
@@ -57,10 +59,20 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
                 name = names.setdefault((step.kernel, stem), f"k{len(names)}_{stem}")
                 step = replace(step, name=name)
                 if step not in sources:
-                    sources[step] = _SKELETONS[target, type(step.kernel)](step.kernel, name)
+                    sources[step] = generate_kernel(step.kernel, name, target)
             steps.append(step)
         renamed.append(replace(plan, steps=tuple(steps)))
     return renamed, sources
+
+
+def has_skeleton(kind: type, target: str) -> bool:
+    """Whether a target writes kernels of this kind."""
+    return (target, kind) in _SKELETONS
+
+
+def generate_kernel(kernel: Kernel, name: str, target: str) -> KernelSource:
+    """The text of one kernel. Raises what its skeleton raises for sizes that it does not take (ValueError)."""
+    return _SKELETONS[target, type(kernel)](kernel, name)
 
 
 def support_text(sources: Iterable[KernelSource], target: str) -> str:

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from kernelwright.codegen import loop_evaluator, scan_evaluator
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
-from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
+from kernelwright.plan.kernels import Contraction, Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
 
@@ -156,6 +157,8 @@ def _kernel_call(step: KernelStep, inputs: list[torch.Tensor]) -> list[torch.Ten
         if len(step.kernel.input_dtypes) != len(inputs):
             raise ValueError(f"{step.name} reads {len(inputs)} tensors, planned for {step.kernel.input_dtypes}")
         return loop_evaluator.evaluate(step.kernel, inputs, [n.size for n in step.outputs], rounding=False)
+    if isinstance(step.kernel, Contraction):
+        return evaluate_contraction(step.kernel, inputs, rounding=False)
     # A special kernel reads the memory below a reshape of its operand.
     node = step.outputs[0]
     operands = [t.reshape(i.shape) for t, i in zip(inputs, node.inputs, strict=True)]

@@ -30,6 +30,8 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.pipeline import explain
 from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
 from kernelwright.programs import new_model
 from kernelwright.records import Mode, Result
@@ -204,16 +206,28 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
                                        exact_places=places)
             if message:
                 raise _Wrong("rewrite", f"{message}{words}{trial}; rules: {rules}")
-            with _Stage("plan"):
-                plan = make_plan(rewritten, graph, move_bias=target == "cuda")
-                torch.manual_seed(0)
-                with torch.no_grad():
-                    results, buffers = run_plan(plan, values)
-                # Plans round constants and casts to the types of their kernels.
-                message = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values, expected,
-                                       narrowest(graph), exact_places=places)
-            if message:
-                raise _Wrong("plan", f"{message}{words}{trial}; rules: {rules}")
+            # Plans round constants and casts to the types of their kernels.
+            for plan, which in _plans(rewritten, graph, target):
+                with _Stage("plan"):
+                    torch.manual_seed(0)
+                    with torch.no_grad():
+                        results, buffers = run_plan(plan, values)
+                    message = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values,
+                                           expected, narrowest(graph), exact_places=places)
+                if message:
+                    raise _Wrong("plan", f"{message}{words}{which}{trial}; rules: {rules}")
+
+
+def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, str]]:
+    """The plan of a graph; for CUDA the one with every contraction as a kernel, too."""
+    with _Stage("plan"):
+        plan = make_plan(graph, captured, move_bias=target == "cuda")
+    yield plan, ""
+    chosen = {n: Choice("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
+    if target == "cuda" and chosen:
+        with _Stage("plan"):
+            plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
+        yield plan, " (every contraction as a kernel)"
 
 
 # Kernels -----------------------------------------------------------------------------------------

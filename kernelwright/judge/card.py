@@ -18,10 +18,11 @@ from kernelwright.judge.facts import (
     tensor_facts,
     unused_inputs,
 )
-from kernelwright.judge.probes import PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
+from kernelwright.judge.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
 from kernelwright.problem import Problem, run_forward
 from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan
+from kernelwright.verify.kept import Kept
 from kernelwright.verify.plain import plain
 from kernelwright.verify.state import State, float64_copy, to_float64
 from kernelwright.verify.trial import Bench, TrialPlan
@@ -83,23 +84,42 @@ class Card:
 
     @property
     def is_trivial(self) -> bool:
-        """Whether PROBLEM-TRIVIAL holds: a candidate that does not compute passes, and no state tells it, either."""
-        return bool(self.trivial) and not self.stateful
+        """Whether PROBLEM-TRIVIAL holds: a candidate that does not compute passes as many trials as that takes, and no
+        state tells it, either."""
+        return bool(self.trivial) and not self.stateful and (self.complete or len(self.probes) >= ENOUGH)
+
+    @property
+    def rests_on(self) -> str:
+        """The trials that were probed, in words."""
+        names = [p.name for p in self.probes]
+        listed = ", ".join(f"{name} ({names.count(name)} times)" if names.count(name) > 1 else name
+                           for name in dict.fromkeys(names))
+        return f"{len(names)} trial{'s' * (len(names) != 1)} of the model ({listed})"
+
+    @property
+    def doubt(self) -> str:
+        """What limits a verdict where a candidate that does not compute passed all trials that there were, too few for
+        `is_trivial`; else empty."""
+        if not self.trivial or self.stateful or self.is_trivial:
+            return ""
+        return f"{_listed(TRIVIAL[n] for n in self.trivial)} would pass as well in {self.rests_on}, too few to say more"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return plain(self)
 
 
-def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | None = None) -> Card:
-    """Look at a problem's model for about ``budget_seconds``. ``plan`` holds the tolerances of the judgement.
+def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | None = None,
+              kept: Kept | None = None) -> Card:
+    """Look at a problem's model for about ``budget_seconds``. ``plan`` holds the tolerances of the judgement; what the
+    model gave in trials goes into ``kept``, for the checks of candidates.
 
     Raises ForwardRaised (KW114) where the model fails on its own inputs, and what making model and inputs raises.
     """
     started, plan = clock(), plan or Plan()
     devices = list(range(torch.cuda.device_count())) if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        return _card(problem, seed, budget_seconds, plan, started)
+        return _card(problem, seed, budget_seconds, plan, kept or Kept(), started)
 
 
 def trials(card: Card) -> tuple[TrialPlan, ...]:
@@ -116,7 +136,7 @@ def required(card: Card) -> int:
     return max(2, 1 + sum(t != judged_trials(card.seed)[0] for t in card.needed))
 
 
-def _card(problem: Problem, seed: int, budget: float, plan: Plan, started: float) -> Card:
+def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> Card:
     run_forward(problem, problem.make_model(seed), problem.make_inputs(seed))  # raises what is wrong with the problem
     model = problem.make_model(seed)
     effects = find_effects(problem, model, seed)
@@ -128,7 +148,7 @@ def _card(problem: Problem, seed: int, budget: float, plan: Plan, started: float
         except Exception:  # a model that cannot be copied: strict float32 is the reference, and the probes say so
             double = None
     bench = Bench(model, model, double, State.of(model), problem.make_inputs, plan.tolerance,
-                  plan.tolerance_for("normal"), False, None, False)
+                  plan.tolerance_for("normal"), False, None, False, kept=kept)
     probes, complete = run_probes(problem, bench, plan, judged_trials(seed),
                                   _PROBES_SHARE * budget - (clock() - started))
     unused = unused_inputs(problem, bench, effects.outputs, seed) if effects.deterministic else ()
@@ -162,7 +182,9 @@ def _words(card: Card) -> tuple[str, ...]:
     tried = "" if card.complete else ", as far as there was time to try"
     if card.is_trivial:
         said.append(f"No inputs tell a right candidate from one that returns "
-                    f"{_listed(TRIVIAL[n] for n in card.trivial)}: this passed all {len(card.probes)} trials{tried}.")
+                    f"{_listed(TRIVIAL[n] for n in card.trivial)}: this passed all of {card.rests_on}.")
+    elif card.doubt:
+        said.append(f"{card.doubt[:1].upper()}{card.doubt[1:]}.")
     elif card.trivial:
         said.append(f"The outputs do not tell a right candidate from one that returns "
                     f"{_listed(TRIVIAL[n] for n in card.trivial)}; the state that a call changes does.")

@@ -4,33 +4,52 @@ On a GPU every kernel that runs in a few calls is one of the candidate's own whe
 function, or of a Triton kernel, in the candidate's text; all others are a library's. On a CPU the profiler sees
 PyTorch's operators, and what is left of a call is the candidate's own, less what Python needs to call an operator.
 The share is what a worker says: it decides a class, and (where own kernels are asked for) it only refuses.
+
+A share of time is none of the work: a kernel may run for nothing. So PyTorch's operators of a call are also run alone
+(`inside/tape.py`), on every kind of inputs of the check and on other parameters. Where they give the same bits each
+time, no own kernel is needed, and the share is zero. Where one trial differs or says nothing, the time stands.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelwright.judge import protocol
 from kernelwright.judge.contestant import Contestant
 from kernelwright.judge.link import CandidateRaised
+from kernelwright.judge.probes import judged_trials
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.protocol import Broken
+from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
-from kernelwright.verify.state import State
+from kernelwright.timing.turns import clock
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.state import State, redraw
 
+#: Share of time in own kernels below which `--own-kernels` refuses a candidate; from the ranking's 5 % on it is in the
+#: class of own kernels.
+LEAST_OWN = 0.01
 CALLS = 5
 #: Host seconds that Python spends on calling one operator of PyTorch, beside the operator itself.
 CALL_SECONDS = 4e-6
 #: Of a CPU call's time that no operator explains, less than this is not a kernel's: it is what is in between.
 LEAST_UNEXPLAINED = 0.02
+#: Seconds after which it is left open whether own kernels are needed.
+LONGEST_ALONE = 30.0
 _GLOBAL = re.compile(r"__global__[\s\w:<>,()&*\"']*?\b(\w+)\s*\((?!\s*\d)")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)|__maxnreg__\s*\([^()]*\)")
 _TRITON = re.compile(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)")
 #: What a Python file needs to have code of its own run on a CPU.
 _NATIVE = re.compile(r"load_inline|cpp_extension|ctypes|CDLL|dlopen|numba|cffi|import_module|PyDLL|torch\.ops")
+#: An operator of PyTorch may be the candidate's own code here.
+_REPLACED = re.compile(r"""Library\(\s*["']aten|impl\(\s*["']aten::|TORCH_LIBRARY_IMPL\(\s*aten|py_impl""")
+#: Events of the driver and of runtimes that launch one kernel, and what a device does beside kernels.
+_LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchCooperativeKernel")
+_NO_KERNELS = ("Memset", "Memcpy", "[memory]")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_Table = dict[str, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +57,113 @@ class Census:
     """``own_share`` of the time, the candidate's own kernels that ran with [seconds, launches], and those of libraries.
 
     On a CPU kernels have no names, and ``own`` is empty. ``never_ran``: kernels of the text that did not run.
+    ``needed``: whether results need the own kernels that ran; None where there are none, or it is not known.
     """
 
     own_share: float
     own: dict[str, tuple[float, int]]
     library: dict[str, tuple[float, int]]
     never_ran: tuple[str, ...] = ()
+    needed: bool | None = None
 
+    @property
+    def is_ghost(self) -> bool:
+        """Whether own kernels do next to nothing for the results."""
+        return self.own_share < LEAST_OWN
 
-def own_share(worker: Worker, problem: Problem) -> float | None:
-    """Share of the device's (on a CPU: the call's) time in the candidate's own kernels; None where it is not known."""
-    found = take_census(worker, problem)
-    return found.own_share if found else None
+    @property
+    def words(self) -> str:
+        """What is behind a share of zero or little, in one sentence."""
+        if self.needed is False:
+            return "Its own kernels have no part in its results: PyTorch's operators alone give the same bits."
+        return f"{self.own_share:.0%} of its time is spent in kernels of its own: a library computes the result."
 
 
 def take_census(worker: Worker, problem: Problem) -> Census | None:
-    """Profile a few calls on the problem's own inputs; None where the profiler sees nothing, or the worker fails.
+    """Profile a few calls on the problem's own inputs, and see whether own kernels are needed; None where the profiler
+    sees nothing, or the worker fails. Afterwards the candidate has other parameters."""
+    found = _profiled(worker, problem)
+    if found is None or not found.own_share:
+        return found
+    needed = are_needed(worker, problem)
+    return replace(found, needed=needed, own_share=0.0 if needed is False else found.own_share)
 
-    The candidate keeps its state.
+
+def are_needed(worker: Worker, problem: Problem, seed: int = 0) -> bool | None:
+    """Whether the candidate's results need more than PyTorch's operators; None where that is not known.
+
+    Called not needed only where the operators alone give the same bits on inputs of every kind, with the parameters of
+    construction and others: a kernel that changes nothing on some inputs is needed where it does on others.
     """
-    contestant = Contestant("census", worker, training=None)
+    if _REPLACED.search(worker.candidate.read_text(encoding="utf-8-sig", errors="replace")):
+        return None
+    contestant, started = Contestant("census", worker, training=None), clock()
+    names = [*(start := State.of(problem.make_model(seed))).names(), *start.attributes]
     try:
-        contestant.send(0, problem.make_inputs(0), State(), parameters=False)
-        reply = contestant.ask("profile", {"calls": CALLS})
-        kernels, operators = _table(reply, "kernels"), _table(reply, "operators")
-        wall = float(protocol.field(reply, "wall", float))
+        contestant.send(0, problem.make_inputs(seed + 1), start)
+        contestant.ask("alone", {"learn": True})
+        for trial in judged_trials(seed + 2):
+            state = start
+            if trial.redrawn_parameters:
+                model = problem.make_model(seed)
+                redraw(model, trial.seed)
+                state = State.of(model)
+            inputs = DISTRIBUTIONS[trial.distribution].apply(problem.make_inputs(trial.seed), trial.seed)
+            contestant.send(0, inputs, state)
+            same = contestant.ask("alone", {"learn": False, "state": names, "seed": trial.seed}).get("same")
+            if same is not True or clock() - started > LONGEST_ALONE:
+                return True if same is False else None
     except Broken as broken:
         worker.breach(str(broken), "run")
         return None
     except (WorkerFailure, CandidateRaised):
         return None
+    return False
+
+
+def unlaunched(worker: Worker, problem: Problem) -> Finding | None:
+    """What says that launches of the candidate never ran, though no error was to be read: of a CUDA runtime that a
+    library brings along, it is that runtime's alone. None where that was not seen, and on a CPU."""
+    found = _tables(worker, problem) if problem.device.type == "cuda" else None
+    text = worker.candidate.read_text(encoding="utf-8-sig", errors="replace")
+    return never_launched(text, found[0], found[1]) if found is not None else None
+
+
+def never_launched(text: str, kernels: _Table, operators: _Table) -> Finding | None:
+    """The finding of a profile in which more kernels were launched than ran, none of the text's own among them."""
+    names = kernel_names(text)
+    launched = sum(count for name, (_, count) in operators.items() if name.startswith(_LAUNCHES))
+    ran = sum(count for name, (_, count) in kernels.items() if not name.startswith(_NO_KERNELS))
+    if not names or launched <= ran or any(base_name(name) in names for name in kernels):
+        return None
+    listed = ", ".join(sorted(names)[:5])
+    sentence = f"None of its kernels ({listed}) ever ran: in {CALLS} calls {launched} launches were asked for, and " \
+        f"the device ran {ran}. The error stays in a CUDA runtime of the file's own, where PyTorch does not see it."
+    return Finding("launch-unseen", sentence, fix="Ask for a grid, a block and shared memory that the device has; read "
+                   "cudaGetLastError after each launch.", evidence={"launched": launched, "ran": ran})
+
+
+def _profiled(worker: Worker, problem: Problem) -> Census | None:
+    found = _tables(worker, problem)
+    if found is None:
+        return None
+    kernels, operators, wall = found
     text = worker.candidate.read_text(encoding="utf-8-sig", errors="replace")
     return on_device(text, kernels) if problem.device.type == "cuda" else on_processor(text, operators, wall)
+
+
+def _tables(worker: Worker, problem: Problem) -> tuple[_Table, _Table, float] | None:
+    """Kernels, operators and wall seconds of a few calls on the problem's own inputs; None where that fails."""
+    contestant = Contestant("census", worker, training=None)
+    try:
+        contestant.send(0, problem.make_inputs(0), State(), parameters=False)
+        reply = contestant.ask("profile", {"calls": CALLS})
+        return _table(reply, "kernels"), _table(reply, "operators"), float(protocol.field(reply, "wall", float))
+    except Broken as broken:
+        worker.breach(str(broken), "run")
+    except (WorkerFailure, CandidateRaised):
+        pass
+    return None
 
 
 def kernel_names(text: str) -> set[str]:

@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge import card as cards
-from kernelwright.judge.build_errors import decisive
-from kernelwright.judge.build_messages import messages_of
-from kernelwright.judge.diagnose.evidence import collect
+from kernelwright.judge.census import take_census, unlaunched
+from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
-from kernelwright.judge.efforts import Budget
-from kernelwright.judge.emulated import Emulation, emulate, emulated_failure, needs_device
+from kernelwright.judge.efforts import Budget, Seconds
+from kernelwright.judge.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.handover import NotHandedOver
 from kernelwright.judge.limits import Limits
 from kernelwright.judge.precision import FLOAT32, precision_class
-from kernelwright.judge.process import Worker, WorkerFailure
+from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
+from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused
 from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
-from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Certificate, Plan, certify
 from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.kept import Kept
 from kernelwright.verify.state import float64_copy, to_float64
 
 #: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
 ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="position")
-_MISSING = ("AttributeError", "NameError", "UnboundLocalError")
-
-
-@dataclass(slots=True)
-class Seconds:
-    """Wall seconds of one candidate, by stage."""
-
-    by_stage: dict[str, float] = field(default_factory=dict)
-
-    def during(self, stage: str, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns; its time is added to ``stage``, also where it raises."""
-        started = clock()
-        try:
-            return work()
-        finally:
-            self.by_stage[stage] = self.by_stage.get(stage, 0.0) + clock() - started
+#: Share of free memory in which the model's results may wait for the next candidate.
+KEPT_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +51,13 @@ class Checker:
     settings: JudgeSettings
     limits: Limits
     budget: Budget
+    #: The model's side of all checks.
+    kept: Kept = field(default_factory=Kept)
+
+    def __post_init__(self) -> None:
+        if self.card.stateful:  # results of a model whose calls change it are no one else's
+            self.kept.most_bytes = 0
+            self.kept.forget()
 
     def check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
         """The verdict on one file, without times; and its process, if it passed and is to be timed, which the caller
@@ -82,11 +75,11 @@ class Checker:
             if self.problem.device.type == "cpu" and needs_device(text):
                 emulation = seconds.during("build", lambda: emulate(path, text, self.limits))
                 if emulation.verdict is not None and emulation.finding is not None:
-                    found = _with(result, emulation.verdict, emulation.finding)
+                    found = refused(result, emulation.verdict, emulation.finding)
                     return replace(found, seconds=seconds.by_stage), None
             worker = seconds.during("build", lambda: Worker(path, self.problem.device, self.limits))
         except WorkerFailure as failure:
-            return replace(_failed(result, failure, text), seconds=seconds.by_stage), None
+            return replace(failed(result, failure, text), seconds=seconds.by_stage), None
         keep = False
         try:
             found = self._run(replace(result, isolation=worker.isolation), worker, text, seconds, emulation)
@@ -101,6 +94,9 @@ class Checker:
             if not keep or worker.failure is not None:
                 worker.close()
         kept = worker if keep else None
+        if kept is not None:
+            with contextlib.suppress(WorkerFailure):
+                kept.rest()
         if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
             kept = seconds.during("build", lambda: self._again(path))
         return replace(found, seconds=seconds.by_stage), kept
@@ -129,26 +125,33 @@ class Checker:
                 worker, self.problem, self.card.seed, training))
             certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
             if worker.failure is not None:
-                return replace(_failed(result, worker.failure, text), certificate=certificate)
+                return replace(failed(result, worker.failure, text), certificate=certificate)
             result = replace(result, certificate=certificate, allclose=plain_allclose(certificate),
                              precision=precision_class(certificate) if certificate.passed else None)
             if remote.raised is not None and not _ran(certificate):
-                return _raised(result, remote.raised, text)
+                return raised(result, remote.raised, text)
             found = self._judged(result, remote, certificate, seconds)
             if emulation is None or not VERDICTS[found.verdict].passed:
-                return found
+                return found if self.settings.time else self._with_own_kernels(found, worker)
             limits = (f"not run on a GPU and not timed: {emulation.words}", *found.limits)
             return replace(found, verdict="OK-BUT", limits=limits, reason=_joined(limits))
-        except CandidateRaised as raised:
-            return _raised(result, raised, text)
+        except CandidateRaised as error:
+            return raised(result, error, text)
         except WorkerFailure as failure:
-            return _failed(result, failure, text)
+            return failed(result, failure, text)
         except NotHandedOver as error:
             return replace(result, reason=f"The judge could not go on: {error}.")
         except torch.OutOfMemoryError as error:
             line = str(error).splitlines()[0][:200]
             return replace(result, verdict="CRASH-MEMORY", reason=f"The device's memory does not suffice: {line}",
                            fix="Allocate less, or free what is not needed between calls.")
+
+    def _with_own_kernels(self, result: CandidateResult, worker: Worker) -> CandidateResult:
+        """``result``, refused where own kernels are asked for and do nothing. With a clock, that is seen beside it."""
+        if not self.settings.own_kernels or not VERDICTS[result.verdict].passed or worker.failure is not None:
+            return result
+        census = take_census(worker, self.problem)
+        return ghost(result, census.words) if census is not None and census.is_ghost else result
 
     def control(self, worker: Worker) -> str:
         """Check the model itself in a candidate's place: words where it does not pass.
@@ -157,13 +160,14 @@ class Checker:
         which later ones are faster. Raises what a RemoteCandidate raises.
         """
         remote = RemoteCandidate(worker, self.problem, self.card.seed, self.card.training)
-        found = self._certified(remote, replace(self._plan(), budget_seconds=min(2.0, self.budget.check)))
+        found = self._certified(remote, replace(
+            self._plan(), budget_seconds=min(2.0, self.budget.check), stop_at_failure=True))
         return "" if found.passed else f"The model in a process of its own does not pass its own check: {found.why[0]}"
 
     def _plan(self) -> Plan:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
                     budget_seconds=self.budget.check, tolerance=Tolerance(nonfinite="position"),
-                    check_gradients=self.settings.backward)
+                    check_gradients=self.settings.backward, stop_at_failure=not self.budget.diagnose)
 
     def _make_model(self) -> torch.nn.Module:
         return self.problem.make_model(self.card.seed).train(self.card.training)
@@ -175,18 +179,21 @@ class Checker:
 
     def _certified(self, remote: RemoteCandidate, plan: Plan) -> Certificate:
         return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,
-                       make_float64=self._make_float64)
+                       make_float64=self._make_float64, kept=self.kept)
 
     def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds
                 ) -> CandidateResult:
         """What the check's outcome means."""
         if not certificate.passed:
             if remote.launch_errors:
-                return _never_launched(result, remote.launch_errors)
+                return never_launched(result, remote.launch_errors)
             findings = seconds.during("diagnose", lambda: self._findings(certificate, remote))
+            never = self._never_ran(remote.link.worker, findings)
+            if never is not None:
+                return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
             verdict = classify(certificate, findings)
             if verdict == "WRONG-PRECISION" and self.settings.precision == "any":
-                loose = replace(self._plan(), tolerance=ANY_PRECISION)
+                loose = replace(self._plan(), tolerance=ANY_PRECISION, stop_at_failure=True)
                 again = seconds.during("check", lambda: self._certified(remote, loose))
                 if again.passed:
                     result = replace(result, certificate=again, precision=precision_class(again))
@@ -194,21 +201,27 @@ class Checker:
             sentence, fix = reason(verdict, certificate, findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
-            return _with(result, "CHEAT-ASYNC", Finding(
+            return refused(result, "CHEAT-ASYNC", Finding(
                 "late-outputs", "Outputs still changed after forward had returned: work goes on where nobody waits for "
                 "it.", fix="Launch on the current stream, or join every stream and thread before returning."))
         if remote.launch_errors:
-            return _never_launched(result, remote.launch_errors)
+            return never_launched(result, remote.launch_errors)
         if self.card.is_trivial:
             why = " and ".join(self.card.trivial)
             return replace(result, verdict="PROBLEM-TRIVIAL", reason=f"Nothing can be said of this candidate: {why} "
-                           "would pass as well, on all inputs and parameters that were tried.",
+                           f"would pass as well, in all of {self.card.rests_on}.",
                            fix="Judge it on a problem whose output depends on its input.")
         if self.settings.precision == "strict" and result.precision not in (FLOAT32, None):
-            return _with(result, "WRONG-PRECISION", Finding(
+            return refused(result, "WRONG-PRECISION", Finding(
                 "precision", f"It computes in {result.precision}, and the policy is strict: float32.",
                 fix="Compute in float32, or choose --precision match."))
         return self._right(result, remote, seconds)
+
+    def _never_ran(self, worker: Worker, findings: Sequence[Finding]) -> Finding | None:
+        """Whether nothing was written because launches failed, which only a profile shows where the error is hidden."""
+        unwritten = any(f.kind in ("unwritten", "zeros") or f.evidence.get("holds") in ("unwritten", "zeros")
+                        for f in findings)
+        return unlaunched(worker, self.problem) if unwritten and worker.failure is None else None
 
     def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds) -> CandidateResult:
         """Right on its trials: what other layouts, sizes and sequences of calls show."""
@@ -226,25 +239,35 @@ class Checker:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(v.limit for v in checked if v.limit))
+        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""
         return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
 
     def _findings(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
-        """Why the plainest failing trial failed, the likeliest explanation first."""
-        failing = failing_trial(certificate)
+        """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
+        failing = failing_trial(certificate) if self.budget.diagnose else None
         if failing is None:
             return []
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
                                make_float64=self._make_float64, before=tuple(t.plan for t in certificate.trials))
+            if says_little(evidence):
+                evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
+                                           make_float64=self._make_float64, budget_seconds=self.budget.diagnose)
             found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
             return [not_repeatable(failing)] if again_right else found
         except RuntimeError:  # too little memory, say: the certificate's own words stand
             return []
+
+
+def kept_for(problem: Problem) -> Kept:
+    """Nothing yet of the model's side of checks, with room for what the device has room for."""
+    device = problem.device
+    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return Kept(int(KEPT_SHARE * free))
 
 
 def timed_tolerance(settings: JudgeSettings) -> Tolerance:
@@ -259,57 +282,3 @@ def _joined(limits: tuple[str, ...]) -> str:
 
 def _ran(certificate: Certificate) -> bool:
     return any(trial.comparison is not None for trial in certificate.trials)
-
-
-def _failed(result: CandidateResult, failure: WorkerFailure, text: str) -> CandidateResult:
-    """Its process failed."""
-    finding = None
-    if failure.stage == "build" and messages_of(failure.printed):
-        finding = decisive(failure.printed, text)
-    findings = (*((finding,) if finding else ()), *result.findings)
-    return replace(result, verdict=failure.verdict, reason=failure.sentence, findings=findings,
-                   fix=finding.fix if finding else "")
-
-
-def _raised(result: CandidateResult, raised: CandidateRaised, text: str) -> CandidateResult:
-    """It raised: while building, or in every call."""
-    error = raised.error
-    emulated = emulated_failure(error)
-    if emulated is not None:
-        return _with(result, *emulated)
-    log = "\n".join(part for part in (error["message"], error["traceback"]) if part)
-    if error.get("own") == "no-class":
-        return _with(result, "BUILD-NO-CLASS", Finding("no-class", f"{error['message']}.", "build", fix="Define class "
-                     "ModelNew(nn.Module) at the top level of the file."))
-    if error.get("own") in ("too-large", "too-complex"):
-        return _with(result, "WRONG-STRUCTURE", Finding(error["own"], f"{error['message']}.", fix="Return what the "
-                     "model returns."))
-    if messages_of(log):
-        finding = decisive(log, text)
-        return _with(result, finding.evidence["verdict"], finding)
-    request, words = error["request"], f"{error['type']}: {error['message'].strip() or 'no message'}"
-    line = error.get("line")
-    source = text.splitlines()[line - 1].strip()[:200] if line and line <= len(text.splitlines()) else ""
-    hint = next((f for f in result.findings if f.kind.startswith("missing-")), None)
-    if error["type"] in _MISSING:
-        verdict, fix = "BUILD-INCOMPLETE", hint.fix if hint else "Create what is used, or use what exists."
-    elif request == "call":
-        verdict, fix = "CRASH-RAISED", ""
-    else:
-        verdict, fix = ("BUILD-IMPORT" if request == "load" else "BUILD-CONSTRUCT"), ""
-    where = {"load": "Importing the file", "construct": "ModelNew(...)"}.get(request, "forward")
-    sentence = f"{where} raises {words[:400]}"
-    sentence += "" if sentence.endswith(".") else "."
-    return _with(result, verdict, Finding("raises", sentence, "run", fix, line, source, {"type": error["type"]}))
-
-
-def _with(result: CandidateResult, verdict: str, finding: Finding) -> CandidateResult:
-    return replace(result, verdict=verdict, reason=finding.sentence, fix=finding.fix,
-                   findings=(finding, *result.findings))
-
-
-def _never_launched(result: CandidateResult, errors: tuple[str, ...]) -> CandidateResult:
-    """A launch failed and nobody looked."""
-    return _with(result, "CRASH-LAUNCH", Finding(
-        "launch-error", f"A kernel never ran, and nobody read the error: {', '.join(errors)}.",
-        fix="Ask for a grid, a block and shared memory that the device has; read cudaGetLastError after each launch."))

@@ -146,7 +146,7 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
 
 def _least(seconds: float, budget: float) -> int:
     """Rounds that must be counted although they take ``seconds`` in all: three of them tell forged clocks."""
-    return LEAST_ROUNDS if seconds < 2 * budget else 3 if seconds < 6 * budget else 1
+    return LEAST_ROUNDS if seconds < 3 * budget else 3 if seconds < 6 * budget else 1
 
 
 def _eager_seconds(timed: TimedProblem) -> float:

@@ -13,7 +13,7 @@ import torch
 from kernelwright.judge import process_tree, protocol
 from kernelwright.judge.figures import Ran
 from kernelwright.judge.inside.structure import encode
-from kernelwright.judge.inside.tensors import Packer, aligned, bit_sum
+from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned, bit_sum
 from kernelwright.judge.link import CandidateRaised
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.processor import processors, scheduled
@@ -26,6 +26,7 @@ from kernelwright.verify.state import State
 GRACE_SECONDS = 0.3
 #: How often limits of processes and memory are looked at: looking takes time from what is timed.
 LOOK_SECONDS = 1.0
+_IN_ORDER = torch.contiguous_format
 #: Explanations of wrong timed calls, the one that says most first.
 _STRENGTH = ("CHEAT-ASYNC", "CHEAT-DEFERRED", "WRONG-STALE", "CHEAT-REPLAY", "CHEAT-STALE", "CHEAT-MODE",
              "WRONG-NUMERIC", "JUDGE-ERROR")
@@ -58,6 +59,7 @@ class Contestant:
             self._prepare(timed, made, full=not self.rounds)
             ran = [self._batch(timed, made, number, batch, flush, flush_bytes, check)
                    for number, batch in enumerate(made.batches)]
+            self.worker.rest()  # the device is the next one's
             if self.wrong:
                 # What a longer batch shows may say more than the first wrong call: the strongest explanation counts.
                 self.refusal = min(self.wrong, key=lambda refusal: _STRENGTH.index(refusal.verdict))
@@ -107,11 +109,7 @@ class Contestant:
         payload["state"] = [{"kind": kind, "path": path, "value": pack(value)}
                             for kind, values in (("p", state.parameters if parameters else {}), ("b", state.buffers),
                                                  ("a", state.attributes)) for path, value in values.items()]
-        places = self.worker.inputs.pack(packer)
-        payload["storages"] = [[*place, storage.device.type != "cpu"]
-                               for place, storage in zip(places, packer.storages, strict=True)]
-        payload["tensors"] = packer.entries
-        self.ask("prepare", payload)
+        self.ask("prepare", payload | self.worker.pack(packer))
         self.worker.inputs.release()
 
     def _batch(self, timed: TimedProblem, made: Round, number: int, batch: Batch, flush: int, flush_bytes: int,
@@ -120,10 +118,9 @@ class Contestant:
         specification = timed.specification()
         order = {"calls": batch.calls, "flush": flush if batch.cold else 0, "flush_bytes": flush_bytes,
                  "null": self.null, "outputs": specification}
-        wanted = {"whole": batch.chosen, "positions": made.positions}
         count = len(batch.calls)
-        places = _places(timed, [len(batch.chosen), count], len(made.positions))
-        self.worker.outputs.reserve(places[-1][0] + places[-1][1] + 4096)
+        places = self._places(timed, [len(batch.chosen), count], len(made.positions))
+        wanted = {"whole": batch.chosen, "positions": made.positions, "at": places[0][0]}
         self.ask("forget", {})
         if not self.processes:
             leader = self.worker.process_number
@@ -131,9 +128,9 @@ class Contestant:
         before = scheduled(self.processes, own=True)
         started = time.perf_counter()
         reply = self.ask("time", order)
-        self.ask("fetch", wanted)
         wall = time.perf_counter() - started
         used = scheduled(self.processes, own=True).since(before)
+        self.ask("fetch", wanted)
         # Threads wait beside each other, so this subtracts too much rather than too little; what ran, took its time.
         wall = max(wall - used.waited, min(wall, used.ran / processors()))
         figures = [_figures(reply, name, count) for name in ("seconds", "issued", "left", "processor")]
@@ -149,20 +146,35 @@ class Contestant:
         self.calls += count
         return Ran(batch.cold, wall, used.ran, *figures)
 
+    def _places(self, timed: TimedProblem, counts: list[int], positions: int) -> list[tuple[int, int]]:
+        """Where the worker puts what is fetched: (first byte, bytes) of each tensor, in order. There is room then."""
+        whole, calls = counts
+        sizes = [t.numel() * t.element_size() for t in timed.outputs.values()] * whole
+        if positions:
+            sizes += [calls * positions * t.element_size() for t in timed.outputs.values() if t.numel()]
+        size, arena = sum(map(aligned, sizes)), self.worker.outputs
+        self.worker.share(outputs=size)
+        at = ON_DEVICE if arena.holds(ON_DEVICE, size) else 0
+        arena.reserve(0 if at else size + 4096)
+        found = []
+        for each in sizes:
+            found.append((at, each))
+            at = aligned(at + each)
+        return found or [(at, 0)]
+
     def _fetched(self, timed: TimedProblem, places: list[tuple[int, int]], whole: int, count: int, positions: int
                  ) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
         """Whole outputs, and probed elements by output, as the worker left them in the arena."""
         outputs: list[dict[str, torch.Tensor]] = []
         following = iter(places)
         for _ in range(whole):
-            outputs.append({path: self._read(next(following)[0], tuple(like.shape), like.dtype)
+            outputs.append({path: self._read(next(following)[0], torch.empty_like(like, memory_format=_IN_ORDER))
                             for path, like in timed.outputs.items()})
-        probes = {path: self._read(next(following)[0], (count, positions), like.dtype)
+        probes = {path: self._read(next(following)[0], torch.empty((count, positions), dtype=like.dtype))
                   for path, like in timed.outputs.items() if positions and like.numel()}
         return outputs, probes
 
-    def _read(self, at: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        tensor = torch.empty(shape, dtype=dtype)
+    def _read(self, at: int, tensor: torch.Tensor) -> torch.Tensor:
         self.worker.outputs.read(at, tensor)
         return tensor
 
@@ -178,9 +190,7 @@ class Contestant:
     def _compare(self, timed: TimedProblem, made: Round, number: int, batch: Batch,
                  fetched: tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
         whole, probes = fetched
-        device = timed.problem.device
-        at_return = {call: {p: t.to(device) for p, t in outputs.items()}
-                     for call, outputs in zip(batch.chosen, whole, strict=True)}
+        at_return = dict(zip(batch.chosen, whole, strict=True))
         grossly = timed.wrong_probes(batch, made.positions, probes)
         wrong = sorted({call for call, got in at_return.items() if not timed.is_right(batch, call, got)} | set(grossly))
         if not wrong:
@@ -207,10 +217,9 @@ class Contestant:
 
     def _outputs(self, timed: TimedProblem, call: int) -> dict[str, torch.Tensor]:
         """One more call's whole outputs."""
-        places = _places(timed, [1, 0], 0)
-        self.ask("fetch", {"whole": [call], "positions": []})
-        outputs, _ = self._fetched(timed, places, 1, 0, 0)
-        return {path: value.to(timed.problem.device) for path, value in outputs[0].items()}
+        places = self._places(timed, [1, 0], 0)
+        self.ask("fetch", {"whole": [call], "positions": [], "at": places[0][0]})
+        return self._fetched(timed, places, 1, 0, 0)[0][0]
 
     def _late(self, batch: Batch, call: int) -> tuple[str, str] | None:
         """Whether an output that was wrong at its return was written after it: (verdict, words), or None."""
@@ -222,19 +231,6 @@ class Contestant:
             return "CHEAT-ASYNC", "returned before its outputs were written: they changed later, while nothing was " \
                 "called"
         return "CHEAT-DEFERRED", "returned without its outputs: a later call wrote them"
-
-
-def _places(timed: TimedProblem, counts: list[int], positions: int) -> list[tuple[int, int]]:
-    """Where the worker puts what is fetched: (first byte, bytes) of each tensor, in order."""
-    whole, calls = counts
-    sizes = [t.numel() * t.element_size() for t in timed.outputs.values()] * whole
-    if positions:
-        sizes += [calls * positions * t.element_size() for t in timed.outputs.values() if t.numel()]
-    found, at = [], 0
-    for size in sizes:
-        found.append((at, size))
-        at = aligned(at + size)
-    return found or [(0, 0)]
 
 
 def _sums(reply: dict[str, Any], calls: int, outputs: int) -> list[list[int]]:

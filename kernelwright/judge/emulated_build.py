@@ -18,7 +18,7 @@ import torch
 from torch.utils import cpp_extension
 
 from kernelwright.build.module import find_cuda_compiler
-from kernelwright.codegen.cuda.emulate import emulation_header
+from kernelwright.codegen.cuda.emulate import emulation_text
 from kernelwright.judge.emulated_text import emulated_text, uses_torch
 from kernelwright.settings import cache_folder
 
@@ -94,13 +94,13 @@ def build_for_cpu(call: dict[str, Any], seconds: float) -> Built:
     how = uses_torch([*call["cpp"], *call["cuda"]])
     text = text_of(call)
     flags = [*_FLAGS, *_own_flags(call), f"-DTORCH_EXTENSION_NAME={_identifier(call['name'])}",
-             "-DTORCH_API_INCLUDE_EXTENSION_H", f'-DKW_JUDGE_EMULATION="{emulation_header()}"',
+             "-DTORCH_API_INCLUDE_EXTENSION_H", '-DKW_JUDGE_EMULATION="emulation.hpp"',
              *{"some": ["-DKW_JUDGE_TORCH"], "all": ["-DKW_JUDGE_ALL_OF_TORCH"], "": []}[how]]
     includes = [f"-isystem{path}" for path in (*cpp_extension.include_paths(),
                                                sysconfig.get_paths()["include"])] if how else []
     links = [f"-L{path}" for path in cpp_extension.library_paths()] if how else []
     libraries = ["-ltorch", "-ltorch_cpu", "-ltorch_python", "-lc10"] if how else []
-    identity = [text, _PRELUDE.read_text(), emulation_header().read_text(), *flags, torch.__version__, compiler]
+    identity = [text, _PRELUDE.read_text(), emulation_text(), *flags, torch.__version__, compiler]
     folder = cache_folder() / "judge_emulation"
     library = folder / (hashlib.sha256("\0".join(identity).encode()).hexdigest()[:40] + ".so")
     if library.exists():
@@ -108,9 +108,9 @@ def build_for_cpu(call: dict[str, Any], seconds: float) -> Built:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as place:
         Path(place, "candidate.cpp").write_text(text)
-        command = [compiler, *flags, *includes, "-include", str(_PRELUDE), "-shared", "candidate.cpp", "-o",
-                   "candidate.so", *links,
-                   *libraries, "-lpthread", "-ldl"]
+        Path(place, "emulation.hpp").write_text(emulation_text())
+        command = [compiler, *flags, *includes, "-iquote", place, "-include", str(_PRELUDE), "-shared",
+                   "candidate.cpp", "-o", "candidate.so", *links, *libraries, "-lpthread", "-ldl"]
         log = _run(command, Path(place), seconds)
         if log is not None:
             return Built(None, log)

@@ -24,7 +24,7 @@ from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.observe import Called, call, equal_states, identical, random_state, seed_all
 from kernelwright.verify.state import State, redraw
-from kernelwright.verify.trial import Bench, Refused
+from kernelwright.verify.trial import Bench, Refused, TrialPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def eager_errors_by_tf32(problem: Problem, bench: Bench, plan: Plan, seed: int) 
     for name, allowed in (("tf32 on", True), ("tf32 off", False)):
         bench.original.apply(bench.eager)
         with _tf32(allowed):
-            expected = bench.expect(problem.make_inputs(seed), seed)
+            expected = bench.expect(problem.make_inputs(seed), seed, like=TrialPlan(seed))
         if not isinstance(expected, Refused):
             compared = compare(expected.outputs, expected.outputs, expected.reference, tolerance=plan.tolerance)
             found[name] = max((o.eager_relative for o in compared.outputs if o.reference_rms), default=0.0)

@@ -35,9 +35,10 @@ SLEEP_SECONDS, SLEEP_SHARE, SLEEPS = 0.1, 0.1, 3
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch as it was timed. ``wall`` is the judge's own: from the request to the reply that holds fetched bytes,
-    less what threads spent waiting for a processor on a busy machine; ``ran`` is what threads spent on one. Both are
-    the kernel's. The others are what the worker says, by call: seconds, seconds until the host went on, seconds that
+    """One batch as it was timed. ``wall`` is the judge's own: from the request to the reply that commits to all outputs
+    by their sums, less what threads spent waiting for a processor on a busy machine; ``ran`` is what threads spent on
+    one. Both are the kernel's. (Fetching outputs comes after: how long transfers take differs, and nothing can be
+    computed then.) The others are what the worker says, by call: seconds, seconds until the host went on, seconds that
     other streams went on, seconds of processor time."""
 
     cold: bool
@@ -85,8 +86,12 @@ def _outers(rounds: Rounds, null: Rounds, kind: str) -> dict[str, _Outer]:
                   for own, empty in zip(rounds[1:], null[1:])]
         found = [own - empty for own, empty in slopes if own is not None and empty is not None]
         if found:
-            # An interval of a few rounds is hardly one: then every round must say it.
-            ends = median_interval(found) if len(found) >= MANY_ROUNDS else (min(found), max(found))
+            # An interval of a few rounds is hardly one: then every round must say it, and on a GPU, whose calls are
+            # short beside what is around them, by more than the rounds of a candidate that does nothing differ. (On a
+            # CPU that is mostly the flush of its caches, and time on processors is looked at, too.)
+            nothing = [empty for _, empty in slopes if empty is not None] if kind == "cuda" else [0.0]
+            few = max(nothing) - min(nothing)
+            ends = median_interval(found) if len(found) >= MANY_ROUNDS else (min(found) - few, max(found) + few)
             outers[way] = _Outer(quantile(found, 0.5), *ends, tuple(found))
     return outers
 
@@ -140,13 +145,19 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     if floor and interval[1] < floor:
         return _below_floor(seconds, floor), ()
     if len(rounds) < LEAST_ROUNDS:
-        note = "; ".join(filter(None, (note, f"only {len(rounds)} rounds fitted the budget")))
+        note = "; ".join(filter(None, (note, _few(len(rounds)))))
     speedup = None
     if eager is not None and len(rounds) >= TELLING_ROUNDS:  # one or two have no spread that would say anything
         speedup = paired_ratio("eager", name, eager.samples, samples)
     shown = outer.value if outer is not None and outer.value > 0 else None
     return CandidateTiming(seconds, interval, inner, shown, samples, speedup, floor, floor / seconds if floor else None,
                            None, note, tuple(range(1, len(samples) + 1))), tuple(findings)
+
+
+def _few(rounds: int) -> str:
+    """What so few rounds leave unsaid."""
+    what = "to rank it behind others" if rounds >= TELLING_ROUNDS else "for a speed-up, and to rank it behind others"
+    return f"only {rounds} round{'s' * (rounds > 1)} fitted the budget: too few {what}"
 
 
 def _claimed(rounds: Rounds, kind: str, flush: float, *, cold: bool) -> float:

@@ -14,7 +14,7 @@ from torch import nn
 
 from kernelwright.judge import protocol
 from kernelwright.judge.handover import encoded
-from kernelwright.judge.inside.tensors import ALIGNMENT, Packer
+from kernelwright.judge.inside.tensors import ALIGNMENT, Packer, aligned
 from kernelwright.judge.machine import free_bytes
 from kernelwright.judge.mirror import Mirror
 from kernelwright.judge.process import Worker
@@ -27,10 +27,14 @@ SLACK_FACTOR, SLACK_BYTES = 4, 64 << 20
 UNKNOWN_FACTOR, UNKNOWN_BYTES = 16, 1 << 30
 #: Bytes of state that a candidate may have at first, and the share of free memory that it may need here.
 STATE_BYTES, STATE_SHARE = 16 << 30, 0.25
+#: Device memory through which a state may come, and what a call gets beside the expected outputs' for what it changes.
+STATE_ON_DEVICE, MORE_ON_DEVICE = 512 << 20, 64 << 20
 #: What poisoned memory is full of: NaN in every floating type, and large finite numbers.
 PATTERNS = (0xFF, 0x6B)
 #: Seconds after a call in which its outputs must not change; waited for after the first calls, then one in so many.
 GRACE_SECONDS, GRACE_ALWAYS, GRACE_ONE_IN = 0.05, 2, 4
+#: Where less than this share of a device's memory is free, a worker holds nothing for later.
+CROWDED_SHARE = 0.25
 #: As many earlier calls' outputs stay alive in the worker.
 KEPT_CALLS = 2
 
@@ -109,10 +113,9 @@ class Link:
         """A request with tensors both ways: those in ``value`` go with it as ``storages``, ``tensors``, ``value``, and
         those of the reply's ``memory`` come back, ``limit`` bytes at most. Raises as `ask` does."""
         packer = Packer()
-        message = {**payload, "value": encoded(value, packer)}
-        self._pack(message, packer)
+        message = {**payload, "value": encoded(value, packer), "limit": limit} | self.worker.pack(packer)
         self._reserve(limit, 0)
-        reply = self.ask(kind, {**message, "limit": limit}, stage, seconds)
+        reply = self.ask(kind, message, stage, seconds)
         try:
             found, _ = protocol.tensors(reply.get("memory"), self.worker.outputs, self.device, limit, _nothing)
         except Broken as error:
@@ -124,7 +127,7 @@ class Link:
     def construct(self, arguments: str, seed: int, training: bool) -> None:
         """Have ModelNew constructed and mirror its state. Raises as `ask` does."""
         limit = min(STATE_BYTES, int(STATE_SHARE * free_bytes()))
-        self._reserve(limit, 0)
+        self._reserve(limit, 0, on_device=STATE_ON_DEVICE)
         payload = {"arguments": arguments, "seed": seed, "training": training, "limit": limit}
         reply = self.ask("construct", payload, "build")
         try:
@@ -144,30 +147,53 @@ class Link:
 
     def call(self, module: nn.Module, arguments: Sequence[Any], *, gradients: bool) -> tuple[Any, dict[str, Any]]:
         """One call: the outputs and the reply. Raises as `ask` does."""
-        packer = Packer()
-        payload: dict[str, Any] = {"inputs": encoded(list(arguments), packer)}
-        inputs = list(packer.storages)
-        flags = [gradients and t.requires_grad for t in tensors_of(list(arguments))]
-        payload["state"] = self.mirror.changed(packer)
-        payload["random"] = [packer.add(state) for state in self._random_state()]
-        self._pack(payload, packer)
-        for entry, flag in zip(payload["tensors"], flags, strict=False):
-            entry["grad"] = flag
-        own = sum(storage.nbytes() for storage in packer.storages)
-        payload |= {"training": module.training, "grad": gradients, "limit": self.limit(own),
-                    "poison": self._poison(), "grace": self._grace(), "keep_inputs": self.keeps_inputs}
-        self.keeps_inputs = False
-        self._reserve(payload["limit"], own + self.mirror.bytes() + ALIGNMENT * 8 * len(packer.storages))
-        reply = self.ask("call", payload, "run")
+        poisons, keeps = self.poisons, self.keeps_inputs
+        payload, inputs = self._call_payload(module, arguments, gradients)
+        try:
+            reply = self.ask("call", payload, "run")
+        except torch.OutOfMemoryError:
+            if self.device.type != "cuda":
+                raise
+            # What the judge holds of the device may be what the candidate lacks: once more, with all that can be given.
+            self.worker.unshare()
+            torch.cuda.empty_cache()
+            self.poisons, self.keeps_inputs = poisons, keeps
+            payload, inputs = self._call_payload(module, arguments, gradients)
+            reply = self.ask("call", payload, "run")
         try:
             outputs = self._received(reply, payload["limit"], inputs)
         except Broken as error:
             raise self.worker.breach(str(error), "run") from None
         self.worker.inputs.release()
         self.worker.outputs.release()
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            if free < CROWDED_SHARE * total:  # the judge's next step, the model in float64, takes the most
+                self.worker.rest(empty=True)
         for text in self.last.warnings:
             warnings.warn(text, stacklevel=3)
         return outputs, reply
+
+    def _call_payload(self, module: nn.Module, arguments: Sequence[Any], gradients: bool
+                      ) -> tuple[dict[str, Any], list[torch.UntypedStorage]]:
+        """What a call's request says, with everything that it brings in its place, and the arguments' storages."""
+        packer = Packer()
+        payload: dict[str, Any] = {"inputs": encoded(list(arguments), packer)}
+        inputs = list(packer.storages)
+        flags = [gradients and t.requires_grad for t in tensors_of(list(arguments))]
+        payload["state"] = self.mirror.changed(packer)
+        payload["random"] = [packer.add(state) for state in self._random_state()]
+        own = sum(storage.nbytes() for storage in packer.storages)
+        limit = self.limit(own)
+        self._reserve(limit, own + self.mirror.bytes() + ALIGNMENT * 8 * len(packer.storages),
+                      on_device=sum(map(aligned, self.expected or ())) + MORE_ON_DEVICE)
+        payload |= self.worker.pack(packer)
+        for entry, flag in zip(payload["tensors"], flags, strict=False):
+            entry["grad"] = flag
+        payload |= {"training": module.training, "grad": gradients, "limit": limit, "poison": self._poison(),
+                    "grace": self._grace(), "keep_inputs": self.keeps_inputs}
+        self.keeps_inputs = False
+        return payload, inputs
 
     def _received(self, reply: dict[str, Any], limit: int, inputs: list[torch.UntypedStorage]) -> Any:
         """Do here what the call did there; its outputs. Raises Broken."""
@@ -215,15 +241,11 @@ class Link:
             storage.resize_(size)
         return storage
 
-    def _pack(self, payload: dict[str, Any], packer: Packer) -> None:
-        places = self.worker.inputs.pack(packer)
-        payload["storages"] = [[*place, storage.device.type != "cpu"]
-                               for place, storage in zip(places, packer.storages, strict=True)]
-        payload["tensors"] = packer.entries
-
-    def _reserve(self, limit: int, more: int) -> None:
-        """Room for what a reply may bring twice, as outputs and as changes; pages that nobody writes cost nothing."""
+    def _reserve(self, limit: int, more: int, on_device: int = 0) -> None:
+        """Room for what a reply may bring twice, as outputs and as changes; pages that nobody writes cost nothing.
+        Device memory does: there is room for what is expected, and more goes by way of the file."""
         self.worker.outputs.reserve(2 * limit + more + ALIGNMENT * 65536)
+        self.worker.share(outputs=min(limit, on_device))
 
     def _poison(self) -> dict[str, Any] | None:
         """How the next call's memory is poisoned: patterns take turns; in every second call torch.empty fills, too."""

@@ -41,8 +41,11 @@ _OTHER = 7919
 _SAMPLE = 1 << 20
 #: Distributions for candidates from elsewhere.
 _FURTHER = ("tied", "denormal", "negative")
-#: Probes that are made whatever the budget where the first one is not telling: trivial is not said lightly.
+#: Probes that are made whatever the budget where the first one is not telling.
 _LEAST = 3
+#: Probes that are made whatever the budget while a candidate that does not compute has passed them all, and on which
+#: PROBLEM-TRIVIAL rests at least: other seeds and parameters, both signs, large, small and sparse numbers.
+ENOUGH = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ def run_probes(problem: Problem, bench: Bench, plan: Plan, trials: Sequence[Tria
     """Probe ``trials`` in their order, until every probe was refused, two trials are telling and other inputs of one
     distribution give other outputs, or time is over. Returns what was found, and whether the time sufficed.
 
-    The first always runs, and three where the problem's own inputs do not tell. Trials with planted NaN or Inf, and
+    The first always runs, three where the problem's own inputs do not tell, and `ENOUGH` while no trial has refused
+    every candidate that does not compute. Trials with planted NaN or Inf, and
     those in which the model itself fails or memory does not do, are left out. A refusal counts only where finite values
     are wrong: NaN is easily copied without computing. The model's state is restored. Call it under
     ``torch.random.fork_rng``.
@@ -97,6 +101,7 @@ def run_probes(problem: Problem, bench: Bench, plan: Plan, trials: Sequence[Tria
     tried: set[TrialPlan] = set()
     while trial := _next(usual, found, drawn, tried):
         weak = len(found) < _LEAST and any(not p.telling for p in found[:1])
+        weak |= len(found) < ENOUGH and not {n for p in found for n in p.refused} >= _passing(found)
         if found and not weak and clock() - started + slowest > budget_seconds:
             complete = False
             break
@@ -111,6 +116,11 @@ def run_probes(problem: Problem, bench: Bench, plan: Plan, trials: Sequence[Tria
             found.append(probed)
     bench.original.apply(bench.eager)
     return tuple(found), complete
+
+
+def _passing(found: Sequence[Probed]) -> set[str]:
+    """Candidates that do not compute and passed a trial."""
+    return {name for p in found for name in p.passed} & TRIVIAL.keys()
 
 
 def _rank(trial: TrialPlan, trials: Sequence[TrialPlan]) -> int:
@@ -167,7 +177,7 @@ def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn
     started = clock()
     inputs = _inputs(problem, trial)
     _set(bench, trial)
-    expected = bench.expect(inputs, trial.seed)
+    expected = bench.expect(inputs, trial.seed, keep_as=trial)
     if isinstance(expected, Refused):
         return None
     tolerance = plan.tolerance_for(trial.distribution)

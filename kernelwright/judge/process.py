@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from kernelwright.judge import sandbox, zygote
-from kernelwright.judge.arena import Arena
+from kernelwright.judge.exchange import START_SECONDS, Exchange
 from kernelwright.judge.limits import Limits
 from kernelwright.judge.machine import free_bytes, oom_kills, overrides, proportional_bytes
 from kernelwright.judge.printed import Printed
@@ -26,7 +26,6 @@ from kernelwright.judge.protocol import LONGEST_LINE, Broken, parse
 
 __all__ = ["Limits", "Worker", "WorkerFailure", "free_bytes"]
 
-START_SECONDS = 120.0
 #: Share of the free memory that a worker may use where nothing else was said.
 MEMORY_SHARE = 0.75
 _LOOK_SECONDS = 0.1
@@ -42,7 +41,7 @@ class WorkerFailure(Exception):
         self.verdict, self.sentence, self.printed, self.stage = verdict, sentence, printed, stage
 
 
-class Worker:
+class Worker(Exchange):
     """The process of one candidate, with its folder, its two arenas and its line. A context manager; `close` ends it.
 
     ``failure`` is the WorkerFailure after which it answers no more, or None. ``isolation`` says in words what confines
@@ -51,10 +50,10 @@ class Worker:
 
     def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
                  cuda_visible: str | None = None) -> None:
-        self.candidate, self.device, self.limits = candidate, device, limits or Limits()
+        self.candidate, self.limits = candidate, limits or Limits()
         self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
         self.source_name = source_name(candidate)
-        self.inputs, self.outputs = Arena("inputs"), Arena("outputs")
+        super().__init__(device)
         self.failure: WorkerFailure | None = None
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
@@ -109,12 +108,14 @@ class Worker:
         if not reply["ok"]:
             raise WorkerFailure("JUDGE-NO-DEVICE", str(reply.get("error", {}).get("message", ""))[:500],
                                 self.printed(), "start")
+        self.isolation += self.share_first()
 
-    def request(self, kind: str, payload: dict[str, Any], *, seconds: float, stage: str) -> dict[str, Any]:
+    def request(self, kind: str, payload: dict[str, Any], *, seconds: float, stage: str,
+                descriptors: list[int] | None = None) -> dict[str, Any]:
         """Ask for ``kind``, wait at most ``seconds``; the reply, whose fields are still to be checked.
 
-        ``stage`` is "build" or "run", or another word for the sentences. Raises WorkerFailure, also for every
-        later request.
+        ``stage`` is "build" or "run", or another word for the sentences; ``descriptors`` go with the request. Raises
+        WorkerFailure, also for every later request.
         """
         if self.failure is not None:
             raise self.failure
@@ -124,7 +125,8 @@ class Worker:
             if self._unread or select.select([self._line], [], [], 0)[0]:
                 self._look_for_end(stage)
                 raise Broken("wrote into the judge's channel without having been asked")
-            self._send(json.dumps({"kind": kind, "nonce": nonce, "payload": payload}).encode() + b"\n", deadline, stage)
+            line = json.dumps({"kind": kind, "nonce": nonce, "payload": payload}).encode() + b"\n"
+            self._send(line, deadline, stage, descriptors or [])
             reply = parse(self._receive(deadline, stage), nonce)
             if self._unread:
                 raise Broken("answered twice")
@@ -185,14 +187,16 @@ class Worker:
         for name in ("work", "build"):
             (self.folder / name).mkdir()
 
-    def _send(self, data: bytes, deadline: float, stage: str) -> None:
+    def _send(self, data: bytes, deadline: float, stage: str, descriptors: list[int]) -> None:
         view = memoryview(data)
         while len(view):
             if not select.select([], [self._line], [], self.look_seconds)[1]:
                 self._check(deadline, stage)
             else:
                 try:
-                    view = view[self._line.send(view, socket.MSG_DONTWAIT):]
+                    sent = (socket.send_fds(self._line, [view], descriptors, socket.MSG_DONTWAIT) if descriptors else
+                            self._line.send(view, socket.MSG_DONTWAIT))
+                    view, descriptors = view[sent:], []
                 except BlockingIOError:
                     continue
                 except OSError:

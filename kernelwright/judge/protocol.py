@@ -101,7 +101,7 @@ def tensors(memory: Any, arena: Arena, device: torch.device, limit: int,
         if type(each) is not dict:
             raise Broken("sent a storage that is none")
         size, at = field(each, "bytes", int), each.get("at")
-        if at is not None and (type(at) is not int or at < 0 or at + size > arena.bytes):
+        if at is not None and (type(at) is not int or at < 0 or not arena.holds(at, size)):
             raise Broken("placed a result outside of the memory that it was given")
         storage = local(each)
         if storage is None:
@@ -151,20 +151,20 @@ def foreign(name: str) -> Foreign:
 
 
 def _filled(arena: Arena, at: int, size: int, device: torch.device) -> torch.UntypedStorage:
-    block = torch.empty(size, dtype=torch.uint8)
+    block = torch.empty(size, dtype=torch.uint8, device=device)
+    _read(arena, at, block)
+    return block.untyped_storage()
+
+
+def _refill(arena: Arena, at: int, size: int, storage: torch.UntypedStorage) -> None:
+    _read(arena, at, whole(storage)[:size])
+
+
+def _read(arena: Arena, at: int, block: torch.Tensor) -> None:
     try:
         arena.read(at, block)
     except EOFError:
         raise Broken("placed a result outside of the memory that it was given") from None
-    return block.to(device).untyped_storage()
-
-
-def _refill(arena: Arena, at: int, size: int, storage: torch.UntypedStorage) -> None:
-    there = whole(storage)[:size]
-    if there.device.type == "cpu":
-        arena.read(at, there)
-    else:
-        there.copy_(whole(_filled(arena, at, size, torch.device("cpu"))))
 
 
 def _tensor(entry: Any, storages: list[torch.UntypedStorage], limit: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kernelwright.judge.rank import is_faster, is_slower
+from kernelwright.judge.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
@@ -116,7 +116,7 @@ def _measured(timing: CandidateTiming | None) -> list[str]:
     if timing is None:
         return ["", "", "", ""]
     speed = timing.speedup
-    over = "" if speed is None else "tie" if not is_faster(speed) and not is_slower(speed) else \
+    over = "?" if speed is None else "tie" if not is_faster(speed) and not is_slower(speed) else \
         f"{units.digits(speed.value)}x"
     return [units.seconds(timing.seconds), over, _share(timing.share_of_floor), _share(timing.own_share)]
 
@@ -202,6 +202,11 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                 listed = ", ".join(names[file] for file in group) if len(group) <= MOST_LISTED else \
                     units.counted(len(group), "candidate")
                 page.paragraph(f"{by_file[group[0]].rank}= {listed} (cannot be told apart)", hanging=4)
+        timed = [timing for group in groups for file in group if (timing := by_file[file].timing)]
+        few = sum(len(timing.samples) < LEAST_ROUNDS for timing in timed)
+        if few and len(timed) > 1:
+            page.paragraph(f"{few} of {len(timed)} were timed in fewer than {LEAST_ROUNDS} rounds, and so are not "
+                           "shown to be slower than any other: a longer --effort ranks them.")
     if result.baseline is not None and result.ranking:
         page.paragraph(f"eager itself: {_with_intervals(result.baseline)[0]}", "dim")
     passed = [candidate for candidate in result.candidates if VERDICTS[candidate.verdict].passed]
@@ -213,7 +218,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
 def _with_intervals(timing: CandidateTiming) -> list[str]:
     low, high = timing.interval
     speed = timing.speedup
-    over = ""
+    over = "too few rounds to say"
     if speed is not None:
         tie = "" if is_faster(speed) or is_slower(speed) else " tie"
         over = f"{units.digits(speed.value)}x ({units.digits(speed.low)} to {units.digits(speed.high)}){tie}"

@@ -12,14 +12,15 @@ import torch
 
 import kernelwright
 from kernelwright.judge.card import Card, make_card
-from kernelwright.judge.census import own_share
-from kernelwright.judge.check import Checker, timed_tolerance
+from kernelwright.judge.census import take_census
+from kernelwright.judge.check import Checker, kept_for, timed_tolerance
 from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
 from kernelwright.judge.efforts import BUDGETS
 from kernelwright.judge.handover import NotHandedOver
 from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
+from kernelwright.judge.refusals import ghost
 from kernelwright.judge.remote import CandidateRaised
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
@@ -34,9 +35,6 @@ from kernelwright.verify.observe import first_line
 
 #: Candidates that are timed in the same rounds. More would keep as many processes, and as much memory, alive.
 MOST_TOGETHER = 8
-#: Share of time in own kernels below which `--own-kernels` refuses a candidate; from the ranking's 5 % on it is in the
-#: class of own kernels.
-LEAST_OWN = 0.01
 
 
 def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progress: Progress) -> JudgeResult:
@@ -55,8 +53,9 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     with progress.stage("self-test"):
         fitness = self_test(device, limits)
     with progress.stage("card"):
-        card = make_card(problem, settings.seed or 0, budget.card)
-    checker = Checker(problem, card, settings, limits, budget)
+        kept = kept_for(problem)
+        card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
+    checker = Checker(problem, card, settings, limits, budget, kept)
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
@@ -124,13 +123,14 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
             return replace(result, findings=(timing.finding, *findings))
         return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
                        limits=(), findings=(timing.finding, *findings))
-    share = own_share(worker, problem)
+    census = take_census(worker, problem)
+    share = census.own_share if census else None
     # Rounds of groups that were timed one after the other are not the same rounds.
     timing = replace(timing, own_share=share, rounds=tuple(1000 * group + n for n in timing.by_round))
-    if settings.own_kernels and share is not None and share < LEAST_OWN:
-        return replace(result, verdict="CHEAT-GHOST", findings=findings, limits=(),
-                       reason=f"{share:.0%} of its time is spent in kernels of its own, and its own are asked for: a "
-                       "library computes the result.", fix="Compute the result with the kernels that the file defines.")
+    if census is not None and census.needed is False:
+        timing = replace(timing, note="; ".join(filter(None, (timing.note, census.words))))
+    if settings.own_kernels and census is not None and census.is_ghost:
+        return replace(ghost(result, census.words), findings=findings)
     return replace(result, timing=timing, findings=findings)
 
 

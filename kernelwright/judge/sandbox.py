@@ -25,8 +25,8 @@ from kernelwright.judge.confine import InForce, Mechanisms, Plan, apply_in_child
 from kernelwright.judge.kernel_calls import PR_SET_DUMPABLE, prctl
 from kernelwright.judge.limits import Limits
 from kernelwright.judge.process_tree import usage
+from kernelwright.judge.sandbox_trials import CUDA_TRIAL, TRIAL
 from kernelwright.judge.surroundings import devices, environment, protected_processes, readable
-from kernelwright.judge.trials import CUDA_TRIAL, TRIAL
 
 __all__ = ["Mechanisms", "SandboxError", "Sandboxed", "apply_in_child", "available", "environment", "plan",
            "read_until_started", "start", "usage", "words", "works"]

@@ -1,4 +1,5 @@
-"""Controls in every run: known right, wrong, stale and asynchronous candidates, and a null kernel for the clock.
+"""Controls in every run: known right, wrong, stale, replayed and asynchronous candidates, and a null kernel for the
+clock.
 
 A judge that cannot tell these apart on this machine, today, tells nothing: where one misbehaves, every verdict of the
 run is JUDGE-UNFIT. The controls are candidates like any others, in processes of their own.
@@ -59,7 +60,7 @@ class SelfTest:
         if not self.passed:
             return " ".join(self.sentences)
         shown = f"; a call that does nothing takes {say(self.calibration[0])}" if self.calibration else ""
-        return f"right passes; wrong, stale and asynchronous are refused{shown}"
+        return f"right passes; wrong, stale, replayed and asynchronous are refused{shown}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -73,7 +74,7 @@ def self_test(device: torch.device, limits: Limits | None = None, controls: Path
     calibration: list[tuple[float, float]] = []
     with contextlib.ExitStack() as stack:
         start = lambda name: _started(stack, controls / f"{name}.py", problem, limits)  # noqa: E731
-        names = ("right", "wrong", "stale", "late", "nothing")
+        names = ("right", "wrong", "stale", "replay", "late", "nothing")
         # Starting is mostly waiting for other processes.
         with ThreadPoolExecutor(len(names)) as pool:
             begun = list(pool.map(start, names))
@@ -82,9 +83,9 @@ def self_test(device: torch.device, limits: Limits | None = None, controls: Path
             remotes = dict(zip(names, begun, strict=True))
             checks: list[Callable[[], str]] = [
                 lambda: _right(remotes["right"], problem), lambda: _wrong(remotes["wrong"], problem),
-                # What stands in memory that nobody wrote is not in the judge's hand: poison, often, or something else.
-                lambda: _timed(remotes["stale"], problem, ("CHEAT-STALE", "CHEAT-REPLAY", "CHEAT-MODE")),
-                lambda: _timed(remotes["late"], problem, ("CHEAT-ASYNC",)),
+                lambda: _timed(remotes["stale"], problem, "CHEAT-STALE"),
+                lambda: _timed(remotes["replay"], problem, "CHEAT-REPLAY"),
+                lambda: _timed(remotes["late"], problem, "CHEAT-ASYNC"),
                 lambda: _nothing(remotes["nothing"], remotes["right"], problem, calibration)]
             sentences = [text for check in checks if (text := _said(check))]
     return SelfTest(not sentences, tuple(sentences), time.monotonic() - started,
@@ -128,13 +129,13 @@ def _wrong(control: Any, problem: Problem) -> str:
     return "A candidate with one wrong element passed." if _passes(control[0], problem) else ""
 
 
-def _timed(control: Any, problem: Problem, verdicts: tuple[str, ...]) -> str:
+def _timed(control: Any, problem: Problem, verdict: str) -> str:
     """A control that only timed calls can tell."""
     name = control[1].candidate.stem
     found = _calls(control[1], problem).refusal
     if found is None:
         return f"The control {name} passed the timed calls."
-    return "" if found.verdict in verdicts else \
+    return "" if found.verdict == verdict else \
         f"The control {name} was refused for another reason: {found.verdict}, {found.finding.sentence}"
 
 

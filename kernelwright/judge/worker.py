@@ -2,8 +2,8 @@
 
     python -I worker.py LINE INPUTS OUTPUTS
 
-LINE is a connected socket: one JSON object a line comes in and one goes out. INPUTS and OUTPUTS are arenas of shared
-memory.
+LINE is a connected socket: one JSON object a line comes in, sometimes with descriptors, and one goes out. INPUTS and
+OUTPUTS are arenas of shared memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 #: Longest message and traceback that are told, in characters. A compiler's log may be long, and its first lines count.
 LONGEST = 200_000
 Handlers = dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]]
-_dumps, _loads, _exit = json.dumps, json.loads, os._exit
+_dumps, _loads, _exit, _receive = json.dumps, json.loads, os._exit, socket.recv_fds
 
 
 def import_inside(folder: Path) -> None:
@@ -87,10 +87,11 @@ def serve(line: int, inputs: int, outputs: int, folder: Path, known: Handlers) -
     unread = b""
     while True:
         while b"\n" not in unread:
-            piece = connection.recv(1 << 20)
+            piece, descriptors, _, _ = _receive(connection, 1 << 20, 4)
             if not piece:
                 _exit(0)
             unread += piece
+            session.descriptors += descriptors
         text, _, unread = unread.partition(b"\n")
         request = _loads(text)
         reply: dict[str, Any] = {"nonce": request["nonce"]}
@@ -99,6 +100,8 @@ def serve(line: int, inputs: int, outputs: int, folder: Path, known: Handlers) -
         except BaseException as error:  # SystemExit, too: whatever a candidate raises is told
             reply |= {"ok": False, "error": told(error, session.source), "broken": session.place.is_broken()}
             del error
+        while session.descriptors:
+            os.close(session.descriptors.pop())
         _answer(connection, reply)
         del request, reply
 

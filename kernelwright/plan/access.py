@@ -103,6 +103,7 @@ class Puller:
         self.compute = compute
         self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
         self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
+        self.copied: Node | None = None  # the copy whose pieces are being read, if any
         self.memory: dict[tuple[Node, Position, bool], Expression] = {}
 
     def zero(self) -> Affine:
@@ -125,6 +126,8 @@ class Puller:
         if known is not None:
             if self.guarded is not None:
                 raise MustStore(self.guarded)
+            if guards and self.copied is not None:  # a result of this kernel has no guards: the copy is made
+                raise MustStore(self.copied)
             return self._rounded(known, node) if self.rounding else known
         number = self.buffer(node)
         if number is not None:
@@ -233,7 +236,11 @@ class Puller:
             return self.pull(node.inputs[0], tuple(moved), guards, fill)
         if guards:
             raise MustStore(self.guarded or node)
-        parts = [self.pull(p.source, p.position, p.guards, p.fill) for p in pieces(node, position)]
+        before, self.copied = self.copied, node
+        try:
+            parts = [self.pull(p.source, p.position, p.guards, p.fill) for p in pieces(node, position)]
+        finally:
+            self.copied = before
         result = parts[0]
         for part in parts[1:]:
             result = Apply("add", (result, part))

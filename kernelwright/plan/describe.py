@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from math import prod
 
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
-from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.ir.registry import torch_dtype
+from kernelwright.plan.kernels import Contraction, Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy, Tiling
 from kernelwright.plan.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
-from kernelwright.records import Kept, KernelUse, Mode, RuleUse, Work
+from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
 from kernelwright.roofline.cost import floor, graph_work
 from kernelwright.roofline.devices import Device
 
@@ -64,6 +66,8 @@ def meaning(step: KernelStep) -> str:
     if step.copies:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
+    if isinstance(kernel, Contraction):
+        return f"{products(kernel)}, {SCHEMES[kernel.scheme]}: {', '.join(list(dict.fromkeys(words))[:8])}"
     shown = ", ".join(list(dict.fromkeys(words))[:8])
     if isinstance(kernel, Extremum):
         return f"{kernel.kind} with its place along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"
@@ -73,6 +77,52 @@ def meaning(step: KernelStep) -> str:
         return f"pointwise over {list(kernel.outer)}: {shown}"
     kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.reductions))
     return f"{kinds} over rows of {list(kernel.row)} for each of {list(kernel.outer)}: {shown}"
+
+
+SCHEMES = {
+    "fp16x3": "fp16x3 on tensor cores (float32 operands split into two float16 terms, three products)",
+    "fp16": "fp16 on tensor cores (float32 operands scaled and rounded to 11 bits, as TF32 has)",
+    "native": "16-bit operands on tensor cores, sums in float32",
+    "float32": "float32 multiply-adds",
+}
+
+
+def products(kernel: Contraction) -> str:
+    """The sizes of a contraction."""
+    window = "x".join(str(a.kernel) for a in kernel.axes)
+    rows = kernel.batch * prod(a.out_size for a in kernel.axes)
+    if all(a.kernel == 1 for a in kernel.axes):
+        times = f"{kernel.groups} products" if kernel.groups > 1 else "product"
+        return f"{times} of {rows} x {kernel.in_channels} and {kernel.in_channels} x {kernel.out_channels}"
+    groups = f" in each of {kernel.groups} groups" if kernel.groups > 1 else ""
+    sizes = "x".join(str(a.out_size) for a in kernel.axes)
+    return (f"sums over {kernel.in_channels} channels and a window of {window} for {kernel.out_channels} "
+            f"channels{groups} at {kernel.batch} x {sizes} positions")
+
+
+def tiling_words(tiling: Tiling | int | None) -> str:
+    """``wgmma 128x128x64``, or ``schedule 2``; "" where the generator chose."""
+    if isinstance(tiling, Tiling):
+        return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}"
+    return f"schedule {tiling}" if tiling is not None else ""
+
+
+def contraction_use(step: KernelStep, plan: Plan, device: Device) -> ContractionUse | None:
+    """How a contraction's kernel works and what was measured of it; None for other kernels."""
+    if not isinstance(step.kernel, Contraction):
+        return None
+    node = step.covers[0]
+    operations = node.operator.operations(node)
+    choice = plan.contractions.get(node)
+    figures = choice.figures if choice is not None else None
+    tiling = tiling_words(step.kernel.tiling)
+    if figures is None:
+        return ContractionUse(step.kernel.scheme, tiling, operations)
+    tf32 = node.op == "convolution" and not node.get("exact")
+    moved = sum(n.bytes for n in (*step.inputs, *step.outputs)) / device.memory_peak
+    least = max(moved, operations / device.best_arithmetic(torch_dtype(node.dtype), tf32=tf32))
+    return ContractionUse(step.kernel.scheme, tiling, operations, figures.seconds, figures.torch_seconds, figures.error,
+                          figures.torch_error, least / figures.seconds)
 
 
 def rule_uses(rewriting: Rewriting) -> tuple[RuleUse, ...]:
@@ -104,12 +154,13 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
     return tuple(result)
 
 
-def kernel_uses(plan: Plan) -> tuple[KernelUse, ...]:
+def kernel_uses(plan: Plan, device: Device) -> tuple[KernelUse, ...]:
     """The kernels with their meaning."""
     kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy",
-             Scan: "scan", Extremum: "extremum"}
+             Scan: "scan", Extremum: "extremum", Contraction: "contraction"}
     return tuple(KernelUse(s.name, kinds[type(s.kernel)], meaning(s),
-                           tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)))
+                           tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)),
+                           contraction_use(s, plan, device))
                  for s in plan.kernels)
 
 
@@ -122,7 +173,7 @@ def describe(name: str, captured: Graph, rewriting: Rewriting, plan: Plan, devic
     seconds, words = floor(rewriting.graph.roots(), device)
     stays = _count(kept, operators)
     return Mode(name, len(operators), len(operators) - stays if plan.kernels else 0,
-                rule_uses(rewriting) if plan.kernels else (), kernel_uses(plan), kept,
+                rule_uses(rewriting) if plan.kernels else (), kernel_uses(plan, device), kept,
                 Work(before.operations, before.bytes), Work(after.operations, after.bytes), seconds, words,
                 graph=texts[0], rewritten=texts[1], simplification=_simplification(captured, rewriting.graph, plan),
                 layout=plan.layout)

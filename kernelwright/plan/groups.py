@@ -7,15 +7,17 @@ join as stores. Pointwise operators in between are computed on the fly by whoeve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from kernelwright.ir.node import Node, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
+from kernelwright.plan.epilogues import ends_sums
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.pieces import COPIES, can_read_through
+from kernelwright.plan.records import Choice
 from kernelwright.plan.typed import computable, sum_type
 
 PLACES = {"argmax": "amax", "argmin": "amin"}
@@ -24,6 +26,8 @@ REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
 _KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
+# A contraction that packs its operands evaluates them once; one that does not evaluates them so often or more.
+_DIRECT_REPEATS = 4
 # Rows up to this many bytes stay on chip (the last part of the longest in the cache) between a row's reductions and
 # its stores; those that are not short only where there are rows enough to fill a device with one of them per block.
 _ROW_BYTES = 320 * 1024
@@ -81,8 +85,8 @@ def base(node: Node) -> Node:
 class Group:
     """A future kernel or torch call.
 
-    kind: loop, place, scan, special or torch. domain and axes: of the first three. nodes: what it computes for
-    others or for its own stores, in order.
+    kind: loop, place, scan, contraction, special or torch. domain and axes: of the first four. nodes: what it
+    computes for others or for its own stores, in order.
     """
 
     kind: str
@@ -118,15 +122,17 @@ class Grouping:
 
     roots: nodes whose values must exist in memory; kept: stay torch calls; stored: pointwise nodes
     that must be stored because no affine access to them exists; apart: nodes that can't join the
-    reductions they read.
+    reductions they read; products: contractions that become kernels, and how.
     """
 
-    def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node]) -> None:
+    def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node],
+                 products: Mapping[Node, Choice] | None = None) -> None:
         self.apart = apart
+        self.products = products or {}
         self.roots = list(dict.fromkeys(roots))
         self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
-        self.roles = {n: role(n, kept) for n in self.order}
+        self.roles = {n: "contraction" if n in self.products else role(n, kept) for n in self.order}
         for node in self.order:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
@@ -147,8 +153,8 @@ class Grouping:
             node not in self.roots
 
     def _in_memory(self, stored: set[Node]) -> set[Node]:
-        """Leaves, results of torch and special steps, reductions, and pointwise results that are stored."""
-        result = {n for n in self.order if self.roles[n] in ("leaf", "torch", "special", "reduction", "place", "scan")}
+        """Leaves, what is no pointwise operator and no view, and pointwise results that are stored."""
+        result = {n for n in self.order if self.roles[n] not in ("pointwise", "view")}
         for node in reversed(self.order):
             kind = self.roles[node]
             if kind not in ("pointwise", "view") or node.op == "constant":
@@ -160,7 +166,8 @@ class Grouping:
             if kind == "view":
                 if demanded and node.op != "windows":
                     result.add(node)
-            elif demanded or self._worth_storing(node, result):
+            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.roots)) \
+                    or self._worth_storing(node, result):
                 result.add(node)
         return result
 
@@ -175,7 +182,9 @@ class Grouping:
         cost, loads = self._expression(node)
         if len(readers) > 1 and (cost > _DEAR or loads > 1.5 * node.bytes) and node.size > 1024:
             return True
-        repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers), default=1)
+        repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
+        if any(r in self.products and self.products[r].scheme == "float32" for r in readers):
+            repeats = max(repeats, _DIRECT_REPEATS)
         return repeats >= 4 and cost > _DEAR
 
     def _domain_size(self, reader: Node) -> int:
@@ -221,6 +230,9 @@ class Grouping:
         if kind in ("torch", "special", "view"):
             self._add(Group("special" if kind == "special" else "torch"), node, needs)
             return
+        if kind == "contraction":
+            self._add(Group("contraction", node.shape), node, needs)
+            return
         if kind == "scan":
             self._add(Group("scan", node.shape, (node["axis"],)), node, needs)
             return
@@ -228,7 +240,7 @@ class Grouping:
             self._add_place(node, needs)
             return
         for group in reversed(self.groups):
-            if group.kind in ("loop", "place", "scan") and self._fits(node, kind, group, needs) and not any(
+            if group.kind not in ("torch", "special") and self._fits(node, kind, group, needs) and not any(
                     other is not group and depends(other, group) for other in needs):
                 self._extend(group, node, needs)
                 return
@@ -265,7 +277,7 @@ class Grouping:
         if group.kind == "place":
             return kind == "pointwise" and group in needs and node not in self.apart and \
                 wide(node.shape) == wide(group.outer)
-        if group.kind == "scan":
+        if group.kind in ("scan", "contraction"):
             same = node.size == prod(group.domain)  # a reshape of the domain: see whether it maps (else Apart)
             return kind == "pointwise" and group in needs and same and node not in self.apart
         if kind == "reduction":

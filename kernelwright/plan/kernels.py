@@ -238,8 +238,11 @@ class Tiling:
 
     Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory; ``cluster`` blocks that
     differ in their rows share what they read of the weight; every ``promote`` steps (0: never) the tensor cores'
-    sums, which they truncate, are added to sums in float32 registers. ``core`` is "wgmma" (compute capability 9.0) or
-    "mma" (8.0 and later).
+    sums, which they truncate, are added to sums in float32 registers. With two ``teams`` a block has two tiles in work,
+    so that the epilogue of one overlaps with the products of the other. ``core`` is "wgmma" (compute capability 9.0)
+    or "mma" (8.0 and later). With ``raw_right`` blocks read the right operand in float32, as it lies in memory, and
+    split it themselves: once for every block of rows, and it is never packed. With ``split`` above 1 the steps of a
+    block are shared among so many, whose sums a second kernel adds in order.
     """
 
     core: str
@@ -249,6 +252,9 @@ class Tiling:
     stages: int
     cluster: int = 1
     promote: int = 0
+    teams: int = 1
+    raw_right: bool = False
+    split: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +279,15 @@ class Contraction:
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
 
+    ``tiling`` says how that runs (None leaves it to the generator); of float32 it is the number of a schedule, of which
+    the generator has several in an order of its own.
+
     Where an operand is not finite, sums come from float32 multiply-adds, so that NaN and Inf are what PyTorch gives.
+
+    ``reductions`` are taken in order over the output channels of each (n, g, p). In their expressions and in stores
+    ``Reduced(i + 1, component)`` is the result of reduction i; indices are over ``domain`` everywhere. With reductions,
+    a store whose index does not move along the output channels is written once per (n, g, p), and its expression does
+    not depend on the channel.
     """
 
     batch: int
@@ -287,7 +301,8 @@ class Contraction:
     input_dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
     scheme: str
-    tiling: Tiling | None = None
+    tiling: Tiling | int | None = None
+    reductions: tuple[Reduction, ...] = ()
 
     @property
     def left_domain(self) -> tuple[int, ...]:

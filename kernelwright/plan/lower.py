@@ -17,6 +17,7 @@ from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.plan import lower_losses
+from kernelwright.plan.products import as_product
 
 FLOATS = ("float32", "float64", *NARROW)
 # Above this many multiply-adds a contraction is a library's product, not a row of dot products.
@@ -204,13 +205,14 @@ def _bias_can_move(node: Node, readers: list[Node], kept: frozenset[Node]) -> bo
         r not in kept and (r.kind in ("pointwise", "reduction", "row") or lowerable(r)) for r in readers)
 
 
-def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = False
-          ) -> tuple[dict[Node, Node], dict[Node, Node]]:
+def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = False,
+          products: frozenset[Node] = frozenset()) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Lower everything below ``roots`` but the nodes in ``kept``, which stay torch calls.
 
     move_bias: take the bias out of convolutions that only kernels read (where the library adds it in a pass
-    of its own), and leave it out where a norm subtracts it again. Returns the lowered form of every node, and for
-    every primitive the graph's node that it came from.
+    of its own), and leave it out where a norm subtracts it again. products: contractions that become kernels, whose
+    bias stands apart anyway. Returns the lowered form of every node, and for every primitive the graph's node that it
+    came from.
     """
     roots = list(roots)
     lowered: dict[Node, Node] = {}
@@ -221,12 +223,14 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
         built = rebuild(node, tuple(lowered[i] for i in node.inputs))
         if move_bias and node not in roots and _bias_can_move(node, readers[node], kept):
             cancels = _bias_cancels(node, readers[node])
-            built = _without_bias(built) if cancels else bias_apart(built)
+            built = _without_bias(built) if cancels else built if node in products else bias_apart(built)
             cancelled |= {node} if cancels else set()
         if node.op == "mean" and node.inputs[0] in cancelled:  # mean(y + b) = mean(y) + b
             bias = lowered[node.inputs[0].inputs[2]]
             built = make("add", built, per_channel(bias, node.rank) if node["keepdim"] else bias, origin=node.origin)
-        if node not in kept:
+        if node in products:
+            built = as_product(built)
+        elif node not in kept:
             built = _primitives(built)
         lowered[node] = built
         stack = [built]

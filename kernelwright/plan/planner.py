@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from kernelwright.ir.graph import BufferUpdate, Graph
-from kernelwright.ir.node import Node
+from kernelwright.ir.node import Node, walk
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
+from kernelwright.plan.contractions import ContractionLoop, compile_contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Extremum, Kernel, LoopKernel, RegionSum, Scan
+from kernelwright.plan.kernels import Contraction, Extremum, Kernel, LoopKernel, RegionSum, Scan
 from kernelwright.plan.layouts import lay_out
 from kernelwright.plan.lower import lower, lowerable
-from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.products import ANCHORS
+from kernelwright.plan.records import Choice, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
-_Compiled = Loop | ExtremumLoop | ScanLoop
+_Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
 _DEAR = 10
 # A reduction of fewer bytes takes no longer than its launch.
 _LARGE_REDUCTION = 1 << 23
@@ -29,17 +32,20 @@ ALONE = "one operator that PyTorch does well; nothing fuses with it"
 
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
-              channels_last: frozenset[Node] = frozenset()) -> Plan:
+              channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, Choice] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.lay_out`).
+    contractions: those of the graph that become kernels, each of which
+    :func:`kernelwright.plan.products.can_contract` takes; they are neither kept nor channels-last.
     """
     kept = dict(kept or {})
+    products = {n: c for n, c in (contractions or {}).items() if n not in kept and n not in channels_last}
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
-        plan = _attempt(graph, kept, move_bias, channels_last)
+        plan = _attempt(graph, kept, move_bias, channels_last, products)
         alone = {n: ALONE for step in plan.kernels
                  if (n := _lone(step, captured_operators, bool(channels_last))) is not None and n not in kept}
         if not alone:
@@ -53,6 +59,8 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows, large
     reductions and dear functions may gain from a kernel of their own: tuning measures them.
     """
+    if isinstance(step.kernel, Contraction):
+        return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
     node = step.covers[0]
@@ -63,24 +71,30 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     return node if len(step.covers) == 1 and captured and not dear else None
 
 
-def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node]) -> Plan:
+def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
+             products: dict[Node, Choice]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine."""
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
-    lowered, source = lower(roots, frozenset(kept), move_bias=move_bias)
+    lowered, source = lower(roots, frozenset(kept), move_bias=move_bias, products=frozenset(products))
     kept_lowered = {lowered[n] for n in kept if n in lowered}
+    anchors = {n: products[source[n]] for n in walk([lowered[r] for r in roots])
+               if n.op in ANCHORS and source[n] in products}
     if channels_last:
         laid_out = lay_out([lowered[r] for r in roots], kept_lowered, source, channels_last)
         lowered = {n: laid_out.values[lowered[n]] for n in roots}
         kept_lowered, source = {laid_out.computed[n] for n in kept_lowered}, laid_out.source
+        anchors = {laid_out.computed[n]: c for n, c in anchors.items()}
+    compilers: dict[str, Callable[..., _Compiled]] = {
+        **_COMPILERS, "contraction": partial(compile_contraction, choices=anchors)}
     stored: set[Node] = set()
     apart: set[Node] = set()
     while True:
-        grouping = Grouping([lowered[r] for r in roots], kept_lowered, stored, apart)
+        grouping = Grouping([lowered[r] for r in roots], kept_lowered, stored, apart, anchors)
         try:
-            loops = {g: _COMPILERS[g.kind](g, grouping.in_memory.__contains__)
-                     for g in grouping.groups if g.kind in _COMPILERS}
+            loops = {g: compilers[g.kind](g, grouping.in_memory.__contains__)
+                     for g in grouping.groups if g.kind in compilers}
         except MustStore as problem:
             if problem.node in stored:
                 raise
@@ -97,7 +111,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     updates = tuple(BufferUpdate(e.name, lowered[e.value]) for e in effects)
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
-    return Plan(graph, tuple(steps), results, left, kept, channels_last)
+    return Plan(graph, tuple(steps), results, left, kept, channels_last, contractions=products)
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
@@ -154,10 +168,13 @@ def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tu
     raise AssertionError(f"{name}: an input of a store that nobody wants")  # every stored pointwise node is wanted
 
 
-def _buffers(kernel: LoopKernel | Scan | Extremum) -> set[int]:
-    kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
-    roots = [r.expression for r in kernel.reductions]
-    roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
+def _buffers(kernel: LoopKernel | Scan | Extremum | Contraction) -> set[int]:
+    if isinstance(kernel, Contraction):
+        roots = [kernel.left, kernel.right, *(s.expression for s in kernel.stores)]
+    else:
+        kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
+        roots = [r.expression for r in kernel.reductions]
+        roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
     return {e.buffer for root in roots for e in walk_expression(root) if isinstance(e, Load)}
 
 

@@ -7,7 +7,30 @@ from dataclasses import dataclass, field
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.expressions import Index, Load, walk
-from kernelwright.plan.kernels import Kernel, LoopKernel
+from kernelwright.plan.kernels import Kernel, LoopKernel, Tiling
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured of a contraction: seconds of the kernel and of the torch calls that it replaces, and the
+    largest rms error of each against float64, over the rms of the result."""
+
+    seconds: float
+    torch_seconds: float
+    error: float
+    torch_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
+
+    figures: None where nothing was measured.
+    """
+
+    scheme: str
+    tiling: Tiling | int | None = None
+    figures: Figures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +86,7 @@ class Plan:
     effects: buffer updates that must be written out after the steps.
     kept: nodes of the graph that stay torch calls, with the reason for the report.
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
-    words for the report.
+    words for the report. contractions: contractions of the graph that are kernels, and how.
     """
 
     graph: Graph
@@ -73,6 +96,7 @@ class Plan:
     kept: dict[Node, str] = field(default_factory=dict)
     channels_last: frozenset[Node] = frozenset()
     layout: str = ""
+    contractions: dict[Node, Choice] = field(default_factory=dict)
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

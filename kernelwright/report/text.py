@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.records import KernelUse, Mode, Result
+from kernelwright.records import ContractionUse, KernelUse, Mode, Result
 from kernelwright.report import units
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, rule_groups
 from kernelwright.report.layout import Page
@@ -87,8 +87,17 @@ def kernels(page: Page, mode: Mode, title: str) -> None:
 def _kernel(page: Page, kernel: KernelUse) -> None:
     page.lines.append("  " + page.paint(kernel.name, "cyan") + f" ({kernel.kind})")
     page.paragraph(kernel.meaning, indent=4)
+    if kernel.contraction is not None and kernel.contraction.seconds:
+        page.paragraph(_figures(kernel.contraction), indent=4)
     if kernel.covers:
         page.paragraph(_covered(kernel.covers), "dim", indent=4, first="does ")
+
+
+def _figures(use: ContractionUse) -> str:
+    """What was measured of a contraction, beside PyTorch."""
+    rate = units.operations(int(use.operations / use.seconds))
+    return (f"{units.seconds(use.seconds)} ({rate}/s, {100 * use.share_of_floor:.3g} % of the limit) instead of "
+            f"{units.seconds(use.torch_seconds)}; rms error {use.error:.2e}, PyTorch's {use.torch_error:.2e}")
 
 
 def _covered(covers: tuple[str, ...]) -> str:

@@ -36,9 +36,10 @@ Seconds = Mapping[Node, tuple[float, float]]
 """For each convolution its time alone, channels-first and channels-last."""
 
 
-def convolution_seconds(graph: Graph, device: torch.device, budget_seconds: float) -> Seconds:
-    """Time every convolution of a graph that could be channels-last; {} where the memory does not do for it."""
-    nodes = [n for n in graph.nodes() if can_be_channels_last(n)]
+def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float) -> Seconds:
+    """Time every torch call of a plan's graph that is a convolution and could be channels-last; {} where the memory
+    does not do for it."""
+    nodes = [n for n in plan.graph.nodes() if can_be_channels_last(n) and n not in plan.contractions]
     alike: dict[Hashable, Node] = {_form(n): n for n in reversed(nodes)}
     found: dict[Hashable, tuple[float, float]] = {}
     try:
@@ -123,10 +124,10 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     chosen = promising(seconds, device)
     if not chosen:
         return None
-    free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen)
+    free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen, contractions=plan.contractions)
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
     kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r == SLOWER and n in moving)}
-    result = make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen)
+    result = make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=plan.contractions)
     gain = sum(seconds[n][0] - seconds[n][1] for n in chosen)
     return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
 

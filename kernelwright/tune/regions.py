@@ -66,7 +66,7 @@ def losing_regions(plan: Plan, device: torch.device, target: str, budget: Budget
     alike = {key: steps for steps in reversed(found) for key in [_form(steps)]}
     with exclusive(), without_collector():
         for form, steps in alike.items():
-            calls = {"kernels": _kernels(steps, launchers, library, device), "torch": _torch(steps, device)}
+            calls = {"kernels": kernel_calls(steps, launchers, library, device), "torch": _torch(steps, device)}
             times = measure(calls, device=device, budget_seconds=budget.tune_seconds / len(alike))
             share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
             wins[form] = times["kernels"].median <= share * times["torch"].median
@@ -82,7 +82,8 @@ def _form(steps: Sequence[KernelStep]) -> Hashable:
                                   for n in s.covers)) for s in steps)
 
 
-def _tensor(node: Node, device: torch.device) -> torch.Tensor:
+def tensor_for(node: Node, device: torch.device) -> torch.Tensor:
+    """A value for a node of which only its type matters."""
     if node.op == "literal":
         return torch.tensor(node["value"], dtype=torch_dtype(node.dtype), device=device)
     if node.dtype.startswith(("int", "uint")):  # zero is an index into anything
@@ -94,12 +95,13 @@ def _tensor(node: Node, device: torch.device) -> torch.Tensor:
     return 0.5 * torch.rand(node.shape, dtype=torch_dtype(node.dtype), device=device) + 0.5
 
 
-def _kernels(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
-             device: torch.device) -> Callable[[], None]:
+def kernel_calls(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
+                 device: torch.device) -> Callable[[], None]:
+    """A call of kernel steps on tensors of their own. It raises RuntimeError where a launch fails."""
     memory: dict[Node | str, torch.Tensor] = {}
     for step in steps:
         for node in (*step.inputs, *step.outputs):
-            memory.setdefault(node, _tensor(node, device))
+            memory.setdefault(node, tensor_for(node, device))
         memory.update({name: memory[step.outputs[number]] for number, name in step.buffers})
     prepared = []
     for step in steps:
@@ -125,10 +127,10 @@ def _torch(steps: Sequence[KernelStep], device: torch.device) -> Callable[[], ob
     covers = {n for s in steps for n in s.covers}
     order = [n for n in walk(covers) if n in covers or (n.kind == "view" and any(i in covers for i in walk([n])))]
     outer = {i for n in order for i in n.inputs if i not in order}
-    given = {n: n["value"] if n.op == "constant" else _tensor(n, device) for n in outer}
+    given = {n: n["value"] if n.op == "constant" else tensor_for(n, device) for n in outer}
 
     # Of a convolution a region covers the bias alone.
-    products = {n: _tensor(n, device) for n in order if n.op == "convolution"}
+    products = {n: tensor_for(n, device) for n in order if n.op == "convolution"}
 
     def call() -> object:
         values = dict(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import Comparison, Tolerance
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.gradients import check_gradients
+from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
 from kernelwright.verify.state import State, float64_copy
@@ -54,7 +56,8 @@ class Plan:
     deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
     reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
     ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed. The first ``required`` trials
-    run whatever the budget.
+    run whatever the budget. ``stop_at_failure``: the first trial that fails ends the certification, where nobody asks
+    in what else the candidate fails.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -72,6 +75,7 @@ class Plan:
     check_gradients: bool = False
     gradient_inputs: Callable[[int], Sequence[Any]] | None = None
     required: int = 1
+    stop_at_failure: bool = False
 
     def tolerance_for(self, distribution: str) -> Tolerance:
         """What an error on inputs of ``distribution`` is held against."""
@@ -140,13 +144,16 @@ def certify(
     *,
     plan: Plan | None = None,
     make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
+    kept: Kept | None = None,
 ) -> Certificate:
     """Run ``plan``'s trials and return the certificate.
 
     ``make_model`` builds the model as PyTorch runs it (eager); ``make_candidate`` the module to be judged, in
     the same mode and on the same device; ``make_inputs(seed)`` returns the positional inputs on that device,
     fresh for each seed. ``make_float64(model)`` returns the float64 copy. The candidate gets the model's
-    parameters and buffers by name. Calls run under no_grad; PyTorch's random state is restored.
+    parameters and buffers by name. Calls run under no_grad; PyTorch's random state is restored. ``kept`` is filled by
+    the first and used by the further certifications of other candidates under the same functions and plan, but for
+    its tolerances and budget.
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
     runs. Raises only what ``make_model`` and ``make_inputs`` raise, and torch.OutOfMemoryError where the device's
@@ -156,7 +163,7 @@ def certify(
     started = clock()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
-        return _certify(make_model, make_candidate, make_inputs, plan, make_float64, started)
+        return _certify(make_model, make_candidate, make_inputs, plan, make_float64, kept or Kept(), started)
 
 
 def _certify(
@@ -165,28 +172,31 @@ def _certify(
     make_inputs: Callable[[int], Sequence[Any]],
     plan: Plan,
     make_float64: Callable[[nn.Module], nn.Module],
+    kept: Kept,
     started: float,
 ) -> Certificate:
-    model = make_model()
+    model = kept.model = make_model() if kept.model is None else kept.model
     try:
         candidate = make_candidate()
     except Exception as error:  # a candidate that cannot be built is a verdict
         why = f"the candidate cannot be constructed: {type(error).__name__}: {first_line(error)}"
         return _certificate(plan, [], [], None, (), None, [why], started)
     candidate.train(model.training)
-    original = State.of(model)
+    if kept.original is None:
+        kept.original = State.of(model)
+        if not plan.unchanged:
+            # A model that cannot be copied is compared in strict float32, and the trial says so.
+            with contextlib.suppress(Exception):
+                kept.double = make_float64(model)
+    original = kept.original
     state_problems = _state_problems(model, candidate, original)
     why = []
     if state_problems and plan.require_state:
         why.append("the model's state does not fit the candidate: " + "; ".join(state_problems[:3]) + ".")
-    try:
-        double: nn.Module | None = None if plan.unchanged else make_float64(model)
-    except Exception:  # a model that cannot be copied is compared in strict float32, and the trial says so
-        double = None
     bench = Bench(
         model,
         candidate,
-        double,
+        kept.double,
         original,
         make_inputs,
         plan.tolerance,
@@ -195,10 +205,12 @@ def _certify(
         plan.batched_arguments,
         plan.poison,
         plan.unchanged,
+        kept,
     )
     trials: list[Trial] = []
     skipped: list[Skipped] = []
     estimate, budget = 0.0, plan.budget_seconds
+    stopped = False
     for trial_plan in plan.trials:
         left = budget - (clock() - started)
         if len(trials) + len(skipped) >= plan.required and trials and estimate > left:
@@ -210,6 +222,7 @@ def _certify(
         try:
             result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
         except torch.OutOfMemoryError as error:
+            kept.forget()
             if not trials:
                 raise
             result = Refused(f"not enough memory: {first_line(error)}")
@@ -226,12 +239,17 @@ def _certify(
         if trials[0].comparison is None:
             skipped += [Skipped(p, "the candidate did not run at all") for p in plan.trials[len(trials) :]]
             break
+        if plan.stop_at_failure and result.gates and not result.passed:
+            tried = len(trials) + len(skipped)
+            skipped += [Skipped(p, "a trial before it failed") for p in plan.trials[tried:]]
+            stopped = True
+            break
     gradients = None
-    if plan.check_gradients and trials and trials[0].comparison is not None:
+    if plan.check_gradients and trials and trials[0].comparison is not None and not stopped:
         gradients = check_gradients(
             model,
             candidate,
-            double,
+            kept.double,
             (plan.gradient_inputs or make_inputs)(plan.trials[0].seed),
             original,
             seed=plan.trials[0].seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import Comparison, Tolerance, compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, map_tensors, tensors_of
+from kernelwright.verify.kept import ByModel, Kept
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import (
     Called,
@@ -35,7 +36,8 @@ from kernelwright.verify.state import State, call_in_float64, redraw, widened
 
 #: An eager result further than this from float64 (relative) means that the two did not compute the same.
 SAME_COMPUTATION = 0.05
-#: The reference of a candidate that is the original computation.
+#: The usual reference, and that of a candidate that is the original computation.
+FLOAT64 = "float64"
 UNCHANGED = "eager itself: nothing is replaced"
 
 
@@ -110,7 +112,7 @@ class Bench:
     """The three modules of a certification and what is needed to run trials on them.
 
     ``original`` is the model's state after construction; ``double`` is None where the model cannot be copied
-    to float64.
+    to float64. ``kept`` is what earlier candidates' trials have left.
     """
 
     eager: nn.Module
@@ -124,11 +126,11 @@ class Bench:
     batched_arguments: tuple[bool, ...] | None
     poison: bool
     unchanged: bool = False
+    kept: Kept = field(default_factory=Kept)
 
     def run(self, plan: TrialPlan, *, repeats: int, gates: bool) -> Trial | Refused:
         """Run one trial with ``repeats`` further candidate calls that must give the same bits."""
         started = clock()
-        inputs = DISTRIBUTIONS[plan.distribution].apply(list(self.make_inputs(plan.seed)), plan.seed)
         self.original.apply(self.eager)
         if plan.redrawn_parameters:
             redraw(self.eager, plan.seed)
@@ -137,15 +139,11 @@ class Bench:
             return Refused("changed parameters cannot be copied by name: " + "; ".join(unfit[:3]))
         problems: dict[str, str] = {}  # kind by sentence
         State.of(self.eager, owned=False).apply(self.candidate)
-        before = State.of(self.eager, parameters=False)
-
-        arguments = clone_tensors(inputs)
-        random_before = seed_all(plan.seed)
-        by_eager = call(self.eager, arguments)
-        random_after = random_state()
+        model = self._by_model(plan)
+        inputs, before, arguments, by_eager = model.inputs, model.before, model.arguments, model.called
         if by_eager.error is not None:
             return Refused(f"the model itself fails on these inputs: {by_eager.error}")
-        uses_randomness = not equal_states(random_before, random_after)
+        random_before, random_after, uses_randomness = model.random_before, model.random_after, model.uses_randomness
 
         first: Called | None = None
         deterministic: bool | None = None
@@ -203,9 +201,7 @@ class Bench:
         comparison = against_eager = state_comparison = None
         reference = "none"
         if first is not None:
-            judged = self._judge(
-                plan, inputs, before, by_eager, arguments, first, first_inputs, state, uses_randomness
-            )
+            judged = self._judge(plan, model, first, first_inputs, state)
             comparison, against_eager, state_comparison, reference, more = judged
             problems |= more
         passed = not problems and all(
@@ -230,20 +226,49 @@ class Bench:
             tuple(problems.values()),
         )
 
-    def expect(self, inputs: Sequence[Any], seed: int) -> Expected | Refused:
-        """What the model in its present state gives for ``inputs`` under ``seed``; its state goes on from there."""
+    def expect(
+        self,
+        inputs: Sequence[Any],
+        seed: int,
+        *,
+        keep_as: TrialPlan | None = None,
+        like: TrialPlan | None = None,
+    ) -> Expected | Refused:
+        """What the model in its present state gives for ``inputs`` under ``seed``; its state goes on from there.
+
+        ``keep_as`` is the trial that this is, so that it need not be made again. ``like`` is the trial of the same
+        inputs, seed and state: where its float64 results were kept, they are the reference.
+        """
         before = State.of(self.eager, parameters=False)
         arguments = clone_tensors(list(inputs))
         random_before = seed_all(seed)
         called = call(self.eager, arguments)
         if called.error is not None:
             return Refused(f"the model itself fails on these inputs: {called.error}")
-        uses_randomness = not equal_states(random_before, random_state())
+        made = ByModel(list(inputs), before, arguments, called, random_before, random_state())
         state = State.of(self.eager, parameters=False).tracked()
-        reference, words, _, _ = self._reference(
-            TrialPlan(seed), inputs, before, called, None, uses_randomness
-        )
-        return Expected(called.outputs, reference, words, uses_randomness, state, arguments, called.seconds)
+        known = self.kept.trials.get(like) if like is not None else None
+        if known is not None and known.reference is not None and known.reference[1] == FLOAT64:
+            made.reference = known.reference
+        else:
+            made.reference = self._reference(
+                TrialPlan(seed), inputs, before, called, None, made.uses_randomness
+            )
+        if keep_as is not None and self.double is not None:
+            self.kept.keep(keep_as, made, self.eager)
+        reference, words, _, _ = made.reference
+        return Expected(called.outputs, reference, words, made.uses_randomness, state, arguments, called.seconds)
+
+    def _by_model(self, plan: TrialPlan) -> ByModel:
+        """The model's call of a trial, in the state that it is in; or the kept one."""
+        if plan in self.kept.trials:
+            return self.kept.trials[plan]
+        inputs = DISTRIBUTIONS[plan.distribution].apply(list(self.make_inputs(plan.seed)), plan.seed)
+        before = State.of(self.eager, parameters=False)
+        arguments = clone_tensors(inputs)
+        random_before = seed_all(plan.seed)
+        called = call(self.eager, arguments)
+        return ByModel(inputs, before, arguments, called, random_before, random_state())
 
     def _eager_varies(self, plan: TrialPlan, inputs: Any, before: State, by_eager: Called) -> bool:
         """Whether the model itself gives other bits in one of a few further calls."""
@@ -262,22 +287,20 @@ class Bench:
     def _judge(
         self,
         plan: TrialPlan,
-        inputs: Any,
-        before: State,
-        by_eager: Called,
-        arguments: Any,
+        model: ByModel,
         first: Called,
         own: Any,
         state: dict[str, Any],
-        uses_randomness: bool,
     ) -> tuple[Comparison, Comparison | None, Comparison | None, str, dict[str, str]]:
         problems: dict[str, str] = {}
+        inputs, before, arguments, by_eager = model.inputs, model.before, model.arguments, model.called
         tolerance = self.given_tolerance if plan.distribution == AS_GIVEN else self.derived_tolerance
         eager_state = State.of(self.eager, parameters=False).tracked()
         entries = self._entries(inputs, by_eager.outputs, plan.seed)
-        reference, words, state_reference, input_reference = self._reference(
-            plan, inputs, before, by_eager, entries, uses_randomness
-        )
+        if model.reference is None:
+            model.reference = self._reference(plan, inputs, before, by_eager, entries, model.uses_randomness)
+            self.kept.keep(plan, model, self.eager)
+        reference, words, state_reference, input_reference = model.reference
         against_eager = None
         if entries is None:
             comparison = compare(first.outputs, by_eager.outputs, reference, tolerance=tolerance)
@@ -374,7 +397,7 @@ class Bench:
                 with torch.no_grad(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     outputs = call_in_float64(self.double, arguments)
-                words = "float64"
+                words = FLOAT64
                 if entries is not None:
                     words = f"float64 on entries {entries.tolist()} of axis 0, eager for the others"
                     return outputs, words, None, None

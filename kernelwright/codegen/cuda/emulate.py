@@ -41,6 +41,12 @@ def emulation_header() -> Path:
     return Path(__file__).with_name("emulation.hpp")
 
 
+def emulation_text() -> str:
+    """The header and what emulates PTX, in one text."""
+    parts = (emulation_header().with_name(f"emulation{part}.hpp") for part in ("", "_tensor", "_mma"))
+    return "\n".join(part.read_text() for part in parts if part.exists())
+
+
 def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
     """Compile CUDA text that follows the contract of ``support.py`` for the CPU, and load it.
 
@@ -60,7 +66,7 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
     if compiler is None:
         raise EmulationError(f"the CUDA emulation needs a C++ compiler; {wanted} is not there")
     flags = [*_FLAGS, *_processor_flags(), *(_SANITIZE if sanitize else ())]
-    header = emulation_header().read_text()
+    header = emulation_text()
     text = source + _launch_bounds(source)
     environment = (header, _compiler_version(compiler), *flags)
     folder = _cache_folder()

@@ -9,13 +9,19 @@
 // sticky, unlike a device's.
 //
 // Shared memory holds NaNs at the start of each block: __shared__ variables are function-local thread_local
-// variables, found through the library's own symbol table. (So a function-local thread_local variable of the
-// source itself is overwritten as well; one at namespace scope is left alone.)
+// variables with a tag in their names, found through the library's own symbol table. (So those of the source's host
+// code are left alone.)
 //
 // KERNELWRIGHT_EMULATION_ORDER = forward | reverse | SEED sets the order of threads and blocks; a SEED
 // also draws a new order of threads at each scheduling round. Results that differ between orders have a race.
 //
-// Not emulated: half types, textures, PTX, cooperative groups, progress between blocks, infinite loops.
+// KERNELWRIGHT_EMULATION_PROCESSORS is the number of multiprocessors that a kernel is told (132): with few of them,
+// blocks that stay and take work after work have more than one each.
+//
+// The blocks of a cluster run together: __syncthreads() waits for all of them, and they have no static shared memory.
+//
+// Not emulated: half types, textures, cooperative groups, progress between blocks, infinite loops; of PTX what the
+// headers beside this one emulate, which `emulate.py` appends.
 #pragma once
 #define KERNELWRIGHT_EMULATION 1
 
@@ -160,6 +166,7 @@ constexpr size_t kStackBytes = 128 * 1024;     // per fiber; the lowest page is 
 constexpr size_t kPage = 4096;
 constexpr size_t kCanary = 1024;               // bytes watched on both sides of dynamic shared memory
 constexpr unsigned kFullMask = 0xffffffffu;
+constexpr unsigned kMostClustered = 4;         // blocks of a cluster, which together have at most 1024 threads
 // Repeated 0xFFFDCDCD is a NaN as float and as double, and an improbable index as int.
 constexpr uint32_t kPoison = 0xFFFDCDCDu;
 
@@ -188,7 +195,7 @@ static std::string format(const char* pattern, Args... args) {
 
 // ---------------------------------------------------------------------------------------- fibers
 
-enum class State : unsigned char { ready, at_barrier, at_warp, done };
+enum class State : unsigned char { ready, at_barrier, at_warp, at_phase, at_named, done };
 enum class WarpOperation : unsigned char { shuffle, ballot, sync, match };
 static const char* const kWarpOperationNames[] = {"a shuffle (__shfl_*_sync)", "a vote (__ballot/any/all_sync)",
                                                   "__syncwarp()", "__match_any_sync()"};
@@ -211,6 +218,9 @@ struct Fiber {
   uint64_t value = 0;
   uint64_t result = 0;
   unsigned participants = 0;
+  // at_phase: the barrier's address in shared memory and the parity it waits for; at_named: the barrier's number.
+  unsigned place = 0;
+  unsigned parity = 0;
 };
 
 struct Machine {
@@ -231,7 +241,8 @@ struct Machine {
   Fiber* current = nullptr;
   bool failed = false;
   char failure[400];
-  unsigned threads = 0, live = 0;
+  unsigned threads = 0, live = 0;  // of the cluster that runs
+  unsigned block_threads = 0, cluster = 1;
   unsigned waiting = 0, predicate_count = 0, barrier_result = 0;
   int barrier_line = 0;
   std::array<unsigned, 32> alive{};  // by warp: lanes that have not exited
@@ -241,6 +252,8 @@ struct Machine {
   struct Variable { std::string name; size_t offset, bytes; };
   std::vector<Variable> shared_variables;  // offsets from tls_anchor
   bool symbols_read = false;
+  void (*block_begins)() = nullptr;          // of the headers that follow this one
+  std::string (*block_ends)() = nullptr;     // returns an empty text, or what is wrong
 };
 
 static Machine& machine() {
@@ -441,9 +454,20 @@ static void start_fiber(Fiber& fiber) {
 #endif
 }
 
+// Where the dynamic shared memory of a block of the cluster begins: close to the end of its part of the memory, of
+// which the canary takes the rest.
+static char* dynamic_of(Machine& m, unsigned block) {
+  return m.dynamic + (block + 1) * m.dynamic_capacity - kCanary - (m.dynamic_bytes + 127) / 128 * 128;
+}
+
 static inline void resume(Machine& m, Fiber& fiber) {
   m.current = &fiber;
   thread_index = fiber.index;
+  if (m.cluster > 1) {
+    const unsigned block = fiber.rank / m.block_threads;
+    block_index.x = block_index.x / m.cluster * m.cluster + block;
+    m.dynamic_data = dynamic_of(m, block);
+  }
   in_kernel = true;
 #if defined(KW_OWN_SWITCH)
   kw_emulation_switch(&m.scheduler, fiber.context);
@@ -478,12 +502,24 @@ static std::string describe_deadlock(Machine& m) {
   if (barrier_fiber)
     text += format(" %u threads wait at the __syncthreads() of line %d, the first is thread (%u, %u, %u).", at_barrier,
                    barrier_fiber->line, barrier_fiber->index.x, barrier_fiber->index.y, barrier_fiber->index.z);
+  for (const State state : {State::at_phase, State::at_named}) {
+    unsigned count = 0;
+    const Fiber* first = nullptr;
+    for (unsigned i = 0; i < m.threads; ++i)
+      if (m.fibers[i]->state == state && !count++) first = m.fibers[i].get();
+    if (!first) continue;
+    text += state == State::at_phase
+        ? format(" %u threads wait for phases of barriers in shared memory, the first, thread (%u, %u, %u), for parity %u "
+                 "of that at byte %u.", count, first->index.x, first->index.y, first->index.z, first->parity, first->place)
+        : format(" %u threads wait at named barriers, the first, thread (%u, %u, %u), at number %u.", count,
+                 first->index.x, first->index.y, first->index.z, first->place);
+  }
   return text;
 }
 
 // ---------------------------------------------------------------------------------------- shared memory
 
-// Reads the library's own symbol table: the function-local thread_local variables are the __shared__ ones.
+// Reads the library's own symbol table: tagged function-local thread_local variables are the __shared__ ones.
 static void read_symbols(Machine& m) {
   if (m.symbols_read) return;
   m.symbols_read = true;
@@ -508,7 +544,8 @@ static void read_symbols(Machine& m) {
       if (ELF64_ST_TYPE(symbols[i].st_info) != STT_TLS || !symbols[i].st_size) continue;
       const std::string name = names + symbols[i].st_name;
       if (name.find("tls_anchor") != std::string::npos) anchor = symbols[i].st_value;
-      if (name.compare(0, 3, "_ZZ") == 0) m.shared_variables.push_back({name, symbols[i].st_value, symbols[i].st_size});
+      if (name.compare(0, 3, "_ZZ") == 0 && name.find("B9kw_shared") != std::string::npos)
+        m.shared_variables.push_back({name, symbols[i].st_value, symbols[i].st_size});
     }
   }
   for (auto& variable : m.shared_variables) variable.offset -= anchor;
@@ -544,25 +581,30 @@ static void poison(char* data, size_t bytes) {
 static void poison_shared(Machine& m) {
   char* const anchor = const_cast<char*>(reinterpret_cast<volatile char*>(&tls_anchor));
   for (const auto& variable : m.shared_variables) poison(anchor + static_cast<ptrdiff_t>(variable.offset), variable.bytes);
-  if (m.dynamic_bytes) poison(m.dynamic_data, m.dynamic_bytes);
+  if (m.dynamic_bytes)
+    for (unsigned block = 0; block < m.cluster; ++block) poison(dynamic_of(m, block), m.dynamic_bytes);
 }
 
 static void place_dynamic_shared(Machine& m, size_t bytes) {
   if (!m.dynamic) {
     m.dynamic_capacity = (kOptInShared + 4 * kCanary + kPage - 1) / kPage * kPage;
-    m.dynamic = static_cast<char*>(mmap(nullptr, m.dynamic_capacity + 2 * kPage, PROT_NONE,
+    const size_t all = kMostClustered * m.dynamic_capacity;
+    m.dynamic = static_cast<char*>(mmap(nullptr, all + 2 * kPage, PROT_NONE,
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) + kPage;
-    mprotect(m.dynamic, m.dynamic_capacity, PROT_READ | PROT_WRITE);
+    mprotect(m.dynamic, all, PROT_READ | PROT_WRITE);
   }
-  // Close to the guard page behind it; the canaries take what is nearer.
   m.dynamic_bytes = bytes;
-  m.dynamic_data = m.dynamic + m.dynamic_capacity - kCanary - (bytes + 127) / 128 * 128;
-  poison(m.dynamic_data - kCanary, kCanary);
-  poison(m.dynamic_data + bytes, static_cast<size_t>(m.dynamic + m.dynamic_capacity - (m.dynamic_data + bytes)));
+  for (unsigned block = m.cluster; block-- > 0;) {
+    m.dynamic_data = dynamic_of(m, block);
+    poison(m.dynamic_data - kCanary, kCanary);
+    poison(m.dynamic_data + bytes, static_cast<size_t>(m.dynamic + (block + 1) * m.dynamic_capacity -
+                                                       (m.dynamic_data + bytes)));
+  }
 }
 
 // Offset from the start of dynamic shared memory of a byte written outside it, or LONG_MIN.
-static long damaged_canary(Machine& m) {
+static long damaged_canary(Machine& m, unsigned block) {
+  m.dynamic_data = dynamic_of(m, block);
   char expected[kCanary + 128];
   poison(expected, sizeof(expected));
   if (memcmp(m.dynamic_data - kCanary, expected, kCanary)) {
@@ -570,7 +612,7 @@ static long damaged_canary(Machine& m) {
       if (m.dynamic_data[i] != expected[kCanary + i]) return i;
   }
   char* const behind = m.dynamic_data + m.dynamic_bytes;
-  const size_t bytes = static_cast<size_t>(m.dynamic + m.dynamic_capacity - behind);
+  const size_t bytes = static_cast<size_t>(m.dynamic + (block + 1) * m.dynamic_capacity - behind);
   std::vector<char> pattern(bytes + 4);
   char* copy = pattern.data() + (reinterpret_cast<uintptr_t>(behind) - reinterpret_cast<uintptr_t>(pattern.data())) % 4;
   poison(copy, bytes);
@@ -661,6 +703,7 @@ static void run_block(Machine& m, Order& order) {
   }
   for (unsigned i = 0; i < m.threads; ++i) m.fibers[i]->state = State::ready;
   poison_shared(m);
+  if (m.block_begins) m.block_begins();
   while (m.live) {
     bool progressed = false;
     order.shuffle();
@@ -678,8 +721,18 @@ static void run_block(Machine& m, Order& order) {
       return;
     }
   }
-  const long damage = damaged_canary(m);
-  if (damage != std::numeric_limits<long>::min()) {
+  if (m.block_ends) {
+    const std::string wrong = m.block_ends();
+    if (!wrong.empty()) {
+      m.failed = true;
+      snprintf(m.failure, sizeof(m.failure), "block (%u, %u, %u): %s", block_index.x, block_index.y, block_index.z,
+               wrong.c_str());
+      return;
+    }
+  }
+  for (unsigned block = 0; block < m.cluster; ++block) {
+    const long damage = damaged_canary(m, block);
+    if (damage == std::numeric_limits<long>::min()) continue;
     m.failed = true;
     snprintf(m.failure, sizeof(m.failure), "block (%u, %u, %u): wrote outside dynamic shared memory, at byte %ld of %zu",
              block_index.x, block_index.y, block_index.z, damage, m.dynamic_bytes);
@@ -699,7 +752,8 @@ static void prepare_fibers(Machine& m, dim3 block) {
   }
   for (unsigned i = 0; i < m.threads; ++i) {
     Fiber& fiber = *m.fibers[i];
-    fiber.index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    const unsigned within = i % m.block_threads;
+    fiber.index = {within % block.x, within / block.x % block.y, within / block.x / block.y};
     if (!fiber.started) start_fiber(fiber);
   }
 }
@@ -733,12 +787,19 @@ static cudaError_t check_launch(Machine& m, const char* name, const void* kernel
 }
 
 static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes, void (*invoke)(void*),
-                     void* arguments) {
+                     void* arguments, unsigned cluster = 1) {
   Machine& m = machine();
   const std::lock_guard<std::mutex> lock(m.mutex);
   read_symbols(m);
   if (check_launch(m, name, kernel, grid, block, bytes) != cudaSuccess) return;
-  m.threads = block.x * block.y * block.z;
+  m.block_threads = block.x * block.y * block.z;
+  m.cluster = cluster;
+  m.threads = cluster * m.block_threads;
+  if (cluster > 1 && (grid.x % cluster || cluster > kMostClustered || m.threads > 1024 || m.block_threads % 32 ||
+                      static_shared_bytes(m, name))) {
+    set_error(cudaErrorInvalidValue, "a cluster that the emulation cannot run, or that does not divide the grid");
+    return;
+  }
   m.invoke = invoke;
   m.arguments = arguments;
   m.failed = false;
@@ -750,7 +811,7 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   kernel_thread = pthread_self();
   {
     const SignalGuard guard;
-    const uint64_t blocks = 1ull * grid.x * grid.y * grid.z;
+    const uint64_t blocks = 1ull * grid.x / cluster * grid.y * grid.z;  // clusters of blocks
     uint64_t step = 1, start = 0;  // Blocks in the order start, start + step, ... modulo their number.
     if (order.kind == Order::reverse) step = blocks - 1, start = blocks - 1;
     if (order.kind == Order::seeded) {
@@ -759,8 +820,10 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
     }
     uint64_t block_rank = start;
     for (uint64_t i = 0; i < blocks && !m.failed; ++i) {
-      block_index = {static_cast<unsigned>(block_rank % grid.x), static_cast<unsigned>(block_rank / grid.x % grid.y),
-                     static_cast<unsigned>(block_rank / grid.x / grid.y)};
+      const unsigned across = grid.x / cluster;
+      block_index = {static_cast<unsigned>(block_rank % across) * cluster,
+                     static_cast<unsigned>(block_rank / across % grid.y),
+                     static_cast<unsigned>(block_rank / across / grid.y)};
       run_block(m, order);
       block_rank = (block_rank + step) % blocks;
     }
@@ -774,8 +837,8 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
 template <typename T> struct Same { using type = T; };
 
 template <typename... Parameters>
-static void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t, typename Same<Parameters>::type... values) {
+static void launch_clusters(const char* name, void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block,
+                            size_t shared_bytes, typename Same<Parameters>::type... values) {
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<Parameters...> values;
@@ -785,7 +848,13 @@ static void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, d
              Call& c = *static_cast<Call*>(data);
              std::apply(c.kernel, c.values);
            },
-           &call);
+           &call, cluster);
+}
+
+template <typename... Parameters>
+static void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t, typename Same<Parameters>::type... values) {
+  launch_clusters(name, kernel, 1, grid, block, shared_bytes, values...);
 }
 
 static inline bool register_launch_bounds(const char* kernel, unsigned threads) {
@@ -823,7 +892,7 @@ static inline To bit_cast(From value) {
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define alignas(n) __attribute__((aligned(n)))  // allowed after __shared__, where C++ forbids the keyword
-#define __shared__ static thread_local
+#define __shared__ static thread_local __attribute__((abi_tag("kw_shared")))
 
 static const uint3& threadIdx = kw_emulation::thread_index;
 static const uint3& blockIdx = kw_emulation::block_index;
@@ -1157,6 +1226,12 @@ static inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
                                           cudaStream_t = nullptr) {
   return cudaMemcpy(to, from, bytes, kind);
 }
+namespace kw_emulation {
+static int processors() {
+  const char* const text = getenv("KERNELWRIGHT_EMULATION_PROCESSORS");
+  return text && *text ? std::max(1, atoi(text)) : 132;
+}
+}  // namespace kw_emulation
 static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return kw_emulation::set_error(cudaErrorInvalidDevice, "the emulation has one device");
   switch (attribute) {  // an H200
@@ -1169,7 +1244,7 @@ static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
     case cudaDevAttrClockRate: *value = 1980000; break;
-    case cudaDevAttrMultiProcessorCount: *value = 132; break;
+    case cudaDevAttrMultiProcessorCount: *value = kw_emulation::processors(); break;
     case cudaDevAttrL2CacheSize: *value = 50 * 1024 * 1024; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;

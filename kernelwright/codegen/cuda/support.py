@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernelwright.codegen.cuda.tensor_core import TENSOR_NEEDS, TENSOR_SNIPPETS
+from kernelwright.codegen.cuda.tensor_core_mma import MMA_SNIPPETS
+
 _CHECK = r"""
 // Checked CUDA calls and launches: a failure returns a message that names the kernel.
 #include <cmath>
@@ -143,6 +146,8 @@ SNIPPETS: dict[str, str] = {
     "maximum": _MAXIMUM.lstrip("\n"),
     "warp_max": _WARP_MAX.lstrip("\n"),
     "block_max": _BLOCK_MAX.lstrip("\n"),
+    **TENSOR_SNIPPETS,
+    **MMA_SNIPPETS,
 }
 """Snippet texts by name.
 
@@ -156,6 +161,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "block_sum": ("thread_rank", "warp_sum"),
     "warp_max": ("maximum",),
     "block_max": ("thread_rank", "warp_max"),
+    **TENSOR_NEEDS,
 }
 
 

@@ -151,6 +151,13 @@ def _formulas(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
                          f"{', '.join(map(str, axes))}", 1.3,
                          lambda v, a=other: (v - v.mean(a, keepdim=True)) * torch.rsqrt(
                              v.var(a, correction=0, keepdim=True) + eps)))
+        formulas += [
+            ("wrong-axis", f"with the mean of {{}} over axis {other} (the variance is right)", "take the mean over "
+             f"{', '.join(map(str, axes))}", 1.6,
+             lambda v, a=other: (v - v.mean(a, keepdim=True)) * torch.rsqrt(variance(v) + eps)),
+            ("wrong-axis", f"with the variance of {{}} over axis {other} (the mean is right)", "take the variance over "
+             f"{', '.join(map(str, axes))}", 1.6,
+             lambda v, a=other: (v - mean(v)) * torch.rsqrt(v.var(a, correction=0, keepdim=True) + eps))]
     for some in ((0, *axes), tuple(axes[:-1]), tuple(range(1, node.rank)), tuple(range(node.rank))):
         if some and some != axes and len(set(some)) == len(some) and node.op != "group_norm":
             formulas.append(("wrong-axis", f"with the statistics of {{}} over axes {', '.join(map(str, some))}",

@@ -15,6 +15,12 @@ from kernelwright.judge.diagnose.changes_reduction import TILES, cut, other_axes
 from kernelwright.judge.diagnose.graph_values import recomputed
 from kernelwright.judge.diagnose.naming import told
 
+#: Scans that are taken for one another.
+_OTHER: dict[str, tuple[str, Callable[[Any, int], Any]]] = {
+    "cummax": ("minimum", lambda v, axis: torch.cummin(v, axis).values),
+    "cummin": ("maximum", lambda v, axis: torch.cummax(v, axis).values),
+    "cumsum": ("product", torch.cumprod), "cumprod": ("sum", torch.cumsum)}
+
 
 def rows(node: Node) -> Iterator[Change]:
     """Softmax, log-softmax and scans."""
@@ -28,6 +34,11 @@ def rows(node: Node) -> Iterator[Change]:
     if node.op in ("softmax", "log_softmax"):
         yield from _softmax(node, axis)
         return
+    if node.op in _OTHER and not node.get("reverse") and not node.get("exclusive"):
+        word, other = _OTHER[node.op]
+        yield Change("other-extremum" if node.op in ("cummax", "cummin") else "wrong-reduction",
+                     f"with the cumulative {word} in place of {told(node)}", "accumulate as the model does", 1.0,
+                     {node: applied(node, lambda v: other(v, axis))}, here)
     if node.op.startswith(("cum", "logcum")):
         for name_, kind in (("reverse", "reversed"), ("exclusive", "exclusive-scan")):
             how = "from the other end" if name_ == "reverse" else "without the own element"

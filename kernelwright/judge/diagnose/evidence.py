@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import available_memory
+from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
-from kernelwright.verify.flatten import clone_tensors, tensors_of
+from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import call, identical, seed_all, without_tf32
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
@@ -21,6 +24,12 @@ from kernelwright.verify.trial import TrialPlan
 EARLIER = 1009
 #: Larger numbers come from poison, if the model has none.
 POISON = 1e20
+#: So few values, or one value everywhere, are met by many explanations: other inputs tell them apart.
+FEW = 4
+#: Such inputs: their number with the trial's own distribution, and other distributions.
+AGAIN, ELSEWHERE = 2, ("normal", "scaled")
+#: Share of the free memory that one of them may take: as much again is made of each, more than once.
+MEMORY_SHARE = 1 / 16
 #: Results of other trials are kept up to this size.
 MOST_KNOWN_BYTES = 256 << 20
 
@@ -53,6 +62,9 @@ class Evidence:
     on_changed: Any = None
     error: str | None = None
     own_earlier: Any = None
+    others: tuple[Evidence, ...] = ()
+    """The same on other inputs (`on_other_inputs`): only ``inputs``, ``candidate``, ``eager``, ``reference`` and state
+    are set."""
 
 
 def collect(make_model: Callable[[], nn.Module], candidate: nn.Module, make_inputs: Callable[[int], Sequence[Any]],
@@ -121,6 +133,49 @@ def _collect(model: nn.Module, candidate: nn.Module, make_inputs: Callable[[int]
     return Evidence(plan, inputs, outputs, eager, reference, before, original, model.training, repeated,
                     (*([earlier] if earlier is not None else ()), *known), (eager_state, own_state), after, on_changed,
                     first.error, own_earlier)
+
+
+def says_little(evidence: Evidence) -> bool:
+    """Whether an output is so small, or so much the same everywhere, that one trial's explains next to nothing."""
+    wanted = flatten(evidence.eager)
+    return evidence.error is None and any(
+        isinstance(got, torch.Tensor) and got.numel() and isinstance(expected := wanted.get(path), torch.Tensor)
+        and got.shape == expected.shape and (got.numel() <= FEW or is_constant(got))
+        and not identical(got, expected) for path, got in flatten(evidence.candidate).items())
+
+
+def is_constant(tensor: torch.Tensor) -> bool:
+    """Whether all elements have one value, which is not NaN."""
+    return bool((tensor == tensor.reshape(-1)[:1]).all()) if tensor.numel() else False
+
+
+def on_other_inputs(evidence: Evidence, make_model: Callable[[], nn.Module], candidate: nn.Module,
+                    make_inputs: Callable[[int], Sequence[Any]], *,
+                    make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
+                    budget_seconds: float = math.inf) -> Evidence:
+    """``evidence`` with ``others``: one call of the candidate on each of a few other inputs, as far as the time does.
+    Those on which model or candidate fails are left out. Raises as `collect`."""
+    plan, found, started = evidence.trial, [], clock()
+    each = tensors_of([evidence.inputs, evidence.eager])
+    size, place = sum(t.nbytes for t in each), next((t.device for t in each), torch.device("cpu"))
+    plans = [(i, plan.distribution) for i in range(1, AGAIN + 1)]
+    plans += [(AGAIN + 1 + i, kind) for i, kind in enumerate(ELSEWHERE)]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        model, before = make_model(), evidence.state
+        for number, kind in plans:
+            free = available_memory(place)
+            if clock() - started > budget_seconds or (free is not None and size > MEMORY_SHARE * free):
+                break
+            trial = replace(plan, seed=plan.seed + number * EARLIER, distribution=kind)
+            inputs = _drawn(make_inputs, trial, trial.seed)
+            eager, _, _ = _called(model, before, inputs, trial.seed)
+            own, _, _ = _called(candidate, before, inputs, trial.seed)
+            if eager is not None and own is not None:
+                reference = _reference(model, before, inputs, eager, trial.seed, make_float64)
+                found.append(Evidence(trial, inputs, own, eager, reference, before, evidence.original,
+                                      evidence.training))
+    return replace(evidence, others=tuple(found))
 
 
 def like_poison(values: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,22 +46,33 @@ class GraphValues:
         self.evidence = evidence
         nodes = list(self.graph.nodes())
         device = next((t.device for t in tensors_of([evidence.eager, *evidence.inputs])), torch.device("cpu"))
-        free = available_memory(device)
-        if free is not None and sum(n.bytes for n in nodes if n.kind not in ("leaf", "view")) > MEMORY_SHARE * free:
-            raise NoGraph("the values of the graph do not fit into memory")
         self.device = device
-        self.bound = self._bound()
-        seed_all(evidence.trial.seed)
-        self.values: dict[Node, Any] = {}
-        self.drawn: dict[Node, list[torch.Tensor]] = {}
-        with torch.no_grad():
-            for node in nodes:
-                if node.kind == "opaque":
-                    self.drawn[node] = random_state()
-                self.values[node] = self._leaf(node, self.bound) if node.kind == "leaf" else _computed(node, self.get)
         self.readers = users(self.graph.roots())
         self.order = {node: position for position, node in enumerate(nodes)}
         self.outputs = self._outputs()
+        self._evaluate()
+
+    def on(self, evidence: Evidence) -> GraphValues:
+        """The same graph on other inputs. Raises NoGraph."""
+        other = copy.copy(self)
+        other.evidence = evidence
+        other._evaluate()
+        return other
+
+    def _evaluate(self) -> None:
+        free = available_memory(self.device)
+        if free is not None and sum(n.bytes for n in self.order if n.kind not in ("leaf", "view")) > \
+                MEMORY_SHARE * free:
+            raise NoGraph("the values of the graph do not fit into memory")
+        self.bound = self._bound()
+        seed_all(self.evidence.trial.seed)
+        self.values: dict[Node, Any] = {}
+        self.drawn: dict[Node, list[torch.Tensor]] = {}
+        with torch.no_grad():
+            for node in self.order:
+                if node.kind == "opaque":
+                    self.drawn[node] = random_state()
+                self.values[node] = self._leaf(node, self.bound) if node.kind == "leaf" else _computed(node, self.get)
         self._check()
 
     def get(self, node: Node) -> Any:

@@ -2,7 +2,8 @@
 
 The model's captured graph is evaluated on the trial's inputs; then, within a budget, one node at a time is computed
 otherwise, the likeliest change first. A change that reproduces the candidate's wrong values (to rounding, or all but a
-small part of their error) is named, with the operator and its line in the model's file.
+small part of their error) is named, with the operator and its line in the model's file. Where the outputs are few
+numbers, or one number everywhere, it must also reproduce what the candidate gives for other inputs.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from kernelwright.judge.diagnose.changes_reduction import reductions
 from kernelwright.judge.diagnose.changes_rows import losses, rows
 from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.judge.diagnose.graph_values import GraphValues, NoGraph
+from kernelwright.judge.diagnose.leaf import measure, plain_tensor
 from kernelwright.judge.diagnose.targets import HOLDS, Score, Target, find_targets, joint
 from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
 from kernelwright.timing.turns import clock
+from kernelwright.verify.flatten import flatten
 
 _GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, roots, pools, moves,
                                       whole.flags)
@@ -63,19 +66,28 @@ def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: s
             return []
         if not targets:
             return []
-        search = _Search(values, targets, started + budget_seconds)
+        search = _Search(values, targets, started + budget_seconds, list(_elsewhere(values, evidence)))
         search.run()
     return search.findings()
 
 
+def _elsewhere(values: GraphValues, evidence: Evidence) -> Iterator[GraphValues]:
+    for other in evidence.others:
+        try:
+            yield values.on(other)
+        except (NoGraph, RuntimeError, IndexError):  # inputs on which the model's graph is another one
+            continue
+
+
 class _Search:
-    def __init__(self, values: GraphValues, targets: list[Target], until: float) -> None:
+    def __init__(self, values: GraphValues, targets: list[Target], until: float, elsewhere: list[GraphValues]) -> None:
         self.values, self.targets, self.until = values, targets, until
         self.roots = [target.node for target in targets]
         self.found: list[tuple[float, Change, Score, list[Target]]] = []
         self.tried = 0
+        self.elsewhere = elsewhere
         # One or two values can be met by any number, and NaN by many: numbers are then not fitted.
-        self.telling = any(int((t.wrong & torch.isfinite(t.values)).sum()) >= 3 for t in targets)
+        self.telling = bool(elsewhere) or any(int((t.wrong & torch.isfinite(t.values)).sum()) >= 3 for t in targets)
 
     def run(self) -> None:
         changes = sorted(self._changes(), key=lambda change: change.prior)
@@ -140,11 +152,33 @@ class _Search:
     def _keep(self, change: Change, score: Score, targets: list[Target]) -> bool:
         # What leaves most of the error says nothing, as where that is hardly more than rounding. One number is near to
         # many.
-        if score.left < MOST_LEFT and (score.exact >= HOLDS or (score.holds and self.telling)):
+        holds = score.exact >= HOLDS or (score.holds and self.telling)
+        if score.left < MOST_LEFT and holds and self._holds_elsewhere(change, targets):
             weight = (2.6 if score.exact >= HOLDS else 1.9 + 0.1 * score.explained) - 0.05 * min(change.prior, 9.0)
             self.found.append((weight if targets is self.targets else weight - 0.3, change, score, targets))
             return True
         return False
+
+    def _holds_elsewhere(self, change: Change, targets: list[Target]) -> bool:
+        """Whether a change of operators gives what the candidate gives for other inputs, too. (A change of a leaf holds
+        its own values, and is not asked.)"""
+        if any(node.kind == "leaf" for node in change.changes):
+            return True
+        for values in self.elsewhere:
+            own = flatten(values.evidence.candidate)
+            try:
+                results = values.changed(change.changes, [target.node for target in targets])
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
+                return False
+            for target, result in zip(targets, results, strict=True):
+                got = own.get(target.path)
+                if not isinstance(result, torch.Tensor) or not isinstance(got, torch.Tensor) or \
+                        result.shape != got.shape:
+                    return False
+                result, got = plain_tensor(result).to(got.device), plain_tensor(got)
+                if measure(target.path, got, result, result).count > (1 - HOLDS) * got.numel():
+                    return False
+        return True
 
     def _search_number(self, number: Number) -> None:
         """Other values of one number: likely ones, then the one that fits best (Gauss-Newton on the samples)."""

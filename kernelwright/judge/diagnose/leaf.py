@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ class Leaf:
 
     ``got``, ``eager`` and ``best`` (float64 where there is one) have any strides. ``wrong`` is a boolean mask of the
     same shape; ``count`` its trues. ``all_at`` and ``wrong_at`` are flat positions (row-major) of up to `SAMPLE`
-    elements, ascending; ``scale`` is the rms of ``best``'s finite values.
+    elements, ascending; ``scale`` is the rms of ``best``'s finite values. ``few``: a few numbers, of which a relation
+    must hold to rounding.
     """
 
     path: str
@@ -42,7 +43,7 @@ class Leaf:
     all_at: torch.Tensor
     wrong_at: torch.Tensor
     scale: float
-    other: dict[str, Any] = field(default_factory=dict)
+    few: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from kernelwright.judge.diagnose.digits import find_digits, find_whole
-from kernelwright.judge.diagnose.evidence import Evidence, like_poison
+from kernelwright.judge.diagnose.evidence import FEW, Evidence, like_poison
 from kernelwright.judge.diagnose.factors import name_factor
 from kernelwright.judge.diagnose.leaf import Leaf, leaves_of, measure, plain_tensor
 from kernelwright.judge.diagnose.moved import find_moved
 from kernelwright.judge.diagnose.places import Place, find_places
+from kernelwright.judge.diagnose.several import on_all_inputs, one_value
 from kernelwright.judge.diagnose.shapes import find_forms
 from kernelwright.judge.diagnose.slices import find_growth, find_slices
 from kernelwright.judge.diagnose.values import ENOUGH, Seen, find_values, sample
@@ -49,8 +50,10 @@ def find_patterns(evidence: Evidence) -> list[Finding]:
 def leaf_findings(leaf: Leaf, evidence: Evidence) -> list[Finding]:
     """All that can be said about one output, best first; something is said always."""
     places = find_places(leaf)
-    seen = [*find_whole(leaf, evidence), *find_values(leaf, evidence), *find_moved(leaf, evidence),
+    many = on_all_inputs(leaf, evidence) if leaf.size <= FEW else leaf
+    seen = [*find_whole(leaf, evidence), *find_values(many, evidence), *find_moved(leaf, evidence),
             *find_slices(leaf, evidence), *find_digits(leaf), *find_growth(leaf)]
+    seen = [*one_value(leaf, evidence), *seen]
     seen.sort(key=lambda s: -(s.explained + s.strength))
     place = places[0] if places else None
     found = []

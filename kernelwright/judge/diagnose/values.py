@@ -43,10 +43,12 @@ class Sample:
     noise: torch.Tensor
 
     def explained(self, predicted: torch.Tensor, got: torch.Tensor | None = None) -> float:
-        """Share of the elements that ``predicted`` reproduces, to rounding or at least to 2 % of their error."""
+        """Share of the elements that ``predicted`` reproduces, to rounding or, of many, at least to 2 % of their
+        error."""
         got = self.got if got is None else got
         error = (got - predicted).abs()
-        near = error <= torch.maximum(self.noise, 0.02 * (self.got - self.best).abs().nan_to_num(0.0, 0.0, 0.0))
+        left = 0.0 if self.leaf.few else 0.02
+        near = error <= torch.maximum(self.noise, left * (self.got - self.best).abs().nan_to_num(0.0, 0.0, 0.0))
         same = near | (torch.isnan(got) & torch.isnan(predicted)) | (got == predicted)
         return float(same.double().mean()) if same.numel() else 0.0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelwright.judge.diagnose.digits import MOST
 from kernelwright.judge.diagnose.evidence import Evidence
+from kernelwright.judge.diagnose.targets import HOLDS
 from kernelwright.judge.records import Finding
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.compare import Comparison, OutputError
@@ -82,6 +83,9 @@ def reason(verdict: str, certificate: Certificate, findings: Sequence[Finding]) 
     sentence, where = first.sentence, shown_by(certificate)
     if where and verdict in ("WRONG-DISTRIBUTION", "WRONG-PARAMETERS", "WRONG-NONFINITE"):
         sentence = f"{where}: {sentence[:1].lower()}{sentence[1:]}"
+    if first.kind == "zeros" and first.evidence["weight"] > 2:  # nothing was computed, or this was
+        also = next((f for f in findings if f.evidence.get("exact", 0.0) >= HOLDS), None)
+        sentence += f" (Or {also.sentence[:1].lower()}{also.sentence[1:-1]}.)" if also is not None else ""
     if verdict == "WRONG-RANDOM":
         sentence = f"The model draws random numbers, and the candidate draws others or uses them otherwise. {sentence}"
     return sentence, first.fix

@@ -20,7 +20,7 @@ from inside.memory import Mapped, poisoned
 from inside.outgoing import Key, Outgoing, TooLarge, key_of
 from inside.state import Snapshots, build, describe, places, value_of, write
 from inside.structure import TooComplex, decode, encode, numbers_in
-from inside.tensors import whole
+from inside.tensors import ON_DEVICE, whole
 from torch import nn
 
 MODULE = "candidate"
@@ -54,6 +54,8 @@ class Session:
         self.kept: deque[tuple[list[tuple[Key, int, int]], list[torch.Tensor]]] = deque(maxlen=KEPT_CALLS)
         self.differentiable: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None = None
         self.input_memory: list[torch.UntypedStorage] = []
+        self.descriptors: list[int] = []
+        """Those that came with the present request."""
 
     def choose_place(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Compute something on the device, before any code of the candidate runs. Raises what the device fails with."""
@@ -95,6 +97,7 @@ class Session:
         outgoing = Outgoing(self.place.device, {})
         state = describe(candidate, outgoing.leaf)
         self._arrange(outgoing, payload["limit"], [])
+        self.outputs.rewind()
         outgoing.take(self.outputs)
         self.place.synchronize()
         outgoing.send(self.outputs)
@@ -113,7 +116,8 @@ class Session:
         self.snapshots.keep(state_storages, fresh=bool(payload["state"]))
         input_keys = [key_of(storage) for storage in input_storages]
         known |= {key: {"of": "input", "index": index} for index, key in enumerate(input_keys) if key[1]}
-        saved = _saved_inputs(place, input_storages)
+        saved = _saved_inputs(input_storages, self._places(payload))
+        self.outputs.rewind()
         random_before = place.random_state()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -134,7 +138,7 @@ class Session:
             except TooComplex as error:
                 raise Told("too-complex", f"the result has {error}") from None
             self._arrange(outgoing, payload["limit"], [covered for covered, _ in self.kept])
-            end = outgoing.take(self.outputs)
+            outgoing.take(self.outputs)
             place.synchronize()
             finished = _clock()
         outgoing.send(self.outputs)
@@ -144,7 +148,7 @@ class Session:
             place.synchronize()
             late = outgoing.is_late()
         random_after = place.random_state()
-        effects, state = self._effects(payload, outgoing, known, input_storages, input_keys, saved, signature, end,
+        effects, state = self._effects(payload, outgoing, known, input_storages, input_keys, saved, signature,
                                        None if _all_equal(random_before, random_after) else random_after)
         self.kept.appendleft((outgoing.cover(), outgoing.tensors))
         told = {"outputs": outputs, "memory": outgoing.manifest(), "state": state, **effects,
@@ -172,6 +176,7 @@ class Session:
         outgoing = Outgoing(self.place.device, {})
         told = [None if gradient is None else outgoing.leaf(gradient) or {"o": "no plain tensor"} for gradient in found]
         self._arrange(outgoing, payload["limit"], [])
+        self.outputs.rewind()
         outgoing.take(self.outputs)
         self.place.synchronize()
         outgoing.send(self.outputs)
@@ -219,7 +224,7 @@ class Session:
 
     def _effects(self, payload: dict[str, Any], outgoing: Outgoing, known: dict[Key, dict[str, Any]],
                  storages: list[torch.UntypedStorage], keys: list[Key], saved: list[torch.Tensor | None],
-                 signature: str, end: int, random: list[torch.Tensor] | None
+                 signature: str, random: list[torch.Tensor] | None
                  ) -> tuple[dict[str, Any], list[dict[str, Any]] | None]:
         """What the call changed beside its outputs: inputs, state in place, state of another form, random state."""
         known = dict(known)
@@ -247,7 +252,7 @@ class Session:
         for key in changed:
             effects.changed(key, after[key])
             self.snapshots.copies.pop(key, None)
-        effects.take(self.outputs, end)
+        effects.take(self.outputs)
         self.place.synchronize()
         effects.send(self.outputs)
         return {"effects": effects.manifest(), "random": [n["t"] for n in numbers] or None}, state
@@ -270,12 +275,13 @@ def _noting(told: dict[str, Any] | None, tensor: torch.Tensor, plain: list[torch
     return told
 
 
-def _saved_inputs(place: Device, storages: list[torch.UntypedStorage]) -> list[torch.Tensor | None]:
-    """Copies on the device, where they are quick to compare with; None: the arena has the bytes."""
+def _saved_inputs(storages: list[torch.UntypedStorage], places: list[list[Any]]
+                  ) -> list[torch.Tensor | None]:
+    """Copies on the device, where they are quick to compare with; None: the arena has the bytes, there or elsewhere."""
     saved: list[torch.Tensor | None] = []
-    for storage in storages:
+    for storage, (at, _, _) in zip(storages, places, strict=True):
         copy = None
-        if place.cuda and storage.device.type == "cuda" and 4 * storage.nbytes() < torch.cuda.mem_get_info()[0]:
+        if at < ON_DEVICE and storage.device.type == "cuda" and 4 * storage.nbytes() < torch.cuda.mem_get_info()[0]:
             copy = whole(storage).clone()
         saved.append(copy)
     return saved

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-#: Share of a device's memory from which on nothing is kept that is not needed.
-CROWDED_SHARE = 0.5
+#: Shares of a device's memory: nothing is kept that is not needed where this process has more, or less can be had.
+CROWDED_SHARE, FREE_SHARE = 0.5, 0.25
 _cuda_synchronize = torch.cuda.synchronize
 _current_stream, _set_stream = torch.cuda.current_stream, torch.cuda.set_stream
-_allocated, _memory_of = torch.cuda.memory_allocated, torch.cuda.mem_get_info
+_allocated, _reserved = torch.cuda.memory_allocated, torch.cuda.memory_reserved
+_memory_of = torch.cuda.mem_get_info
 _get_rng, _set_rng = torch.get_rng_state, torch.set_rng_state
 _get_cuda_rng, _set_cuda_rng = torch.cuda.get_rng_state, torch.cuda.set_rng_state
 
@@ -38,7 +39,9 @@ class Device:
         """Whether most of the device's memory is in use."""
         if not self.cuda:
             return False
-        return _allocated(self.device) > CROWDED_SHARE * _memory_of(self.device)[1]
+        free, total = _memory_of(self.device)
+        used, held = _allocated(self.device), _reserved(self.device)
+        return used > CROWDED_SHARE * total or free + held - used < FREE_SHARE * total
 
     def synchronize(self) -> None:
         """Wait for all streams of the device. Raises what kernels failed with."""

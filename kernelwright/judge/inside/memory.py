@@ -10,24 +10,61 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from inside.driver import Block, Driver
+from inside.tensors import ON_DEVICE, aligned
 
 _empty, _frombuffer, _fill, _set_no_grad = torch.empty, torch.frombuffer, torch.Tensor.fill_, torch.no_grad
 _contiguous, _view, _flatten = torch.Tensor.is_contiguous, torch.Tensor.view, torch.Tensor.flatten
+_empty_cache = torch.cuda.empty_cache
 _EMPTIES = ((torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty"),
             (torch.Tensor, "new_empty_strided"))
 _M_PERTURB = -6  # mallopt: what glibc writes into memory that it hands out, inverted
 
 
 class Mapped:
-    """An arena of the judge, mapped. It only grows, so tensors on an older mapping stay valid."""
+    """An arena of the judge, mapped: its file, which only grows, so that tensors on an older mapping stay valid, and
+    its device memory, where it has some, which is another block from time to time."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.size = 0
         self.memory = _empty(0, dtype=torch.uint8)
+        self.on_device: torch.Tensor | None = None
+        self._driver: Driver | None = None
+        self._block: Block | None = None
+        self._ends = {False: 0, True: 0}
+
+    def map(self, device: torch.device, descriptor: int | None, size: int) -> None:
+        """Have the judge's block of ``size`` bytes as device memory, or none, instead of the one before. The device's
+        work on that has ended. Raises DriverError, and has none then."""
+        self.on_device = None
+        if self._block is not None and self._driver is not None:
+            self._driver.unmap(self._block)
+            self._block = None
+        if descriptor is not None:
+            self._driver = self._driver or Driver()
+            self._block = self._driver.imported(device.index or 0, descriptor, size)
+            self.on_device = self._block.tensor(device)
+
+    def rewind(self) -> None:
+        """Begin anew with `place`."""
+        self._ends = {False: 0, True: 0}
+
+    def place(self, size: int, device: torch.device) -> int:
+        """Where the next ``size`` bytes from ``device`` go: into memory there, as far as that goes."""
+        there = self.on_device
+        on_device = there is not None and device == there.device and aligned(self._ends[True]) + size <= len(there)
+        at = aligned(self._ends[on_device])
+        self._ends[on_device] = at + size
+        return ON_DEVICE + at if on_device else at
 
     def bytes(self, at: int, count: int) -> torch.Tensor:
         """``count`` bytes from ``at`` on as a uint8 tensor that shares the arena's memory."""
+        if at >= ON_DEVICE:
+            at -= ON_DEVICE
+            if self.on_device is None or at + count > len(self.on_device):
+                raise EOFError(f"the arena has no {at + count} bytes of device memory")
+            return self.on_device[at:at + count]
         if at + count > self.size:
             self.size = os.fstat(self.descriptor).st_size
             self.memory = _frombuffer(mmap.mmap(self.descriptor, self.size), dtype=torch.uint8)
@@ -86,3 +123,19 @@ def _poisoning(original: Callable[..., torch.Tensor], pattern: int) -> Callable[
         return result
 
     return empty
+
+
+def _map(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
+    """Another block of device memory for an arena; none where no descriptor came with the request."""
+    session.place.synchronize()
+    arena = {"inputs": session.inputs, "outputs": session.outputs}[payload["arena"]]
+    arena.map(session.place.device, session.descriptors[0] if session.descriptors else None, payload["bytes"])
+    if arena.on_device is not None:
+        arena.on_device[-1].item()  # what cannot be read is seen here, and not in a call
+    if payload["empty"] and session.place.cuda:
+        session.kept.clear()
+        _empty_cache()
+    return {}
+
+
+HANDLERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {"map": _map}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from inside.structure import type_name
-from inside.tensors import DTYPES, NAMES, aligned, entry_of, extent, plain_bits, whole
+from inside.tensors import DTYPES, NAMES, ON_DEVICE, entry_of, extent, plain_bits, whole
 
 _layout = torch._C.TensorBase.layout.__get__
 _device = torch._C.TensorBase.device.__get__
@@ -127,31 +127,26 @@ class Outgoing:
             entry["storage"] = position
             entry["offset"] -= begin // DTYPES[entry["dtype"]].itemsize
 
-    def take(self, arena: Any, at: int = 0) -> int:
-        """Take the bytes as they are now: on the CPU into the arena, on a GPU by copies on the current stream.
-
-        They lie in the arena from byte ``at`` on; the end is returned.
-        """
+    def take(self, arena: Any) -> None:
+        """Take the bytes as they are now, by copies on the current stream: into the arena, but from a GPU whose memory
+        it has no room in by way of copies there, as the host must not wait."""
         for told, source in zip(self.storages, self.sources, strict=True):
             copy = None
             if source is not None:
-                told["at"] = at = aligned(at)
-                at += told["bytes"]
-                if source.device.type == "cpu":
-                    copy = arena.bytes(told["at"], told["bytes"])
-                    _copy(copy, source)
+                told["at"] = at = arena.place(told["bytes"], source.device)
+                if source.device.type == "cpu" or at >= ON_DEVICE:
+                    copy = _copy(arena.bytes(at, told["bytes"]), source)
                 else:
                     try:
                         copy = _clone(source)
                     except torch.OutOfMemoryError:
-                        copy = _copy(arena.bytes(told["at"], told["bytes"]), source)
+                        copy = _copy(arena.bytes(at, told["bytes"]), source)
             self.early.append(copy)
-        return at
 
     def send(self, arena: Any) -> None:
-        """Put what was copied on the device into the arena."""
+        """Put what was copied elsewhere into the arena."""
         for told, copy in zip(self.storages, self.early, strict=True):
-            if copy is not None and copy.device.type != "cpu":
+            if copy is not None and copy.device.type != "cpu" and told["at"] < ON_DEVICE:
                 _copy(arena.bytes(told["at"], told["bytes"]), copy)
 
     def is_late(self) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from inside.structure import TooComplex, encode, type_name
-from inside.tensors import view, whole
+from inside.tensors import ON_DEVICE, view, whole
 from torch import nn
 
 _FIELDS = frozenset(vars(nn.Module()))
 _named_modules = nn.Module.named_modules
 _equal, _clone, _copy, _detach = torch.equal, torch.Tensor.clone, torch.Tensor.copy_, torch.Tensor.detach
+_synchronize = torch.cuda.synchronize
 
 
 def places(module: nn.Module) -> Iterator[tuple[str, str, nn.Module, str]]:
@@ -108,7 +109,7 @@ class Snapshots:
 def build(places: list[list[Any]], entries: list[dict[str, Any]], arena: Any, device: torch.device,
           reused: Sequence[torch.UntypedStorage] = ()) -> tuple[list[torch.UntypedStorage], list[torch.Tensor]]:
     """Storages with the judge's bytes, and the tensors on them. The first lie where ``reused`` does, if sizes and
-    devices are the same; all others in fresh memory."""
+    devices are the same; all others in fresh memory. The arena is not needed any more on return."""
     storages = []
     for index, (at, count, on_device) in enumerate(places):
         block = torch.empty(count, dtype=torch.uint8, device=device if on_device else "cpu")
@@ -117,4 +118,6 @@ def build(places: list[list[Any]], entries: list[dict[str, Any]], arena: Any, de
         if count:
             _copy(block, arena.bytes(at, count))
         storages.append(block.untyped_storage())
+    if any(at >= ON_DEVICE for at, _, _ in places) and device.type == "cuda":
+        _synchronize(device)
     return storages, [view(storages[entry["storage"]], entry) for entry in entries]

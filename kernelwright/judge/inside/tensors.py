@@ -20,6 +20,8 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 #: Storages begin at multiples of this many bytes in an arena, as allocators place them.
 ALIGNMENT = 512
+#: Places from here on lie in an arena's device memory, those before in its file.
+ON_DEVICE = 1 << 60
 
 # The worker holds these before the candidate's code runs, so that no later assignment to torch.Tensor changes them.
 _storage, _data_ptr, _set = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr, torch.Tensor.set_

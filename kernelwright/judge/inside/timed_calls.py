@@ -8,7 +8,6 @@ All functions are bound when this module is imported, before the candidate: one 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import time
@@ -16,23 +15,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from inside.device import _cuda_runtime
+from inside.clocks import Graphics, Processor
 from inside.state import build, write
 from inside.structure import decode
 from inside.tensors import aligned, bit_sum, whole
 from inside.variation import tensor_leaves, vary
 
-_clock, _processor_seconds, _sleep = time.perf_counter, time.process_time, time.sleep
-_clone, _copy, _reshape, _fill = torch.Tensor.clone, torch.Tensor.copy_, torch.Tensor.reshape, torch.Tensor.fill_
-_add, _sum, _zero, _max, _view = (torch.Tensor.add_, torch.Tensor.sum, torch.Tensor.zero_, torch.Tensor.max,
-                                  torch.Tensor.view)
+_processor_seconds, _sleep = time.process_time, time.sleep
+_copy, _reshape, _fill, _view = torch.Tensor.copy_, torch.Tensor.reshape, torch.Tensor.fill_, torch.Tensor.view
 _equal, _empty, _detach, _seed, _stack = torch.equal, torch.empty, torch.Tensor.detach, torch.manual_seed, torch.stack
 _contiguous, _no_grad, _times = torch.Tensor.contiguous, torch.no_grad, os.times
 _size, _dtype, _device = torch.Tensor.size, torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
-_Event: Any = getattr(torch._C, "_CudaEventBase", torch.cuda.Event)
-_join, _set_stream, _default_stream = torch.cuda.synchronize, torch.cuda.set_stream, torch.cuda.default_stream
 _INTEGER_POISON = 0x6B
-_PERSISTING_LIMIT = 0x06  # cudaLimitPersistingL2CacheSize
 
 
 def poison(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,72 +51,6 @@ def named_leaves(value: Any, root: str = "output") -> dict[str, Any]:
     else:
         found[root] = value
     return found
-
-
-class _Processor:
-    """The clock on a CPU, where a call's work is done when it returns."""
-
-    def __init__(self, flush_bytes: int) -> None:
-        self.buffer = torch.zeros(flush_bytes // 4, dtype=torch.float32)
-
-    def flush(self, passes: int) -> None:
-        for _ in range(passes):
-            _add(self.buffer, 1.0)
-            _sum(self.buffer)
-
-    def join(self) -> None:
-        """Nothing is outstanding."""
-
-    def call(self, function: Callable[[], Any], keep: Callable[[Any], None]) -> tuple[float, float, float]:
-        """Seconds, seconds until the host went on, seconds of work that went on after that."""
-        started = _clock()
-        result = function()
-        seconds = _clock() - started
-        keep(result)
-        return seconds, seconds, 0.0
-
-
-class _Graphics:
-    """Events on the default stream of a CUDA device."""
-
-    def __init__(self, device: torch.device, flush_bytes: int) -> None:
-        self.device = device
-        self.stream = _default_stream(device)
-        self.buffer = torch.empty(flush_bytes // 4, dtype=torch.int32, device=device)
-        self.start, self.end, self.kept = (_Event(enable_timing=True) for _ in range(3))
-        self.runtime = _cuda_runtime()
-
-    def flush(self, passes: int) -> None:
-        """Overwrite the second-level cache, its persisting part too; more passes keep the device busy for longer, so
-        that the host is ahead when the call's first kernel may start. (A delay of one block would do that as well, but
-        leave room beside it for work that does not wait for this stream.)"""
-        if self.runtime:
-            self.runtime.cudaCtxResetPersistingL2Cache()
-            self.runtime.cudaDeviceSetLimit(_PERSISTING_LIMIT, ctypes.c_size_t(0))
-        for _ in range(passes):
-            # Written, then read: the reading leaves clean lines, which the call need not write back.
-            _zero(self.buffer)
-            _max(self.buffer)
-
-    def join(self) -> None:
-        _join(self.device)
-
-    def call(self, function: Callable[[], Any], keep: Callable[[Any], None]) -> tuple[float, float, float]:
-        """As on a CPU. What the outputs hold is copied on this stream, before other streams are waited for."""
-        _set_stream(self.stream)
-        self.start.record(self.stream)
-        issued = _clock()
-        result = function()
-        issued = _clock() - issued
-        _set_stream(self.stream)
-        self.end.record(self.stream)
-        keep(result)
-        self.kept.record(self.stream)
-        self.kept.synchronize()
-        left = _clock()
-        _join(self.device)
-        left = _clock() - left
-        return self.start.elapsed_time(self.end) * 1e-3, issued, left
 
 
 class TimedCalls:
@@ -171,13 +99,14 @@ class TimedCalls:
                 self.clock.join()
                 for number, (slot, donor, before, after, seed) in enumerate(calls):
                     arguments = self.slots[slot]
-                    for _, shape, dtype in self.specification * 2:
-                        poison(_empty(shape, dtype=dtype, device=self.device))
+                    freed = [poison(_empty(shape, dtype=dtype, device=self.device))
+                             for _, shape, dtype in self.specification * 2]
                     if passes:
                         self.clock.flush(passes)
                     vary(arguments, self.slots[donor], before)
                     if seed is not None:
                         _seed(seed)
+                    freed.clear()  # only now, so that nothing else gets the poisoned blocks
                     processor = _used_seconds()
                     seconds, issued, left = self.clock.call(
                         lambda a=arguments: call(*a), lambda made, n=number: self._keep(n, made))
@@ -212,7 +141,7 @@ class TimedCalls:
         self.preset = {path: block for (path, _, _), block in zip(specification, self.snapshots[-1], strict=True)}
         if self.clock is None:
             size = payload["flush_bytes"]
-            self.clock = _Graphics(self.device, size) if self.device.type == "cuda" else _Processor(size)
+            self.clock = Graphics(self.device, size) if self.device.type == "cuda" else Processor(size)
 
     def _keep(self, number: int, made: Any) -> None:
         """Copy what the outputs hold now; one of another kind, shape or dtype than announced leaves poison."""
@@ -293,14 +222,16 @@ def _prepare(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fetch(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
-    """Put tensors, one after the other at aligned places, into the arena; the judge knows what they must be."""
-    at, places = 0, []
+    """Put tensors, one after the other at aligned places from ``at`` on, into the arena; the judge knows what they must
+    be."""
+    at, places = payload["at"], []
     for tensor in timed_calls(session).fetch(payload):
         block = whole(_contiguous(tensor).untyped_storage())
         count = block.numel()
         _copy(session.outputs.bytes(at, count), block)
         places.append([at, count])
         at = aligned(at + count)
+    session.place.synchronize()
     return {"places": places}
 
 

@@ -1,0 +1,131 @@
+"""CUDA text that finishes a slab of a contraction's sums: positions, scales, the store expressions, the stores.
+
+The core stages SLAB_ROWS x `slab_columns` sums in shared memory, and 128 threads call ``NAME_finish``. Where positions
+lie next to each other in the output a thread takes a row and walks over columns, so that a warp writes 32 neighbouring
+positions at a time; where channels do, a thread takes 4 neighbouring columns and walks over rows. What a walk does not
+change is computed before it.
+
+Sums are multiplied by the scales of both operands. Where that could leave the range of float32 on the way, or an
+operand is not finite (an infinite scale), the thread comes back to its elements after the walk: it multiplies with
+care, or computes the sum again from the operands themselves, by float32 multiply-adds.
+
+Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
+from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_walks import (
+    SLAB_ROWS,
+    ChannelWalk,
+    RowWalk,
+    channels_fastest,
+    holds,
+    operand_pointers,
+    row_scale_text,
+    slab_columns,
+    write_stores,
+)
+from kernelwright.codegen.cuda.contraction_points import (
+    PointEmitter,
+    device_function,
+    emitter_of,
+    parameter_texts,
+    snippets_of,
+    straight,
+)
+
+__all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """``NAME_finish`` and what it asks of its caller.
+
+    ``definitions`` come behind those of packing, whose functions they use. ``parameters`` are (C type, name) of the
+    pointers that it takes first, in this order. Element (row, column) of a slab is ``sums[row * row_stride +
+    column * column_stride]``, ``floats`` is the slab's size, and it is aligned to 16 bytes. ``support`` names the
+    snippets that the text uses. Inputs and outputs in ``vectors`` are aligned to 16 bytes.
+    """
+
+    definitions: str
+    parameters: tuple[tuple[str, str], ...]
+    row_stride: int
+    column_stride: int
+    floats: int
+    support: frozenset[str]
+    vectors: frozenset[str]
+
+
+def epilogue(geometry: Geometry, name: str) -> Epilogue:
+    """The text that finishes slabs of sums under ``geometry.tiling``.
+
+    Raises ValueError where a slab does not hold all channels that the kernel reduces.
+    """
+    kernel, columns = geometry.kernel, slab_columns(geometry.tiling)
+    if not holds(kernel, geometry.tiling):
+        raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of {columns}")
+    kind = ReducingWalk if kernel.reductions else ChannelWalk if channels_fastest(kernel) else RowWalk
+    walk = kind(geometry, name)
+    body = walk.body()
+    used = set(walk.emitter.used)
+    again = None
+    if geometry.scaled:
+        used |= set(operand_pointers(kernel))
+        if not kernel.reductions:
+            again = emitter_of(kernel, kernel.domain, walk.names, (), kernel.stores)
+            write_stores(again, kernel, kernel.stores)
+            used |= again.used
+    parameters = parameter_texts(kernel, used)
+    if geometry.scaled:
+        parameters += [("const float* __restrict__", "left_scales"), ("const float* __restrict__", "right_scales")]
+    heads = [" ".join(p) for p in parameters]
+    texts = []
+    if geometry.scaled:
+        texts += [exact_function(kernel, name), _careful(geometry, name, walk.names)]
+    if again is not None:
+        texts.append(_again(geometry, name, walk.names, again, heads))
+    slab = [f"{'' if kernel.reductions else 'const '}float* sums", "int thread", "int phase_class", "int group",
+            "long long first_row", "int first_column"]
+    comment = f"Finishes {SLAB_ROWS} x {columns} sums from (first_row, first_column): {walk.comment}."
+    texts += [*walk.tables(), device_function(comment, "void", f"{name}_finish", [*heads, *slab],
+                                              _calls(body, name, [p for _, p in parameters]))]
+    definitions = "\n".join(texts)
+    return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats, snippets_of(definitions),
+                    frozenset(walk.emitter.vectors))
+
+
+def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:
+    """``body`` with the pointers in its calls of ``NAME_again``."""
+    return [line.replace(f"{name}_again(", f"{name}_again({', '.join(pointers)}, ") for line in body]
+
+
+def _careful(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
+    """``NAME_usual`` and ``NAME_careful``: a sum whatever the scales are."""
+    kernel = geometry.kernel
+    pointers = operand_pointers(kernel)
+    heads = [" ".join(p) for p in parameter_texts(kernel, set(pointers))]
+    usual = device_function("Whether sums may be multiplied by the product of this scale and another such one.", "bool",
+                            f"{name}_usual", ["float scale"],
+                            ["return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63"])
+    body = ["if (row_scale == INFINITY || column_scale == INFINITY)",
+            f"  return {name}_exact({', '.join((*pointers, *names))});",
+            "return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));"]
+    parameters = [*heads, "float unscaled", "float row_scale", "float column_scale", *(f"int {axis}" for axis in names)]
+    return usual + "\n" + device_function("A sum that is multiplied by any scales.", "float", f"{name}_careful",
+                                          parameters, body)
+
+
+def _again(geometry: Geometry, name: str, names: tuple[str, ...], emitter: PointEmitter, heads: list[str]) -> str:
+    """``NAME_again``: one element whose sum the walk could not scale."""
+    points = ", ".join([*operand_pointers(geometry.kernel), "unscaled", "row_scale", "column_scale", *names])
+    body = [f"const float row_scale = {row_scale_text(geometry)};",
+            f"const float column_scale = right_scales[g * {geometry.kernel.out_channels} + o];",
+            f"if ({name}_usual(row_scale) && {name}_usual(column_scale)) return;",
+            f"const float sum = {name}_careful({points});", *emitter.fixed_lines, *straight(emitter)]
+    return device_function("Writes an element again whose scales are not usual.", "void", f"{name}_again",
+                           [*heads, "float unscaled", *(f"int {axis}" for axis in names)], body)

@@ -1,0 +1,120 @@
+"""The epilogue of a contraction that reduces its output channels: softmax, sums, extrema, moments over them.
+
+A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
+they first finish the sums in place, then walk over them once per reduction and once for the stores, and exchange what
+they found. Writes of a warp are runs of 16 neighbouring positions.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_walks import (
+    SLAB_ROWS,
+    Walk,
+    operand_pointers,
+    row_scale_text,
+    write_stores,
+)
+from kernelwright.codegen.cuda.contraction_points import as_float, coordinates, emitter_of, straight
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.kernels import Reduction
+
+_EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
+_PITCH = SLAB_ROWS + 4
+_SUM = f"row_sums[o * {_PITCH}]"
+#: What a reduction starts with, and how it takes a value.
+_STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
+_TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
+
+
+class ReducingWalk(Walk):
+    """Two lanes take a row."""
+
+    comment = "two lanes take a row, and reduce its channels before they store"
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        super().__init__(geometry, name)
+        self.strides = (1, _PITCH)
+        self.floats = self.columns * _PITCH
+        roots = [r.expression for r in self.kernel.reductions]
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, self.kernel.stores, walked=(2,))
+        self.emitter.reduced[0, 0] = "sum"
+        # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
+        half = self.kernel.out_channels // 2
+        self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        rows, beyond = self.geometry.rows, self.beyond()
+        lines = ["const int g = group;", f"{self.kind} row = first_row + thread / 32 * 16 + thread % 16;"]
+        if beyond:
+            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
+                                                   f"there = row < {rows} && !({beyond});"]), "}"]
+        else:
+            lines.append(f"const bool there = row < {rows};")
+        lines += ["if (!there) row = 0;  // some position, of which nothing is written", *self.position(),
+                  f"const int first = thread / 16 % 2 * {self.part};",
+                  f"const int last = min(first + {self.part}, {self.kernel.out_channels});",
+                  "float* const row_sums = sums + thread / 32 * 16 + thread % 16;"]
+        if self.geometry.scaled:
+            lines += self._scaled()
+        for number, reduction in enumerate(self.kernel.reductions):
+            lines += self._reduced(f"r{number + 1}", number + 1, reduction)
+        along = [s for s in self.kernel.stores if s.index.strides[2]]
+        once = [s for s in self.kernel.stores if not s.index.strides[2]]
+        for stores in filter(None, (along, once)):
+            self.emitter.start_walk("")
+            write_stores(self.emitter, self.kernel, stores)
+            step = straight(self.emitter)
+            lines += self._fixed()
+            lines += ["if (there) {", *indent(self._walk(step)), "}"] if stores is along else \
+                ["if (there && first == 0) {", *indent(step), "}"]
+        return lines
+
+    def _walk(self, step: list[str]) -> list[str]:
+        """``step`` for every channel of this lane."""
+        return ["#pragma unroll 4", "for (int o = first; o < last; ++o) {", f"  const float sum = {_SUM};",
+                *indent(step), "}"]
+
+    def _fixed(self) -> list[str]:
+        """What is computed before a walk."""
+        lines, self.emitter.fixed_lines = self.emitter.fixed_lines, []
+        return lines
+
+    def _scaled(self) -> list[str]:
+        """Multiply the row's sums by their scales, in place."""
+        name, column = self.name, f"right_scales[g * {self.kernel.out_channels} + o]"
+        points = ", ".join([*operand_pointers(self.kernel), _SUM, "row_scale", column, *self.names])
+        loop = "for (int o = first; o < last; ++o)"
+        return [f"const float row_scale = {row_scale_text(self.geometry)};", f"bool usual = {name}_usual(row_scale);",
+                "#pragma unroll 4", f"{loop} usual = usual && {name}_usual({column});", "if (usual) {",
+                "#pragma unroll 4", f"  {loop} {_SUM} *= row_scale * {column};", "} else {", "#pragma unroll 1",
+                f"  {loop}", f"    {_SUM} = {name}_careful({points});", "}"]
+
+    def _reduced(self, name: str, number: int, reduction: Reduction) -> list[str]:
+        """Define the results of a reduction, and tell the emitter their names."""
+        lines: list[str] = []
+
+        def walk(kind: str, result: str, term: str = "{0}") -> None:
+            self.emitter.start_walk("")
+            value = as_float(self.emitter, reduction.expression)
+            step = [*straight(self.emitter), f"{result} = {_TAKES[kind].format(result, term.format(value))};"]
+            lines.extend([*self._fixed(), f"float {result} = {_STARTS[kind]};", *self._walk(step),
+                          f"{result} = {_TAKES[kind].format(result, _EXCHANGED.format(result))};"])
+
+        if reduction.kind == "moments":
+            count = f"{self.kernel.out_channels}.0f"
+            walk("sum", f"{name}_total")
+            lines.append(f"const float {name} = {name}_total / {count};")
+            walk("sum", f"{name}_squares", f"({{0}} - {name}) * ({{0}} - {name})")
+            lines.append(f"const float {name}_variance = {name}_squares / {count};")
+            self.emitter.reduced[number, 1] = f"{name}_variance"
+        elif reduction.kind == "logsumexp":
+            walk("max", f"{name}_top")
+            lines.append(f"const float {name}_base = fabsf({name}_top) == INFINITY ? 0.0f : {name}_top;")
+            walk("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base)")
+            lines.append(f"const float {name} = {name}_base + logf({name}_exponentials);")
+        else:
+            walk(reduction.kind, name)
+        self.emitter.reduced[number, 0] = name
+        return lines

@@ -1,0 +1,222 @@
+"""How 128 threads lie over a slab of a contraction's sums: threads on rows, or on neighbouring channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_points import (
+    PointEmitter,
+    coordinates,
+    emitter_of,
+    guessed,
+    parameter_texts,
+    pointers_of,
+    straight,
+)
+from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.loops_emitter import Buffer
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.kernels import Contraction, Store, Tiling
+
+SLAB_ROWS = 64
+_THREADS = 128
+_MOST_COLUMNS = 128
+
+
+def slab_columns(tiling: Tiling) -> int:
+    """Columns of a slab: all of a block's, or an equal part of them of at most 128."""
+    parts = -(-tiling.columns // _MOST_COLUMNS)
+    while tiling.columns % (8 * parts):
+        parts += 1
+    return tiling.columns // parts
+
+
+def holds(kernel: Contraction, tiling: Tiling) -> bool:
+    """Whether slabs hold all output channels where the kernel reduces them."""
+    return not kernel.reductions or kernel.out_channels <= slab_columns(tiling)
+
+
+def channels_fastest(kernel: Contraction) -> bool:
+    """Whether output channels are closer to each other in memory than positions, in the first store."""
+    strides = kernel.stores[0].index.strides
+    positions = [abs(s) for a, (s, size) in enumerate(zip(strides, kernel.domain, strict=True))
+                 if a not in (1, 2) and size > 1]
+    return kernel.out_channels > 1 and abs(strides[2]) < min(positions, default=abs(strides[2]) + 1)
+
+
+def write_stores(emitter: PointEmitter, kernel: Contraction, stores: Sequence[Store]) -> None:
+    """Give an emitter stores of sums that are called ``sum``."""
+    emitter.reduced[0, 0] = "sum" if emitter.site.lanes == 1 else "sum[v]"
+    for store in stores:
+        emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
+                      store.expression)
+
+
+def row_scale_text(geometry: Geometry) -> str:
+    """The scale of a row. A sign says how it was found."""
+    groups = geometry.kernel.groups
+    place = "left_scales[n]" if groups == 1 else f"left_scales[n * {groups} + g]"
+    return f"fabsf({place})" if guessed(geometry) else place
+
+
+def operand_pointers(kernel: Contraction) -> list[str]:
+    """The names of the inputs that the operands read, in the order of `parameter_texts`."""
+    return [n for _, n in parameter_texts(kernel, {*pointers_of(kernel.left), *pointers_of(kernel.right)})]
+
+
+class Walk:
+    """What both walks share. ``strides``: of a slab's rows and columns; ``floats``: its size."""
+
+    comment = ""
+    strides = (0, 0)
+    floats = 0
+    emitter: PointEmitter
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
+        self.columns = slab_columns(geometry.tiling)
+        self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
+        past = geometry.blocks[0] * geometry.tiling.rows
+        self.kind = "long long" if past >= 2**31 else "int"
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        raise NotImplementedError
+
+    def tables(self) -> list[str]:
+        """Tables of the classes of positions, where there are several."""
+        classes = self.geometry.classes
+        if len(classes) < 2:
+            return []
+        rows = ",\n  ".join("{" + ", ".join(f"{{{p}, {n}}}" for p, n in zip(c.phases, c.counts, strict=True)) + "}"
+                            for c in classes)
+        return [f"// By class of positions and axis: the first position, and the number of them.\n"
+                f"static __constant__ int {self.name}_classes[{len(classes)}][{len(self.kernel.axes)}][2] = {{\n"
+                f"  {rows}}};\n"]
+
+    def _class(self, axis: int) -> tuple[str | int, str | int]:
+        """The first position of the class along an axis, and the number of them."""
+        if len(self.geometry.classes) > 1:
+            first, count = (f"{self.name}_classes[phase_class][{axis}][{i}]" for i in (0, 1))
+            return first, count
+        (only,) = self.geometry.classes
+        return only.phases[axis], only.counts[axis]
+
+    def beyond(self) -> str:
+        """The condition of rows that are no positions of the class, of u0, u1, ...; empty where all are."""
+        several = len(self.geometry.classes) > 1
+        counts = [self._class(a)[1] for a in range(len(self.kernel.axes))]
+        return " || ".join(f"u{a} >= {count}" for a, count in enumerate(counts)
+                           if several or count < self.geometry.extents[a])
+
+    def position(self, leave: str = "") -> list[str]:
+        """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class."""
+        lines, beyond = coordinates(self.geometry, self.kind), self.beyond()
+        if beyond and leave:
+            lines.append(f"if ({beyond}) {leave};")
+        for a, axis in enumerate(self.kernel.axes):
+            first = self._class(a)[0]
+            step = f"u{a} * {axis.out_stride}" if axis.out_stride > 1 else f"u{a}"
+            lines.append(f"const int p{a} = {step}{f' + {first}' if first else ''};")
+        return lines
+
+
+class RowWalk(Walk):
+    """Positions are neighbours: a thread takes a row, and half of the columns."""
+
+    comment = "a thread takes a row, and walks over half of the columns"
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        super().__init__(geometry, name)
+        # Fragments of a core's threads lie 8 rows x 4 pairs of columns: 2 * 68 is 8 modulo 32 banks.
+        self.strides = (1, SLAB_ROWS + 4)
+        self.floats = self.columns * (SLAB_ROWS + 4)
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), self.kernel.stores, walked=(2,))
+        write_stores(self.emitter, self.kernel, self.kernel.stores)
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        kernel, half, scaled = self.kernel, self.columns // 2, self.geometry.scaled
+        raw = f"sums[thread % {SLAB_ROWS} + (o - first_column) * {self.strides[1]}]"
+        loop = "for (int o = first; o < last; ++o)"
+        step = [f"const float sum = {raw};"] if not scaled else [
+            f"const float column_scale = right_scales[g * {kernel.out_channels} + o];",
+            f"usual = usual && {self.name}_usual(column_scale);",
+            f"const float sum = {raw} * (row_scale * column_scale);"]
+        lines = ["const int g = group;", f"const {self.kind} row = first_row + thread % {SLAB_ROWS};",
+                 f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
+                 f"const int first = first_column + thread / {SLAB_ROWS} * {half};",
+                 f"const int last = min(first + {half}, {kernel.out_channels});"]
+        if scaled:
+            lines += [f"const float row_scale = {row_scale_text(self.geometry)};",
+                      f"bool usual = {self.name}_usual(row_scale);"]
+        lines += [*self.emitter.fixed_lines, "#pragma unroll 4", f"{loop} {{",
+                  *indent([*step, *straight(self.emitter)]), "}"]
+        if scaled:
+            lines += ["if (usual) return;", "#pragma unroll 1",
+                      f"{loop} {self.name}_again({raw}, {', '.join(self.names)});"]
+        return lines
+
+
+class ChannelWalk(Walk):
+    """Channels are neighbours: a thread takes 4 columns (1 where 4 do not divide them), and walks over rows."""
+
+    comment = "a thread takes neighbouring columns, and walks over rows"
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        super().__init__(geometry, name)
+        # Rows of a core's fragments fall 8 or 24 banks apart; reads are contiguous.
+        pitch = self.columns + (8 - self.columns) % 16
+        self.strides = (pitch, 1)
+        self.floats = SLAB_ROWS * pitch
+        self.lanes = 4 if self.kernel.out_channels % 4 == 0 else 1
+        walked = tuple(a for a in range(len(self.names)) if a not in (1, 2))
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), self.kernel.stores, walked=walked,
+                                  lane_axis=2, lanes=self.lanes)
+        write_stores(self.emitter, self.kernel, self.kernel.stores)
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        kernel, lanes, scaled, name = self.kernel, self.lanes, self.geometry.scaled, self.name
+        across = self.columns // lanes
+        down = _THREADS // across
+        lines = ["const int g = group;"]
+        if across * down < _THREADS:
+            lines.append(f"if (thread >= {across * down}) return;")
+        times = f" * {lanes}" if lanes > 1 else ""
+        lines += [f"const int o = first_column + thread % {across}{times};",
+                  f"if (o >= {kernel.out_channels}) return;",
+                  f"const int last = min({SLAB_ROWS}LL, {self.geometry.rows} - first_row);"]
+        place = f"right_scales + g * {kernel.out_channels} + o"
+        if scaled and lanes > 1:
+            lines += [f"float column_scale[{lanes}];", f"kw_read4(column_scale, {place});", "bool usual = true;",
+                      "#pragma unroll",
+                      f"for (int v = 0; v < {lanes}; ++v) usual = usual && {name}_usual(column_scale[v]);"]
+        elif scaled:
+            lines += [f"const float column_scale = *({place});", f"bool usual = {name}_usual(column_scale);"]
+        raw = f"sums[r * {self.strides[0]} + o - first_column]"
+        position = [f"const {self.kind} row = first_row + r;", *self.position("continue")]
+        step = list(position)
+        if scaled:
+            step += [f"const float row_scale = {row_scale_text(self.geometry)};",
+                     f"usual = usual && {name}_usual(row_scale);"]
+        if lanes > 1:
+            step += [f"float sum[{lanes}];", f"kw_read4(sum, &{raw});"]
+            if scaled:
+                step += ["#pragma unroll",
+                         f"for (int v = 0; v < {lanes}; ++v) sum[v] *= row_scale * column_scale[v];"]
+        else:
+            step.append(f"const float sum = {raw}{' * (row_scale * column_scale)' * scaled};")
+        loop = f"for (int r = thread / {across}; r < last; r += {down}) {{"
+        lines += [*self.emitter.fixed_lines, f"#pragma unroll {2 if kernel.axes else 4}", loop,
+                  *indent([*step, *straight(self.emitter)]), "}"]
+        if scaled:
+            points = ", ".join("o + v" if axis == "o" and lanes > 1 else axis for axis in self.names)
+            shifted = f"sums[r * {self.strides[0]} + o + v - first_column]" if lanes > 1 else raw
+            call = f"{name}_again({shifted}, {points});"
+            if lanes > 1:
+                call = f"for (int v = 0; v < {lanes}; ++v) {call}"
+            lines += ["if (usual) return;", "#pragma unroll 1", loop,
+                      *indent([*position, *(["#pragma unroll 1"] if lanes > 1 else []), call]), "}"]
+        return lines

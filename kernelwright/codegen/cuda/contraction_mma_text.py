@@ -1,0 +1,308 @@
+"""Templates of the contraction's core on mma.sync; ``@KEY@`` is replaced by the generator in ``contraction_mma.py``.
+
+RAW_* are for ``Tiling.raw_right``: w is read once, as it lies in memory, and split in the block.
+"""
+
+CORE = """
+@TAPS@
+
+static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
+    @PARAMETERS@) {
+  constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;  // of a block's sums
+  constexpr int CHUNKS = @CHUNKS@;  // of a step: 8 channels each
+  constexpr int TERMS = @TERMS@, LINES = TERMS * CHUNKS;
+  constexpr int RUN_ROWS = @RUN_ROWS@;  // rows of x that serve all taps of a run
+  constexpr int STAGES = @STAGES@, LEFT_STAGES = @LEFT_STAGES@;  // steps, and runs of x, in shared memory
+  constexpr int LEFT_BYTES = LINES * RUN_ROWS * 16, RIGHT_BYTES = LINES * COLUMNS * 16;
+  constexpr int WARPS = @WARPS@, ACROSS = @ACROSS@, WARP_ROWS = @WARP_ROWS@, WARP_COLUMNS = @WARP_COLUMNS@;
+  constexpr int TILE_ROWS = WARP_ROWS / 16, TILE_COLUMNS = WARP_COLUMNS / 8;  // products of 16 x 8 sums
+  constexpr int CHAIN = @CHAIN@;  // steps of 16 channels that tensor cores add up by themselves
+  constexpr int DEPTHS = @DEPTHS@;  // steps over the channels
+  constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@@ALL_COLUMNS@;
+  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, COLUMN_BLOCKS = @COLUMN_BLOCKS@, CLASSES = @CLASSES@;
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  __shared__ unsigned tap_rows[STAGES];  // where the rows of x of a step's tap begin, in bytes beyond left_buffer
+  const unsigned left_buffer = kw_shared_address(shared), right_buffer = left_buffer + LEFT_STAGES * LEFT_BYTES;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+  // Blocks that run at the same time share rows of x and columns of w in the second-level cache: they go down a band of
+  // row blocks before they move on to the next columns.
+  constexpr int BAND = @BAND@, TASKS = CLASSES * COLUMN_BLOCKS;
+  const int group = blockIdx.x / (ROW_BLOCKS * TASKS), rest = blockIdx.x % (ROW_BLOCKS * TASKS);
+  const int band = rest / (BAND * TASKS) * BAND, within = rest % (BAND * TASKS);
+  const int height = min(BAND, ROW_BLOCKS - band), task = within / height;
+  const long long first_row = static_cast<long long>(band + within % height) * ROWS;
+  const int phase_class = task / COLUMN_BLOCKS, first_column = task % COLUMN_BLOCKS * COLUMNS;
+  // Kept here: registers are short.
+  __shared__ struct { long long first_row; int phase_class, group, first_column; } place;
+  if (threadIdx.x == 0) place = {first_row, phase_class, group, first_column};
+  __syncthreads();
+
+  const int first_tap = @NAME@_first_tap[phase_class], taps = @NAME@_first_tap[phase_class + 1] - first_tap;
+  const int steps = taps * DEPTHS;
+@RIGHT_PLACES@  // Copies the operands of the next step; one that is not there is an empty group, so groups count steps.
+  int next_tap = 0, next_depth = 0, left_stage = LEFT_STAGES - 1;
+  const auto copy = [&](int stage) {
+    if (next_depth < DEPTHS) {
+      const auto& tap = @NAME@_taps[first_tap + next_tap];
+      if (tap[4]) {
+        left_stage = left_stage + 1 == LEFT_STAGES ? 0 : left_stage + 1;
+        const unsigned to = left_buffer + left_stage * LEFT_BYTES + lane * 16;
+        const auto* from = left + (((place.group * @PHASES@LL + tap[0]) * ALL_CHUNKS + next_depth * CHUNKS) * ALL_ROWS
+                                   + place.first_row + tap[1] + lane) * 8;
+#pragma unroll
+        for (int i = 0; i < LINES; i += WARPS) {
+          const int line = i + warp;
+          if (LINES % WARPS == 0 || line < LINES)
+#pragma unroll
+            for (int row = 0; row < RUN_ROWS; row += 32)
+              if (row + 32 <= RUN_ROWS || row + lane < RUN_ROWS)
+                kw_cp_async_16(to + (line * RUN_ROWS + row) * 16,
+                               from + line / CHUNKS * @LEFT_TERM@LL + (line % CHUNKS * ALL_ROWS + row) * 8);
+        }
+      }
+      if (threadIdx.x == 0) tap_rows[stage] = left_stage * LEFT_BYTES + static_cast<int>(tap[2]) * 16;
+@COPY_RIGHT@      if (++next_tap == taps) next_tap = 0, ++next_depth;
+    }
+    kw_cp_async_commit();
+  };
+
+  // Rows of the matrices that this lane names to ldmatrix: of x rows 0..15 of two chunks, of w columns 0..7 of two
+  // chunks, then columns 8..15.
+  const int warp_row = warp / ACROSS * WARP_ROWS, warp_column = warp % ACROSS * WARP_COLUMNS;
+  const unsigned left_lane = left_buffer + (lane / 16 * RUN_ROWS + warp_row + lane % 16) * 16;
+  const unsigned right_lane = right_buffer + (lane / 8 % 2 * COLUMNS + warp_column + lane / 16 * 8 + lane % 8) * 16;
+  float sums[TILE_COLUMNS][TILE_ROWS][4] = {};
+@STEP@#pragma unroll @UNROLL@
+    for (int chunk = 0; chunk < CHUNKS; chunk += 2 * CHAIN) {
+      unsigned a[TERMS][CHAIN][TILE_ROWS][4];
+#pragma unroll
+      for (int term = 0; term < TERMS; ++term)
+#pragma unroll
+        for (int k = 0; k < CHAIN; ++k)
+#pragma unroll
+          for (int i = 0; i < TILE_ROWS; ++i)
+            kw_ldmatrix(a[term][k][i], from_left + ((term * CHUNKS + chunk + 2 * k) * RUN_ROWS + i * 16) * 16);
+#pragma unroll
+      for (int j = 0; j < TILE_COLUMNS; j += 2) {
+        unsigned b[TERMS][CHAIN][4];
+#pragma unroll
+        for (int term = 0; term < TERMS; ++term)
+#pragma unroll
+          for (int k = 0; k < CHAIN; ++k)
+            kw_ldmatrix(b[term][k], from_right + ((term * CHUNKS + chunk + 2 * k) * COLUMNS + j * 8) * 16);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          @PART@
+@PRODUCTS@@PROMOTE@
+        }
+      }
+    }
+@AFTER@    stage = stage + 1 == STAGES ? 0 : stage + 1;
+  }
+  kw_cp_async_wait<0>();
+  __syncthreads();  // The buffers become slabs of sums.
+
+@SCALES@  // Teams of 128 threads finish slabs of 64 rows and @SLAB_COLUMNS@ columns.
+  constexpr int SLABS = ROWS / 64 * @PARTS@, SLAB = @SLAB@;
+  float* const slabs = reinterpret_cast<float*>(shared);
+  float* const to = slabs + (warp_row / 64 * @PARTS@ + warp_column / @SLAB_COLUMNS@) * SLAB
+                    + (warp_row % 64 + lane / 4) * @ROW_STRIDE@
+                    + (warp_column % @SLAB_COLUMNS@ + lane % 4 * 2) * @COLUMN_STRIDE@;
+#pragma unroll
+  for (int j = 0; j < TILE_COLUMNS; ++j)
+#pragma unroll
+    for (int i = 0; i < TILE_ROWS; ++i)
+#pragma unroll
+@STAGE@
+  __syncthreads();
+@WRITTEN@#pragma unroll 1
+  for (int slab = warp / 4; slab < SLABS; slab += WARPS / 4)
+    @NAME@_finish(@ARGUMENTS@
+        slabs + slab * SLAB, threadIdx.x % 128, place.phase_class, place.group, place.first_row + slab / @PARTS@ * 64,
+        place.first_column + slab % @PARTS@ * @SLAB_COLUMNS@);
+}
+"""
+
+PACKED_COPY = """
+      const unsigned to = right_buffer + stage * RIGHT_BYTES + lane * 16;
+      const auto* from = right + (((place.group * @WINDOW@LL + tap[3]) * ALL_CHUNKS + next_depth * CHUNKS) * ALL_COLUMNS
+                                  + place.first_column + lane) * 8;
+#pragma unroll
+      for (int i = 0; i < LINES; i += WARPS) {
+        const int line = i + warp;
+        if (LINES % WARPS == 0 || line < LINES)
+#pragma unroll
+          for (int column = 0; column < COLUMNS; column += 32)
+            if (column + 32 <= COLUMNS || column + lane < COLUMNS)
+              kw_cp_async_16(to + (line * COLUMNS + column) * 16,
+                             from + line / CHUNKS * @RIGHT_TERM@LL + (line % CHUNKS * ALL_COLUMNS + column) * 8);
+      }
+""".lstrip("\n")
+
+PACKED_STEP = """
+  if (steps)
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) copy(stage);
+#pragma unroll 1
+  for (int step = 0, stage = 0; step < steps; ++step) {
+    kw_cp_async_wait<STAGES - 2>();
+    __syncthreads();  // The step's operands are there, and nobody reads those of the step before.
+    copy(stage ? stage - 1 : STAGES - 1);
+    const unsigned from_left = left_lane + tap_rows[stage], from_right = right_lane + stage * RIGHT_BYTES;
+""".lstrip("\n")
+
+RAW_PLACES = """
+  // w as it lies in memory, in stages of 32 channels; its terms follow, of this step and the next, and their scales.
+  constexpr int CHANNELS = @CHANNELS@, OUT_CHANNELS = @OUT_CHANNELS@, RAW_BYTES = COLUMNS * 128;
+  static_assert(CHUNKS == 4 && COLUMNS == 32 * WARPS, "a thread splits 32 channels of one column");
+  const unsigned raw_buffer = right_buffer + 2 * RIGHT_BYTES;
+  float* const factors = reinterpret_cast<float*>(shared + LEFT_STAGES * LEFT_BYTES + 2 * RIGHT_BYTES
+                                                  + STAGES * RAW_BYTES);
+  // Greatest magnitudes of columns so far, as bits, each its thread's own: registers are short.
+  unsigned* const greatest = reinterpret_cast<unsigned*>(factors + 2 * COLUMNS) + threadIdx.x;
+  *greatest = 0;
+""".lstrip("\n")
+
+#: Channels are neighbours in memory. A column's 16-byte pieces are turned by its number: eight columns, eight banks.
+RAW_COPY_CHANNELS = """
+      const float* const from = @RAW@;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int column = threadIdx.x / 8 + i * (COLUMNS / 8), piece = threadIdx.x % 8;
+        const int channel = next_depth * 32 + piece * 4, o = place.first_column + column;
+        const int given = o < OUT_CHANNELS ? min(max(CHANNELS - channel, 0), 4) * 4 : 0;
+        kw_cp_async_16(raw_buffer + stage * RAW_BYTES + column * 128 + (piece ^ column % 8) * 16,
+                       from + (given ? o * @RAW_STRIDE@LL + channel : 0), given);
+      }
+""".lstrip("\n")
+
+RAW_READ_CHANNELS = """
+#pragma unroll
+    for (int piece = 0; piece < 8; ++piece) {
+      const float4 four = reinterpret_cast<const float4*>(from)[threadIdx.x * 8 + (piece ^ threadIdx.x % 8)];
+      w[piece * 4] = four.x, w[piece * 4 + 1] = four.y, w[piece * 4 + 2] = four.z, w[piece * 4 + 3] = four.w;
+    }
+""".lstrip("\n")
+
+#: Output channels are neighbours in memory.
+RAW_COPY_COLUMNS = """
+      const float* const from = @RAW@;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int row = threadIdx.x / (COLUMNS / 4) + i * 4, piece = threadIdx.x % (COLUMNS / 4);
+        const int channel = next_depth * 32 + row, o = place.first_column + piece * 4;
+        const int given = channel < CHANNELS ? min(max(OUT_CHANNELS - o, 0), 4) * 4 : 0;
+        kw_cp_async_16(raw_buffer + stage * RAW_BYTES + (row * COLUMNS + piece * 4) * 4,
+                       from + (given ? channel * @RAW_STRIDE@LL + o : 0), given);
+      }
+""".lstrip("\n")
+
+RAW_READ_COLUMNS = """
+#pragma unroll
+    for (int c = 0; c < 32; ++c) w[c] = from[c * COLUMNS + threadIdx.x];
+""".lstrip("\n")
+
+RAW_STEP = """
+  // Splits 32 channels of the thread's column into float16 terms, times the power of two that brings the greatest into
+  // [2^14, 2^15). The step's sums are multiplied by its inverse when they leave the tensor cores, so a step may have a
+  // scale of its own: w is read once. What is not finite is taken as 0 and remembered as infinite.
+  const auto split = [&](int stage, int turn) {
+    const float* from = reinterpret_cast<const float*>(shared + LEFT_STAGES * LEFT_BYTES + 2 * RIGHT_BYTES
+                                                       + stage * RAW_BYTES);
+    float w[32];
+@READ@    unsigned most = 0;
+#pragma unroll
+    for (int c = 0; c < 32; ++c) most = max(most, __float_as_uint(w[c]) & 0x7fffffffu);
+    *greatest = max(*greatest, min(most, 0x7f800000u));
+    if (most >= 0x7f800000u) {
+      most = 0;
+#pragma unroll
+      for (int c = 0; c < 32; ++c) {
+        w[c] = fabsf(w[c]) < INFINITY ? w[c] : 0.0f;
+        most = max(most, __float_as_uint(w[c]) & 0x7fffffffu);
+      }
+    }
+    const unsigned exponent = min(268u - (most >> 23), 253u);
+    const float scale = __uint_as_float(exponent << 23);
+    factors[turn * COLUMNS + threadIdx.x] = __uint_as_float((254u - exponent) << 23);
+    uint4* const to = reinterpret_cast<uint4*>(shared + LEFT_STAGES * LEFT_BYTES + turn * RIGHT_BYTES) + threadIdx.x;
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      unsigned terms[TERMS][8];
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        const float value = w[chunk * 8 + c] * scale;
+        terms[0][c] = kw_float16_bits(value);
+        if (TERMS == 2) terms[TERMS - 1][c] = kw_float16_bits(value - kw_float16_value(terms[0][c]));
+      }
+#pragma unroll
+      for (int term = 0; term < TERMS; ++term)
+        to[(term * CHUNKS + chunk) * COLUMNS] =
+            make_uint4(terms[term][0] | terms[term][1] << 16, terms[term][2] | terms[term][3] << 16,
+                       terms[term][4] | terms[term][5] << 16, terms[term][6] | terms[term][7] << 16);
+    }
+  };
+  // Of the warps that share a scheduler one splits before it multiplies, the other afterwards.
+  const bool early = WARPS == 4 || warp < 4;
+  if (steps) {
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) copy(stage);
+    kw_cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    split(0, 0);
+  }
+#pragma unroll 1
+  for (int step = 0, stage = 0; step < steps; ++step) {
+    kw_cp_async_wait<STAGES - 3>();
+    __syncthreads();  // The step's terms are there, the next one's w, and nobody reads what follows the step before.
+    copy(stage ? stage - 1 : STAGES - 1);
+    const unsigned from_left = left_lane + tap_rows[stage], from_right = right_lane + step % 2 * RIGHT_BYTES;
+    if (early && step + 1 < steps) split(stage + 1 == STAGES ? 0 : stage + 1, (step + 1) % 2);
+    const float* const factor = factors + step % 2 * COLUMNS + warp_column + lane % 4 * 2;
+""".lstrip("\n")
+
+RAW_AFTER = """
+    if (!early && step + 1 < steps) split(stage + 1 == STAGES ? 0 : stage + 1, (step + 1) % 2);
+""".lstrip("\n")
+
+RAW_SCALES = """
+  // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not hold it, the
+  // epilogue is told to compute them again.
+  if (place.first_column + static_cast<int>(threadIdx.x) < OUT_CHANNELS) {
+    const float size = __uint_as_float(*greatest);
+    const bool usual = size == 0.0f || (size > 0x1p-80f && size < 0x1p80f);
+    right_scales[place.group * @OUT_CHANNELS@LL + place.first_column + threadIdx.x] = usual ? 1.0f : INFINITY;
+  }
+  __syncthreads();  // Slabs may lie where the magnitudes do.
+
+""".lstrip("\n")
+
+RAW_WRITTEN = """
+  right_scales = kw_written(right_scales);
+""".lstrip("\n")
+
+PROMOTE = """
+          // The chain's sum leaves the tensor cores, which truncate: float32 additions round.
+#pragma unroll
+          for (int i = 0; i < TILE_ROWS; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[j + half][i][e] += part[i][e];"""
+
+RAW_PROMOTE = """
+          // The chain's sum leaves the tensor cores, which truncate: float32 additions round. Columns have scales.
+          const float2 two = *reinterpret_cast<const float2*>(factor + (j + half) * 8);
+#pragma unroll
+          for (int i = 0; i < TILE_ROWS; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              sums[j + half][i][e] = fmaf(part[i][e], e % 2 ? two.y : two.x, sums[j + half][i][e]);"""
+
+STAGE_PAIRS = """
+      for (int e = 0; e < 4; e += 2)
+        *reinterpret_cast<float2*>(to + (i * 16 + e / 2 * 8) * @ROW_STRIDE@ + j * 8) =
+            make_float2(sums[j][i][e], sums[j][i][e + 1]);""".lstrip("\n")
+
+STAGE_SINGLY = """
+      for (int e = 0; e < 4; ++e)
+        to[(i * 16 + e / 2 * 8) * @ROW_STRIDE@ + (j * 8 + e % 2) * @COLUMN_STRIDE@] = sums[j][i][e];""".lstrip("\n")

@@ -1,0 +1,158 @@
+"""CUDA text that brings the operands of a contraction into the packed layout of `Geometry`.
+
+Scales. Sums are multiplied by ``left_scales[n, g]`` and ``right_scales[g, o]``, powers of two that this text finds:
+operands are packed times their inverses, so that the greatest magnitude lies in [2^14, 2^15), or is multiplied by
+2^126 where even that is less. An infinite scale says that an operand is not finite; it is packed as zeros, and the
+epilogue takes its sums from the operands themselves.
+
+Which thread does what. Threads that work together read and write runs of 128 bytes or more. Where rows (or output
+channels) are neighbours in memory a lane takes a row: 8 loads, each of 32 neighbours, then 16 bytes beside those of the
+next lane. Where channels are, a warp takes 8 rows x 4 chunks: each lane reads 32 bytes of 128, and writes 16 of 128.
+Windows of weights lie innermost; they pass through a tile in shared memory, which is read in the order of memory and
+written in the order of the packed operand.
+
+A block that owns whole rows (those of a matrix) finds their greatest magnitudes in a first walk and packs in a second,
+which meets the caches, or what it kept in registers. Else a kernel of its own finds them (the maximum of bits is the
+same in any order), and packing begins behind it. Of a large x it looks at a part only, and leaves room above what it
+finds; packing sees whether that was enough, and where it was not both are done again, for these rows, with all of x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda.contraction_pack_parts import THREADS, Part
+from kernelwright.codegen.cuda.contraction_pack_rows import RowPacker
+from kernelwright.codegen.cuda.contraction_pack_windows import WindowPacker
+from kernelwright.codegen.cuda.contraction_points import (
+    device_function,
+    guessed,
+    operands,
+    snippets_of,
+    value_function,
+    wrapped,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Device text, and the host's lines, which use the names ``left``, ``right``, ``left_scales``, ``right_scales``,
+    ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses."""
+
+    definitions: str
+    launches: tuple[str, ...]
+    support: frozenset[str]
+
+
+def packing(geometry: Geometry, name: str) -> Packing:
+    """What packs the operands into the workspace, in one launch or two; not a right one that the core reads raw.
+
+    Raises ValueError where there is nothing to pack, and where a grid would exceed 2**31 - 1 blocks.
+    """
+    kernel = geometry.kernel
+    if not prod(kernel.left_domain) * prod(kernel.right_domain):
+        raise ValueError(f"{name}: an operand has no elements")
+    sides = [RowPacker(geometry, name, o) if o.side == "left" or prod(geometry.window) == 1
+             else WindowPacker(geometry, name, o) for o in operands(kernel)]
+    texts = [value_function(kernel, side.operand, name) for side in sides]
+    if geometry.scaled:
+        texts.append(_SCALES.replace("NAME", name))
+    texts.append(_writer(geometry, name))
+    if geometry.tiling.raw_right:
+        sides = [side for side in sides if side.operand.side == "left"]
+    searches = [side.search() for side in sides if geometry.scaled and not side.owns]
+    # Blocks with most to do come first.
+    packs = [side.pack() for side in sorted(sides, key=lambda side: -prod(side.operand.domain) // side.blocks)]
+    launches = []
+    if searches:
+        scales = [side.scales for side in sides if not side.owns]
+        first, last = geometry.places[scales[0]][0], geometry.places[scales[-1]]
+        launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({scales[0]}, 0, {sum(last) - first}, stream));')
+        texts += [*(p.text for p in searches), _kernel(f"{name}_greatest", "Magnitudes of operands.", searches)]
+        launches.append(_launch(name, f"{name}_greatest", searches))
+    texts += [*(p.text for p in packs), _kernel(f"{name}_pack", "Operands in the order of the core.", packs)]
+    launches.append(_launch(name, f"{name}_pack", packs))
+    if guessed(geometry):
+        launches += [_launch(name, f"{name}_greatest", searches, again=True),
+                     _launch(name, f"{name}_pack", packs, again=True)]
+    vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
+    if vectors:
+        together = " | ".join(f"reinterpret_cast<uintptr_t>({v})" for v in vectors)
+        message = f"{name}: {', '.join(vectors)} must be aligned to 16 bytes"
+        launches.insert(0, f'if (({together}) % 16 != 0)\n    return "{message}";')
+    definitions = "\n".join(texts)
+    return Packing(definitions, tuple(launches), snippets_of(definitions))
+
+
+def _arguments(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys(a for part in parts for a in part.arguments))
+
+
+def _kernel(name: str, comment: str, parts: Sequence[Part]) -> str:
+    """The __global__ function whose blocks are those of the parts, one after the other."""
+    lines = [f"// {comment}", f"static __global__ void __launch_bounds__({THREADS}) {name}("]
+    guessed = any(part.guessed for part in parts)
+    parameters = [*(" ".join(a) for a in _arguments(parts)), *(["bool again"] if guessed else [])]
+    lines.append("    " + ",\n    ".join(parameters) + ") {")
+    first = 0
+    for part in parts:
+        block = f"blockIdx.x - {first}u" if first else "blockIdx.x"
+        call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *(['again'] * part.guessed)])});"
+        first += part.blocks
+        if guessed and not part.guessed:
+            call = f"if (!again) {call}"
+        inside = [f"  {call}"] if part is parts[-1] else \
+            [f"  if (blockIdx.x < {first}u) {{", f"    {call}", "    return;", "  }"]
+        lines += wrapped(inside)
+    return "\n".join([*lines, "}", ""])
+
+
+def _launch(name: str, kernel: str, parts: Sequence[Part], again: bool = False) -> str:
+    blocks = sum(part.blocks for part in parts)
+    if blocks >= 2**31:
+        raise ValueError(f"{name}: {blocks} blocks exceed a grid")
+    arguments = [a for _, a in _arguments(parts)]
+    if any(part.guessed for part in parts):
+        arguments.append("true" if again else "false")
+    return f'KW_LAUNCH("{name}", {kernel}, {blocks}, {THREADS}, 0, stream, {", ".join(arguments)});'
+
+
+def _writer(geometry: Geometry, name: str) -> str:
+    """``NAME_write``: 8 channels of one row, rounded and written."""
+    kind, two = geometry.element, geometry.terms == 2
+    parameters = ["unsigned short* __restrict__ to", "long long at", *(["long long term"] if two else []),
+                  f"const float (&x)[{CHUNK}]", *(["float scale"] if geometry.scaled else [])]
+    scaled = "scale == 0.0f ? 0.0f : x[e] * scale" if geometry.scaled else "x[e]"
+    body = [f"unsigned high[{CHUNK}]{f', low[{CHUNK}]' if two else ''};", "#pragma unroll",
+            f"for (int e = 0; e < {CHUNK}; ++e) {{", f"  const float value = {scaled};",
+            f"  high[e] = kw_{kind}_bits(value);"]
+    if two:
+        body.append(f"  low[e] = kw_{kind}_bits(value - kw_{kind}_value(high[e]));")
+    body += ["}", "uint4* const row = reinterpret_cast<uint4*>(to) + at;", *_four("row[0]", "high")]
+    if two:
+        body += ["// What the first term leaves.", *_four("row[term]", "low")]
+    comment = f"Writes {CHUNK} channels of one row as {kind}{', in two terms' * two}."
+    return device_function(comment, "void", f"{name}_write", parameters, body)
+
+
+def _four(target: str, name: str) -> list[str]:
+    pairs = [f"{name}[{e}] | {name}[{e + 1}] << 16" for e in range(0, CHUNK, 2)]
+    return [f"{target} = make_uint4({pairs[0]}, {pairs[1]},", " " * len(f"{target} = make_uint4(")
+            + f"{pairs[2]}, {pairs[3]});"]
+
+
+_SCALES = """
+// The power of two by which sums are multiplied whose operand's greatest magnitude has these bits, as bits: infinite
+// where the operand is, 0 where all of it is 0.
+static __device__ __forceinline__ unsigned NAME_scale(unsigned greatest) {
+  if (greatest >= 0x7f800000u) return 0x7f800000u;
+  return greatest == 0u ? 0u : (max(greatest >> 23, 15u) - 14u) << 23;
+}
+// Its inverse, by which the operand is multiplied; 0 where it is not finite.
+static __device__ __forceinline__ float NAME_inverse(float factor) {
+  return factor < 0x1p127f ? __uint_as_float(0x7f000000u - __float_as_uint(factor)) : 0.0f;
+}
+""".lstrip("\n")

@@ -1,0 +1,76 @@
+"""Packing of weights with a window, through a tile: it is read in the order of memory, where windows lie innermost."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda.contraction_pack_parts import THREADS, WARPS, Packer, Part, quotient, rest
+from kernelwright.codegen.cuda.contraction_points import Operand, value_call
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.codegen.cuda.loops_walk import axis_lines
+
+#: Tile of a window: output channels, channels, and entries at once.
+_TILE_COLUMNS, _TILE_CHANNELS, _TILE_ENTRIES = 8, 32, 32
+
+
+class WindowPacker(Packer):
+    """Packs a weight with a window: 8 output channels x 32 channels x entries of it through a tile."""
+
+    def __init__(self, geometry: Geometry, name: str, operand: Operand) -> None:
+        super().__init__(geometry, name, operand)
+        self.tiles = ceil(self.kernel.out_channels / _TILE_COLUMNS)
+        self.parts = ceil(geometry.chunks * CHUNK / _TILE_CHANNELS)
+        self.blocks = self.tiles * self.parts * self.kernel.groups
+
+    def pack(self) -> Part:
+        """The function that packs windows, behind the search."""
+        geometry, operand, kernel = self.geometry, self.operand, self.kernel
+        window = self.entries
+        entries = min(window, _TILE_ENTRIES)
+        tiles, parts = self.tiles, self.parts
+        # Neighbouring entries fall into neighbouring banks, channels 9 apart: reads of 8 x 4 chunks meet no conflict.
+        pitch = _TILE_CHANNELS * (_TILE_COLUMNS + 1) + 1
+        strides = operand.largest.strides
+        sizes = [("column", _TILE_COLUMNS, strides[1]), ("channel", _TILE_CHANNELS, strides[2]),
+                 ("entry", entries, strides[-1])]
+        sizes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads read neighbours
+        names, extents = [s[0] for s in sizes], [s[1] for s in sizes]
+        places = {"o": "first_column + column", "c": "first_channel + channel"}
+        within, entry = window, "(first_entry + entry)" if window > entries else "entry"
+        for a, size in enumerate(geometry.window):
+            within //= size
+            text = f"{entry} / {within}" if within > 1 else entry
+            places[f"k{a}"] = f"{text} % {size}" if a else text
+        conditions = [f"{places['o']} < {kernel.out_channels}", f"{places['c']} < {kernel.in_channels}"]
+        if window % entries:
+            conditions.append(f"first_entry + entry < {window}")
+        fill = [*axis_lines(names, extents, "f", False, names),
+                f"tile[entry * {pitch} + channel * {_TILE_COLUMNS + 1} + column] =",
+                f"    {' && '.join(conditions)}",
+                f"        ? {value_call(operand, self.name, **places)} : 0.0f;"]
+        values = [f"float x[{CHUNK}];", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
+                  f"  x[e] = tile[entry * {pitch} + (lane / 8 * {CHUNK} + e) * {_TILE_COLUMNS + 1} + lane % 8];"]
+        at = f"((g * {window} + {entry.strip('()')}) * {geometry.chunks}LL + chunk) * {self.lines}LL + o"
+        guard = f"there && chunk < {geometry.chunks}"
+        if window % entries:
+            guard += f" && first_entry + entry < {window}"
+        total = prod(extents)
+        body = [f"__shared__ float tile[{entries * pitch}];",
+                "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+                f"const int first_channel = {rest('block', parts, _TILE_CHANNELS)};",
+                f"const int first_column = {rest(quotient('block', parts), tiles, _TILE_COLUMNS)};",
+                f"const int g = {quotient('block', parts * tiles)};" if kernel.groups > 1 else "const int g = 0;",
+                "const int o = first_column + lane % 8, chunk = first_channel / 8 + lane / 8;",
+                f"const bool there = o < {kernel.out_channels};",
+                *(self.multiplier(f"g * {kernel.out_channels} + o", "there") if geometry.scaled else [])]
+        walk = ["#pragma unroll 4", f"for (int f = threadIdx.x; f < {total}; f += {THREADS}) {{", *indent(fill), "}",
+                "__syncthreads();",
+                f"for (int entry = warp; entry < {entries}; entry += {WARPS}) {{",
+                *indent([*values, *self.write(at, guard)]), "}"]
+        if window > entries:
+            body += [f"for (int first_entry = 0; first_entry < {window}; first_entry += {entries}) {{",
+                     *indent([*walk, "__syncthreads();"]), "}"]
+        else:
+            body += walk
+        return self.function("pack", f"Packs w: windows of {window} entries through a tile.", body, set())

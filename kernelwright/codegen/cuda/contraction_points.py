@@ -1,0 +1,185 @@
+"""Operands and stores of contractions at points of their domains, as CUDA text: what packing and epilogue share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.expressions import C_TYPES, functions_used, is_long
+from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
+from kernelwright.codegen.cuda.loops_site import Site, indent
+from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
+from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
+from kernelwright.plan.kernels import Contraction, LoopKernel, Store
+
+#: Elements of one scale, and bytes of x, from which scales are guessed.
+LEAST_SHARED, LEAST_BYTES = 1 << 16, 1 << 26
+_SNIPPET_OF = {"kw_read4": "kw_vector", "kw_write4": "kw_vector",
+               **{f"kw_{t}_{f}": f"kw_{t}" for t in ("float16", "bfloat16") for f in ("bits", "value")}}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of a contraction: its ``expression`` over ``domain``, whose axes are called ``names``.
+
+    ``side`` is "left" or "right". Axis 2 are the channels, which are summed; elements share a scale that differ only in
+    it and those behind it.
+    """
+
+    side: str
+    expression: Expression
+    domain: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def largest(self) -> Index:
+        """The index of the load that touches the most elements."""
+        def elements(load: Load) -> int:
+            return prod(size for size, stride in zip(self.domain, load.index.strides, strict=True) if stride)
+
+        loads = loads_of([self.expression])
+        return max(loads, key=elements).index if loads else Index((0,) * len(self.domain))
+
+
+def operands(kernel: Contraction) -> tuple[Operand, Operand]:
+    """The left and the right operand."""
+    spatial = range(len(kernel.axes))
+    return (Operand("left", kernel.left, kernel.left_domain, ("n", "g", "c", *(f"q{a}" for a in spatial))),
+            Operand("right", kernel.right, kernel.right_domain, ("g", "o", "c", *(f"k{a}" for a in spatial))))
+
+
+def guessed(geometry: Geometry) -> bool:
+    """Whether scales of x are guessed from a part of its elements, and marked by a sign where they were wrong.
+
+    It pays where many elements share a scale and x does not fit into the second-level cache, where looking at all of
+    them costs as much as reading x from memory does.
+    """
+    kernel = geometry.kernel
+    shared = prod(kernel.left_domain[2:])
+    return geometry.scaled and bool(kernel.axes) and shared >= LEAST_SHARED \
+        and 4 * kernel.batch * kernel.groups * shared >= LEAST_BYTES
+
+
+def loads_of(roots: Sequence[Expression]) -> list[Load]:
+    """The distinct loads below the roots, in order."""
+    return list(dict.fromkeys(n for root in roots for n in walk(root) if isinstance(n, Load)))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSite(Site):
+    """A Site whose axes have names of their own."""
+
+    labels: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the axes."""
+        return list(self.labels)
+
+
+class PointEmitter(Emitter):
+    """An Emitter in which ``Reduced(0)`` is a sum, one for each point: it changes with every step and lane."""
+
+    def depends(self, node: Expression) -> tuple[bool, bool]:
+        """The level of a node: whether it depends on the row, and on the lane."""
+        row, lane = super().depends(node)
+        if any(isinstance(part, Reduced) and part.reduction == 0 for part in walk(node)):
+            return True, self.site.lanes > 1
+        return row, lane
+
+
+def emitter_of(kernel: Contraction, domain: tuple[int, ...], names: tuple[str, ...], roots: Sequence[Expression],
+               stores: Sequence[Store] = (), walked: tuple[int, ...] = (), lane_axis: int | None = None, lanes: int = 1
+               ) -> PointEmitter:
+    """An emitter over a domain, with 64-bit offsets where ``roots`` or ``stores`` need them."""
+    zero = Index((0,) * len(domain))
+    every = (*stores, *(Store(0, zero, root) for root in roots))
+    long = is_long(LoopKernel(domain, (), (), (), every, kernel.input_dtypes, kernel.output_dtypes))
+    site = NamedSite(domain, (), "float", long, walked, lane_axis if lanes > 1 else None, lanes, labels=names)
+    return PointEmitter(site, [Buffer(f"in{n}", C_TYPES[t]) for n, t in enumerate(kernel.input_dtypes)])
+
+
+def straight(emitter: Emitter) -> list[str]:
+    """The statements of a step, in order, without those that come before the walk."""
+    lines = [f"{s.c_type} {s.name}{f'[{s.count}]' if s.place else ''};" for s in emitter.row_loads]
+    lines += [line for stored in emitter.row_loads for line in stored.lines] + emitter.row_lines
+    if emitter.lane_lines:
+        lanes = emitter.site.lanes
+        lines += emitter.lane_lines if lanes == 1 else \
+            ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{", *indent(emitter.lane_lines), "}"]
+    return lines + emitter.late_lines
+
+
+def as_float(emitter: Emitter, node: Expression) -> str:
+    """The text of a value as a float."""
+    text = emitter.value(node)
+    return f"float({text})" if is_whole(node) else text
+
+
+def parameter_texts(kernel: Contraction, used: set[str]) -> list[tuple[str, str]]:
+    """Types and names of the pointers among ``used``, in the order of the host function's parameters."""
+    pairs = [(f"const {C_TYPES[t]}* __restrict__", f"in{n}") for n, t in enumerate(kernel.input_dtypes)]
+    pairs += [(f"{C_TYPES[t]}* __restrict__", f"out{n}") for n, t in enumerate(kernel.output_dtypes)]
+    return [pair for pair in pairs if pair[1] in used]
+
+
+def pointers_of(expression: Expression) -> list[str]:
+    """The names of the inputs that an expression reads, in order."""
+    return [f"in{b}" for b in sorted({load.buffer for load in loads_of([expression])})]
+
+
+def value_function(kernel: Contraction, operand: Operand, name: str) -> str:
+    """``NAME_left`` or ``NAME_right``: an operand's value at one point of its domain."""
+    emitter = emitter_of(kernel, operand.domain, operand.names, [operand.expression])
+    result = as_float(emitter, operand.expression)
+    types = [" ".join(pair) for pair in parameter_texts(kernel, set(pointers_of(operand.expression)))]
+    types += [f"int {axis}" for axis in operand.names]
+    what = "x" if operand.side == "left" else "w"
+    return device_function(f"{what} at one point of its domain.", "float", f"{name}_{operand.side}", types,
+                           [*emitter.fixed_lines, *straight(emitter), f"return {result};"])
+
+
+def value_call(operand: Operand, name: str, **places: str) -> str:
+    """The call of an operand's function, with texts for some of its axes."""
+    axes = [places.get(axis, axis) for axis in operand.names]
+    return f"{name}_{operand.side}({', '.join([*pointers_of(operand.expression), *axes])})"
+
+
+def device_function(comment: str, result: str, name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
+    """The text of a device function."""
+    head = f"static __device__ __forceinline__ {result} {name}({', '.join(parameters)}) {{"
+    notes = [f"// {line}" for line in comment.split("\n")]
+    return "\n".join([*notes, *wrapped([head, *indent(body)]), "}", ""])
+
+
+def coordinates(geometry: Geometry, kind: str) -> list[str]:
+    """Define n and u0, u1, ... of ``row``."""
+    lines = []
+    sizes = (geometry.kernel.batch, *geometry.extents)
+    unsigned = "unsigned" if kind == "int" else "unsigned long long"
+    for axis, (pitch, size) in enumerate(zip(geometry.pitches, sizes, strict=True)):
+        text = f"{unsigned}(row) / {pitch}u" if pitch > 1 else f"{unsigned}(row)"
+        lines.append(f"const int {f'u{axis - 1}' if axis else 'n'} = {text}{f' % {size}u' if axis else ''};")
+    return lines
+
+
+def wrapped(lines: Sequence[str]) -> list[str]:
+    """The lines, those cut behind commas and operators that are longer than 120 characters."""
+    result = []
+    for line in lines:
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        while len(line) > 120 and not line.lstrip().startswith("//"):
+            cut = max(line.rfind(mark, len(margin) + 1, 119) + len(mark) for mark in (", ", " | ", " && ", " = "))
+            if cut <= len(margin) + 4:
+                break
+            result.append(line[:cut].rstrip())
+            line = margin + line[cut:]
+        result.append(line)
+    return result
+
+
+def snippets_of(text: str) -> frozenset[str]:
+    """The scalar snippets that a text uses."""
+    return frozenset({_SNIPPET_OF.get(f, f) for f in functions_used(text)} & SCALAR_SNIPPETS.keys())

@@ -1,0 +1,129 @@
+"""Tilings of a contraction on tensor cores, best guess first.
+
+The guess for wgmma is the time of all tiles on an H200: of a step, the longest of what tensor cores, shared memory and
+L2 need for it and of the time in which its bytes arrive; of a tile, its steps and the way of its results to memory,
+beside each other where two tiles are in work at a time; rows and columns that are computed and dropped count.
+Measurement chooses among the first few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, prod
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
+from kernelwright.codegen.cuda.contraction_mma import tilings_mma
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.kernels import Contraction, Tiling
+
+#: Channels after which sums are promoted, and tilings worth a measurement.
+_PROMOTED_CHANNELS, _MOST = 128, 8
+#: Of an H200: multiprocessors, and a cycle of one: multiply-adds, bytes from shared memory, from L2, to memory.
+_PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
+#: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
+_TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
+#: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
+_CLUSTER_COST = 1.02
+_LAUNCH_CYCLES = 5000
+_COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def tilings(kernel: Contraction, core: str) -> list[Tiling]:
+    """At most 8 tilings for a core ("wgmma" or "mma") that fit a block, best guess first; [] for scheme float32."""
+    if kernel.scheme == "float32":
+        return []
+    if core == "mma":
+        return tilings_mma(kernel)
+    found: dict[tuple, tuple[float, Tiling]] = {}
+    for tiling in _candidates(kernel):
+        if not holds(kernel, tiling):
+            continue
+        geometry = Geometry(kernel, tiling)
+        try:
+            layout = _layout(geometry)
+        except ValueError:
+            continue
+        kind = (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1)
+        cycles = _cycles(geometry, layout)
+        if kind not in found or cycles < found[kind][0]:
+            found[kind] = cycles, tiling
+    return _ordered([tiling for _, tiling in sorted(found.values(), key=lambda pair: pair[0])])[:_MOST]
+
+
+def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
+    """The guess for the core of a tiling for wgmma, on an H200 at 1.75 GHz; packing is not in it. Raises ValueError
+    where the tiling does not fit a block."""
+    geometry = Geometry(kernel, tiling)
+    return _cycles(geometry, _layout(geometry)) / 1.75e6
+
+
+def _layout(geometry: Geometry) -> Layout:
+    """The layout with the larger of the epilogue's slabs."""
+    tiling = geometry.tiling
+    return Layout(geometry, 72 * slab_columns(tiling) if tiling.split == 1 else 0)
+
+
+def _ordered(best: list[Tiling]) -> list[Tiling]:
+    """Different blocks first, the better number of blocks a cluster of each; third, the best one's other number."""
+    kinds: dict[tuple, list[Tiling]] = {}
+    for tiling in best:
+        kinds.setdefault((tiling.rows, tiling.columns, tiling.teams, tiling.split > 1), []).append(tiling)
+    first = [group[0] for group in kinds.values()]
+    others = [tiling for group in kinds.values() for tiling in group[1:]]
+    return [*first[:2], *others[:1], *first[2:], *others[1:]]
+
+
+def _candidates(kernel: Contraction) -> Iterator[Tiling]:
+    """Tilings worth a thought; what does not fit a block is among them."""
+    widest = min((c for c in _COLUMNS if c >= kernel.out_channels), default=_COLUMNS[-1])
+    deepest = max(16, min(64, -(-kernel.in_channels // 16) * 16))
+    for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
+        for depth in (d for d in (16, 32, 64) if d <= deepest):
+            promote = -(-_PROMOTED_CHANNELS // depth) if kernel.scheme == "fp16x3" else 0
+            for rows, teams in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1)):
+                for cluster in (1, 2):
+                    for stages in (2, 3, 4, 6, 8):
+                        tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, promote, teams)
+                        yield tiling
+                        if teams == 1 and (split := _split(kernel, tiling)) > 1:
+                            yield replace(tiling, split=split)
+
+
+def _split(kernel: Contraction, tiling: Tiling) -> int:
+    """Parts of the steps with which tiles become as many as multiprocessors; no part is shorter than 8 steps."""
+    geometry = Geometry(kernel, tiling)
+    tiles = kernel.groups * len(geometry.classes) * prod(geometry.blocks)
+    steps = geometry.depths * min(len(group.runs) for group in geometry.classes)
+    return min(_PROCESSORS // tiles, steps // 8) if tiles else 1
+
+
+def _cycles(geometry: Geometry, layout: Layout) -> float:
+    """Cycles of all tiles on one multiprocessor."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    products = 3 if geometry.terms == 2 else 1
+    half_rows = tiling.rows / 64 * products * tiling.depth / 16  # products of 64 rows of a step's tap
+    total = 0.0
+    for group in layout.pieces:
+        for piece in group:
+            taps = len(piece.taps)
+            brought = layout.chunk_lines * 16 * (piece.rows + taps * tiling.columns)
+            asked = layout.chunk_lines * 16 * (piece.rows + taps * tiling.columns / tiling.cluster)
+            read = half_rows * taps * (64 + tiling.columns) * 32
+            step = max(half_rows * taps * 64 * tiling.columns * 16 / _PRODUCTS, asked / _L2_BYTES,
+                       (read + brought) / _SHARED_BYTES) + _STEP_CYCLES
+            # What a stage asks for as it falls empty is there when the others have been used.
+            arrival = layout.blocks * (_LATENCY + asked / _L2_BYTES) / (tiling.stages - 1)
+            total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
+    steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
+    written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels)
+    results = written / _MEMORY_BYTES * max(1, len(kernel.stores))
+    tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
+        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
+    waves = ceil(tiles / _PROCESSORS)
+    if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
+        return waves * steps + 2 * geometry.partial_bytes / (_PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
+    if tiling.teams == 2 or layout.blocks == 2:
+        return waves * max(steps, results) + min(steps, results)
+    return waves * (steps + results)

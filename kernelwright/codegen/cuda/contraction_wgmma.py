@@ -1,0 +1,198 @@
+"""CUDA text of a contraction's core on wgmma (compute capability 9.0).
+
+Blocks stay on their multiprocessor and take tile after tile. One warpgroup of each, the producers, brings steps into
+shared memory by bulk copies, as many ahead as there are stages; the others multiply them and hand finished sums to the
+epilogue. (A copy takes its warp some 50 cycles, and a step of 700 cycles has 8 to 32 of them: so four warps issue
+them.) Barriers with phases say of each stage that it is full, and that it is empty again. The blocks of a cluster work
+on neighbouring rows and the same columns: each brings its share of w to all of them.
+
+What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, with 3 products, else 1 and 1):
+
+    tensor cores    products * R * C * D / 2048 cycles (H200: 4096 operations a cycle and multiprocessor)
+    from L2         2 * T * D * (R + C / cluster) bytes, of which some 28 come in a cycle
+    shared memory   (64 + C) * 32 bytes for each product of 64 x C x 16, and what is brought: 128 in a cycle
+
+    cycles of a step                tensor    L2     shared   registers of sums   predicted (core alone)
+    128x128x32 fp16x3                  768   1170       832       64 + 64         4096^3: 188 TFLOP/s
+    the same, clusters of 2            768    878       832       64 + 64         4096^3: 242 TFLOP/s
+    128x192x32 fp16x3, clusters       1152   1024      1088       96 + 96         4096^3: 247 TFLOP/s
+    128x256x64 fp16, clusters         1024   1170      1024       128             4096^3: 689 TFLOP/s
+    128x128x32 fp16, 3 taps, teams     768    742       779       128             see below
+
+Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 128, 126, 3 in fp16 has 16384 tiles of
+4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two teams they overlap: 0.46 ms, 658
+TFLOP/s predicted; without, 0.71 ms.
+
+Truncation: tensor cores cut what they add to the lowest bit of the sum. So sums are added up in float32 registers every
+``promote`` steps, and within a step the small products (low times high terms) come before the large ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda import contraction_wgmma_text as parts
+from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_wgmma_layout import PRODUCER_REGISTERS, Layout
+from kernelwright.plan.kernels import Tiling
+
+#: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
+_BAND_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core's device text, the host lines that launch it, the snippets it uses, and its demands of a block."""
+
+    definitions: str
+    launches: tuple[str, ...]
+    support: frozenset[str]
+    threads: int
+    shared_bytes: int
+
+
+def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
+    """The core for ``tiling.core == "wgmma"``: ``NAME_core`` and its launch.
+
+    The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters. Raises ValueError for
+    a tiling that does not fit a block.
+    """
+    kernel, tiling = geometry.kernel, geometry.tiling
+    layout = Layout(geometry, epilogue.floats if tiling.split == 1 else 0)
+    row_blocks = -(-geometry.blocks[0] // tiling.cluster)
+    tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
+    kind = "bf16" if geometry.element == "bfloat16" else "f16"
+    cluster, promoted = tiling.cluster > 1, tiling.promote > 0
+    who, how = parts.FREE_CLUSTER if cluster else parts.FREE_ONE
+    values = {
+        "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
+        "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(tiling, epilogue)),
+        "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
+        "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
+        "SPLIT": tiling.split, "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
+        "RESULTS": parts.PARTIAL if tiling.split > 1 else parts.RESULTS,
+        "MERGE": parts.MERGE if tiling.split > 1 else "",
+        "SHARED_SLABS": 0 if tiling.split > 1 else layout.workers,
+        "SLAB_POINTER": "" if tiling.split > 1 else parts.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
+        "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
+        "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
+        "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
+        "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
+        "SLAB": epilogue.floats, "SLAB_COLUMNS": slab_columns(tiling), "WORKERS": layout.workers,
+        "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths, "GROUPS": kernel.groups,
+        "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows,
+        "ALL_COLUMNS": geometry.allocated_columns, "LEFT_TERM": geometry.left_term_bytes // 2,
+        "RIGHT_TERM": geometry.right_term_bytes // 2, "PHASES": prod(geometry.input_phases),
+        "WINDOW": prod(geometry.window), "ROW_BLOCKS": row_blocks, "LAST_BLOCK": geometry.blocks[0] - 1,
+        "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
+        "BAND": max(1, _BAND_ROWS // tiling.rows // tiling.cluster), "CLUSTER": tiling.cluster,
+        "PRODUCT": f"kw_wgmma_{kind}",
+        "FEWER": f"kw_registers_fewer<{PRODUCER_REGISTERS}>();" if layout.moved_registers else "",
+        "MORE": f"kw_registers_more<{layout.moved_registers}>();" if layout.moved_registers else "",
+        "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
+        "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
+        "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." if cluster
+        else "",
+        "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
+        "FREE": f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}",
+        "FREE_THIS": f"if ({who}) {how.replace('@STAGE@', 'stage')}",
+        **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS, "YIELD": parts.YIELD,
+            "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams == 2 else
+           dict.fromkeys(("SKIP", "TURN", "TURNS", "YIELD", "TURN_BARRIERS"), "")),
+        "PART": parts.PART if promoted else "", "PART_ZERO": " = part[p][i]" if promoted else "",
+        "COUNTS": parts.COUNTS if promoted else "", "OFFSET": _offset(layout),
+        "MULTIPLY": _multiply(layout, promoted), "ADD_PARAMETER": ", int add" if promoted else "",
+        "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
+        "PROMOTE": parts.PROMOTE.replace("@EVERY@", str(tiling.promote)) if promoted else parts.NO_PROMOTION,
+        "REST": parts.REST if promoted else "", "STORE": _store(epilogue),
+    }
+    text = parts.CORE
+    for _ in range(2):  # some of the parts hold names themselves
+        for key, value in values.items():
+            text = text.replace(f"@{key}@", str(value))
+    lines = [line.rstrip() for line in text.split("\n")]
+    support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
+    return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
+                _launches(geometry, layout, epilogue, name, tiles), epilogue.support | support, layout.threads,
+                layout.shared_bytes)
+
+
+def _tables(layout: Layout, name: str) -> str:
+    """What each step brings, by class of output positions."""
+    pieces = [piece for group in layout.pieces for piece in group]
+    taps = [tap for piece in pieces for tap in piece.taps]
+    begins, first_tap = [0], [0]
+    for group in layout.pieces:
+        begins.append(begins[-1] + len(group))
+    for piece in pieces:
+        first_tap.append(first_tap[-1] + len(piece.taps))
+    taps_text = ", ".join(f"{{{beyond}, {entry}}}" for beyond, entry in taps) or "{0, 0}"
+    return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
+// included; rows; first tap. Of a tap: rows beyond, entry of the window.
+static __constant__ int {name}_pieces[] = {{{", ".join(map(str, begins))}}};
+static __constant__ long long {name}_place[] = {{{", ".join(str(p.place) for p in pieces) or "0"}}};
+static __constant__ int {name}_rows[] = {{{", ".join(str(p.rows) for p in pieces) or "0"}}};
+static __constant__ int {name}_first_tap[] = {{{", ".join(map(str, first_tap))}}};
+static __constant__ int {name}_taps[][2] = {{{taps_text}}};"""
+
+
+def _offset(layout: Layout) -> str:
+    """The steps by which a tile's first promotion comes sooner: one warpgroup multiplies while the other adds."""
+    half = layout.geometry.tiling.promote // 2
+    return f"worker * {half}" if half and layout.workers == 2 and layout.geometry.tiling.teams == 1 else "0"
+
+
+def _multiply(layout: Layout, promoted: bool) -> str:
+    """The calls of ``NAME_multiply``, by number of taps."""
+    counts = sorted({len(piece.taps) for group in layout.pieces for piece in group}, reverse=True) or [1]
+    into = "part" if promoted else "sums"
+    calls = [f"@NAME@_multiply<{n}>({into}, a, b, @NAME@_taps + first{', add' * promoted});" for n in counts]
+    lines = [f"{'else ' * (i > 0)}{f'if (last - first == {n}) ' * (i + 1 < len(counts))}{call}"
+             for i, (n, call) in enumerate(zip(counts, calls, strict=True))]
+    return "\n        ".join([*lines, *(["add = 1;"] * promoted)])
+
+
+def _store(epilogue: Epilogue) -> str:
+    """The lines that put four sums of a thread into a slab."""
+    row, column = epilogue.row_stride, epilogue.column_stride
+    if column == 1:
+        return f"""    float2* to = reinterpret_cast<float2*>(slab + row * {row} + 8 * j + column);
+    to[0] = make_float2(s[0], s[1]);
+    to[{4 * row}] = make_float2(s[2], s[3]);"""
+    return f"""    float* to = slab + row * {row} + (8 * j + column) * {column};
+    to[0] = s[0], to[{column}] = s[1];
+    to[{8 * row}] = s[2], to[{8 * row + column}] = s[3];"""
+
+
+def _parameters(tiling: Tiling, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
+    """What the core takes besides operands: what the epilogue does, or where sums of parts go."""
+    return (("float* __restrict__", "partial"),) if tiling.split > 1 else epilogue.parameters
+
+
+def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int) -> tuple[str, ...]:
+    """The host's lines: as many blocks as stay on the device's multiprocessors."""
+    finishing = [parameter for _, parameter in epilogue.parameters]
+    split = geometry.tiling.split
+    arguments = ", ".join(["left", "right", *(["sums"] if split > 1 else finishing)])
+    blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
+    merge = (f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {4 * epilogue.floats}, stream, '
+             f"{', '.join(['sums', *finishing])});",) if split > 1 else ()
+    attribute = f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, ' \
+        f"{layout.shared_bytes}));"
+    cluster = geometry.tiling.cluster
+    if cluster == 1:
+        device = ["int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
+                  f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));',
+                  f"const long long resident = {layout.blocks}LL * processors;"]
+        launch = f'KW_LAUNCH("{name}", {name}_core, resident < {tiles}LL ? resident : {tiles}LL, {layout.threads}, ' \
+            f"{layout.shared_bytes}, stream, {arguments});"
+        return attribute, *device, launch, *merge
+    block = f"dim3({layout.threads}), {layout.shared_bytes}"
+    return (attribute, "static int clusters = 0;  // that the device holds at a time: asked once",
+            f'if (clusters == 0) KW_CHECK("{name}", kw_resident_clusters(&clusters, {name}_core, {cluster}, {block}));',
+            f"if (clusters < 1) return \"{name}: the device holds no cluster of {cluster} such blocks\";",
+            f"const int used = clusters < {tiles}LL ? clusters : static_cast<int>({tiles}LL);",
+            f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, stream, '
+            f"{arguments}));", *merge)

@@ -1,0 +1,170 @@
+"""How a contraction's block on wgmma uses shared memory, registers and steps.
+
+A step brings one run of rows of x (one copy for each chunk of channels) and what is multiplied with it: the weights of
+all taps of the run, or of as many as fit (`Layout.taps`). Taps whose rows overlap so share one copy of x; a run in
+several pieces copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
+
+Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the next
+tile when both are done; with two, each warpgroup has a tile of its own, and while one writes its results the other
+multiplies. The producers bring steps in the order of tiles. A team begins a tile when the other has seen the last step
+of the one before: a barrier tells no more than whether its last phase is over, so nobody may wait for a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+
+#: Rows of one product and of a slab of the epilogue.
+PRODUCT_ROWS = 64
+#: Bytes of shared memory of a block and of a multiprocessor, less what the system takes from the latter for each block.
+BLOCK_BYTES, PROCESSOR_BYTES, RESERVED_BYTES = 227 * 1024, 228 * 1024, 1024
+#: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
+REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``."""
+
+    place: int
+    rows: int
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of a block, from the geometry and the floats of one slab of the epilogue.
+
+    Raises ValueError where the tiling does not fit a block.
+    """
+
+    geometry: Geometry
+    slab_floats: int
+
+    def __post_init__(self) -> None:
+        tiling = self.geometry.tiling
+        if tiling.rows not in (64, 128, 256) or tiling.columns > 256 or tiling.columns % max(8, 8 * tiling.cluster) \
+                or tiling.cluster not in (1, 2, 4) or tiling.teams not in (1, 2) or tiling.stages < 2 \
+                or (tiling.columns > 128 and tiling.columns % 16) or tiling.raw_right or tiling.split < 1:
+            raise ValueError(f"no tiles of {tiling}")
+        if self.blocks == 0:
+            raise ValueError(f"{tiling} takes {self.shared_bytes} bytes and {self.consumer_need} registers a thread")
+
+    @property
+    def workers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.geometry.tiling.rows > PRODUCT_ROWS or self.geometry.tiling.teams == 2 else 1
+
+    @property
+    def products(self) -> int:
+        """Products of 64 rows side by side in one warpgroup."""
+        return self.geometry.tiling.rows * self.geometry.tiling.teams // (PRODUCT_ROWS * self.workers)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * (1 + self.workers)
+
+    @cached_property
+    def taps(self) -> int:
+        """Taps of a step at most: as many of a run as leave room for all stages."""
+        longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
+        for parts in range(1, longest):
+            taps = -(-longest // parts)
+            if self.bytes_with(taps) <= BLOCK_BYTES:
+                return taps
+        return 1
+
+    def bytes_with(self, taps: int) -> int:
+        """Bytes of shared memory of a block with so many taps a step."""
+        stage = self.chunk_lines * (self._pitch(taps) + taps * self.geometry.tiling.columns) * ROW_BYTES
+        tiling = self.geometry.tiling
+        return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.slab_floats * self.workers
+
+    def _pitch(self, taps: int) -> int:
+        return -(-max((piece.rows for c in self.pieces_of(taps) for piece in c), default=8) // 8) * 8
+
+    @property
+    def chunk_lines(self) -> int:
+        """Chunks of a step's rows, of all terms."""
+        return self.geometry.terms * self.geometry.tiling.depth // CHUNK
+
+    @property
+    def pitch(self) -> int:
+        """Rows from one chunk of x to the next in shared memory."""
+        return self._pitch(self.taps)
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of a step's x."""
+        return self.chunk_lines * self.pitch * ROW_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a step."""
+        return self.left_bytes + self.taps * self.chunk_lines * self.geometry.tiling.columns * ROW_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory: stages, slabs, barriers."""
+        return self.bytes_with(self.taps)
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+        """By class of output positions, what its steps serve."""
+        return self.pieces_of(self.taps)
+
+    def pieces_of(self, taps: int) -> tuple[tuple[Piece, ...], ...]:
+        """The pieces with at most so many taps each, of equal lengths where possible."""
+        geometry, result = self.geometry, []
+        for group in geometry.classes:
+            pieces = []
+            for run in group.runs:
+                parts = -(-len(run.taps) // taps)
+                ends = [len(run.taps) * i // parts for i in range(parts + 1)]
+                for begin, end in pairwise(ends):
+                    first = run.taps[begin][0]
+                    place = run.phase * geometry.chunks * geometry.allocated_rows + run.shift + first
+                    part = tuple((beyond - first, entry) for beyond, entry in run.taps[begin:end])
+                    pieces.append(Piece(place, geometry.tiling.rows + part[-1][0], part))
+            result.append(tuple(pieces))
+        return tuple(result)
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread for sums."""
+        per_product = self.geometry.tiling.columns // 2
+        return self.products * per_product * (2 if self.geometry.tiling.promote else 1)
+
+    @property
+    def consumer_need(self) -> int:
+        """Registers that a thread that multiplies needs."""
+        return self.sums + OTHER_REGISTERS
+
+    @cached_property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor: two where they fit, none where not even one does."""
+        if self.geometry.tiling.teams == 1 and self.workers == 1 and self.geometry.tiling.cluster == 1:
+            both = 2 * (self.shared_bytes + RESERVED_BYTES) <= PROCESSOR_BYTES
+            if both and self.consumer_need <= self._consumer_registers(2):
+                return 2
+        fits = self.shared_bytes <= BLOCK_BYTES and self.consumer_need <= self._consumer_registers(1)
+        return 1 if fits else 0
+
+    def _launch_registers(self, blocks: int) -> int:
+        return min(255, REGISTERS // (blocks * self.threads) // 8 * 8)
+
+    def _consumer_registers(self, blocks: int) -> int:
+        """Registers of a thread that multiplies, after those that the producer's warpgroup gives back."""
+        pool = self._launch_registers(blocks) // 8 * 8 * (1 + self.workers) - PRODUCER_REGISTERS
+        return min(240, pool // self.workers // 8 * 8)
+
+    @property
+    def moved_registers(self) -> int:
+        """Registers that threads that multiply raise theirs to; 0 where they have enough from the start."""
+        start = self._launch_registers(self.blocks)
+        return 0 if start >= 232 else self._consumer_registers(self.blocks)

@@ -1,0 +1,321 @@
+"""The parts of the text of a contraction's core on wgmma.
+
+``@NAME@`` stands for what `contraction_wgmma` fills in; a part may hold another part.
+"""
+
+BRING = "kw_bulk_copy(buffer + LEFT_BYTES + j * (W_CHUNKS * COLUMNS * 16), from, W_CHUNKS * COLUMNS * 16, filled);"
+
+BRING_CLUSTER = """constexpr int SHARE = COLUMNS / CLUSTER;  // columns that this block brings to all of its cluster
+        kw_bulk_copy_all(buffer + LEFT_BYTES + (j * COLUMNS + rank * SHARE) * 16, from + rank * (SHARE * 8),
+                         SHARE * 16, filled, (1u << CLUSTER) - 1);"""
+
+# All blocks of the cluster fill a stage of each.
+FREE_CLUSTER = ("lane < CLUSTER", "kw_barrier_arrive_at(empty + 8 * @STAGE@, lane);")
+FREE_ONE = ("lane == 0", "kw_barrier_arrive(empty + 8 * @STAGE@);")
+
+SKIP = """
+      const int steps = end - begin;
+      const bool mine = turn % TEAMS == worker;
+      turn += 1;
+      if (!mine) {  // the other team's tile
+        stage += steps % STAGES;
+        parity ^= steps / STAGES & 1;
+        if (stage >= STAGES) stage -= STAGES, parity ^= 1;
+        continue;
+      }
+      kw_barrier_wait(turns + 8 * worker, ((turn - 1) / TEAMS & 1) ^ (worker == 0));
+      __syncwarp();"""
+
+TURNS = """
+    // Teams multiply in turns: each waits until the other has seen the last step of its tile.
+    for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);"""
+
+YIELD = """
+      if (lane == 0) kw_barrier_arrive(turns + 8 * (1 - worker));"""
+
+# The sums since the last promotion. They begin as zeros, so that they do not live from tile to tile.
+PART = ", part[PRODUCTS][COLUMNS / 2]"
+COUNTS = """
+      int add = 0, since = @OFFSET@;  // whether `part` holds something; steps since the last promotion"""
+
+NO_PROMOTION = """kw_wgmma_wait<1>();  // The step before is done.
+        @FREE@
+        before = stage;"""
+
+PROMOTE = """since += last - first;
+        if (since < @EVERY@) {
+          kw_wgmma_wait<1>();  // The step before is done.
+          @FREE@
+          before = stage;
+        } else {
+          kw_wgmma_wait<0>();
+          @FREE@
+          @FREE_THIS@
+          before = -1;
+#pragma unroll
+          for (int p = 0; p < PRODUCTS; ++p) {
+            kw_wgmma_hold(part[p]);
+#pragma unroll
+            for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
+          }
+          add = since = 0;
+        }"""
+
+REST = """
+      if (add) {
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p) {
+          kw_wgmma_hold(part[p]);
+#pragma unroll
+          for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
+        }
+      }"""
+
+BEGIN = "const int begin = 0, end = (last_piece - first_piece) * DEPTHS;"
+
+BEGIN_PART = """const int all = (last_piece - first_piece) * DEPTHS;
+      const int begin = static_cast<int>(static_cast<long long>(all) * part_number / SPLIT);
+      const int end = static_cast<int>(static_cast<long long>(all) * (part_number + 1) / SPLIT);"""
+
+# Parts of the steps follow each other as groups do.
+SPLIT_OF = """
+      const int part_number = group % SPLIT;
+      group /= SPLIT;"""
+
+SLAB_POINTER = """    float* slab = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SLAB;
+"""
+
+RESULTS = """
+      // Slab by slab through shared memory to the epilogue.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > @LAST_BLOCK@) continue;
+#pragma unroll 1
+      for (int number = 0; number < PRODUCTS * SLABS; ++number) {
+        kw_part_sync(1 + worker, 128);  // The slab before has been read.
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p) {
+          if (number == p * SLABS) @NAME@_stage<0>(sums[p], slab, thread);
+          if (SLABS == 2 && number == p * SLABS + 1)
+            @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums[p], slab, thread);
+        }
+        kw_part_sync(1 + worker, 128);
+        @NAME@_finish(@ARGUMENTS@slab, thread, phase_class, group,
+                      static_cast<long long>(row_block) * ROWS + part_row + number / SLABS * 64,
+                      column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
+      }"""
+
+PARTIAL = """
+      // The sums of this part, thread after thread; @NAME@_merge finishes them.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > @LAST_BLOCK@) continue;
+      const long long cell =
+          ((part_number * @GROUPS@LL + group) * @CLASSES@ + phase_class) * @ALL_ROW_BLOCKS@ + row_block;
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) {
+        float* to = partial + thread +
+                    ((cell * @COLUMN_BLOCKS@ + column_block) * (ROWS / 64) + part_row / 64 + p) * (COLUMNS / 2 * 128);
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) to[i * 128] = sums[p][i];
+      }"""
+
+MERGE = """
+// Adds the parts of 64 rows of a tile in order, and finishes them.
+static __global__ void __launch_bounds__(128) @NAME@_merge(
+    @FINISH_PARAMETERS@) {
+  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;
+  constexpr long long PART = @GROUPS@LL * @CLASSES@ * @ALL_ROW_BLOCKS@ * @COLUMN_BLOCKS@ * (@ROWS@ * COLUMNS);
+  KW_DYNAMIC_SHARED(float, slab);
+  const int thread = threadIdx.x;
+  unsigned at = blockIdx.x;
+  const int rows = at % (@ROWS@ / 64);
+  at /= @ROWS@ / 64;
+  const int column_block = at % @COLUMN_BLOCKS@;
+  at /= @COLUMN_BLOCKS@;
+  const int row_block = at % @ALL_ROW_BLOCKS@;
+  at /= @ALL_ROW_BLOCKS@;
+  const int phase_class = at % @CLASSES@, group = at / @CLASSES@;
+  const float* from = partial + static_cast<long long>(blockIdx.x) * (COLUMNS / 2 * 128) + thread;
+  float sums[COLUMNS / 2];
+#pragma unroll
+  for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = from[i * 128];
+  for (int part = 1; part < @SPLIT@; ++part)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += from[part * PART + i * 128];
+#pragma unroll 1
+  for (int number = 0; number < SLABS; ++number) {
+    __syncthreads();  // The slab before has been read.
+    if (number == 0) @NAME@_stage<0>(sums, slab, thread);
+    if (number == 1) @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums, slab, thread);
+    __syncthreads();
+    @NAME@_finish(@ARGUMENTS@slab, thread, phase_class, group, row_block * @ROWS@LL + rows * 64,
+                  column_block * COLUMNS + number * SLAB_COLUMNS);
+  }
+}
+"""
+
+CORE = """
+@TABLES@
+
+// Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
+static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int& phase_class, int& row_block,
+                                                   int& column_block) {
+  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, CLASSES = @CLASSES@, CELLS = CLASSES * @COLUMN_BLOCKS@, BAND = @BAND@;
+  constexpr @TILE@ ALL = static_cast<@TILE@>(ROW_BLOCKS) * CELLS;
+  group = static_cast<int>(tile / ALL);
+  const @TILE@ rest = tile % ALL;
+  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
+  const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
+  const int cell = within / height;
+  row_block = band + within % height;
+  phase_class = cell % CLASSES;
+  column_block = cell / CLASSES;
+}
+
+// Puts a thread's sums of a slab's columns into the slab; they begin at number FIRST of its sums of 64 rows.
+template <int FIRST>
+static __device__ __forceinline__ void @NAME@_stage(const float (&sums)[@COLUMNS@ / 2], float* slab, int thread) {
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < @SLAB_COLUMNS@ / 8; ++j) {
+    const float* s = sums + FIRST + 4 * j;
+@STORE@
+  }
+}
+
+// One step's products, of TAPS taps, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
+// The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
+template <int TAPS>
+static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@PRODUCTS@][@COLUMNS@ / 2], unsigned long long a,
+                                                       unsigned long long b, const int (*taps)[2]@ADD_PARAMETER@) {
+  constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, PITCH = @PITCH@, COLUMNS = @COLUMNS@;
+  constexpr int FIRST = TERMS == 2 ? 0 : 2;  // of the pairs of terms of x and w: low high, high low, high high
+  kw_wgmma_fence();
+#pragma unroll
+  for (int pair = FIRST; pair < 3; ++pair) {
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
+      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (CHUNKS * COLUMNS);
+#pragma unroll
+      for (int k = 0; k < CHUNKS; k += 2) {
+#pragma unroll
+        for (int p = 0; p < @PRODUCTS@; ++p)
+          @PRODUCT@(sums[p], x + k * PITCH + p * 64, w + k * COLUMNS, @ADD@);
+      }
+    }
+  }
+  kw_wgmma_commit();
+}
+
+static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
+    const unsigned short* __restrict__ left, const unsigned short* __restrict__ right@PARAMETERS@) {
+  constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
+  constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
+  constexpr int PITCH = @PITCH@;                 // rows of x from one chunk to the next in shared memory
+  constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, LEFT_BYTES = LINES * PITCH * 16;
+  constexpr int WORKERS = @WORKERS@, TEAMS = @TEAMS@, PRODUCTS = @PRODUCTS@;  // warpgroups; tiles in work; 64 rows each
+  constexpr int SLAB = @SLAB@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;  // for the epilogue
+  constexpr int DEPTHS = @DEPTHS@, CLUSTER = @CLUSTER@, SPLIT = @SPLIT@;
+  constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
+  constexpr @TILE@ TILES = @TILES@;
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  const unsigned stages = kw_shared(shared);
+  const unsigned full = stages + STAGES * STAGE_BYTES + @SHARED_SLABS@ * SLAB * 4;
+  const unsigned empty = full + 8 * STAGES@TURN_BARRIERS@;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      kw_barrier_init(full + 8 * s, 4);                               // all producers: none falls a phase behind
+      kw_barrier_init(empty + 8 * s, 4 * WORKERS / TEAMS * CLUSTER);  // warps of a team
+    }@TURNS@
+    kw_barriers_ready();
+  }
+  @START@
+  // From lane 0, so that the compiler knows that warps do not part.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  const int lane = threadIdx.x % 32, rank = @RANK@;
+  const @TILE@ first_tile = blockIdx.x / CLUSTER, next_tile = gridDim.x / CLUSTER;
+
+  if (warp < 4) {  // the producers
+    @FEWER@
+    int stage = 0;
+    unsigned parity = 1;
+    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
+      row_block = row_block * CLUSTER + rank;
+      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
+      const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
+                                static_cast<long long>(row_block) * (ROWS * 8);
+      const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
+                                static_cast<long long>(column_block) * (COLUMNS * 8);
+      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
+      @BEGIN@
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
+        const int rows = @NAME@_rows[piece];
+        const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+        kw_barrier_wait(empty + 8 * stage, parity);
+        __syncwarp();
+        if (lane == 0 && warp == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
+        if (lane == 0 && warp > 0) kw_barrier_arrive(filled);
+#pragma unroll 1
+        for (int i = lane * 4 + warp; i < LINES; i += 128) {
+          const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
+              ((depth * CHUNKS + i % CHUNKS) * ALL_ROWS + @NAME@_place[piece]) * 8;
+          kw_bulk_copy(buffer + i * (PITCH * 16), from, rows * 16, filled);
+        }
+        // Chunks that lie one after the other are one copy.
+        constexpr int W_CHUNKS = ALL_COLUMNS == COLUMNS && CLUSTER == 1 ? CHUNKS : 1, W_LINES = LINES / W_CHUNKS;
+#pragma unroll 1
+        for (int j = lane * 4 + warp; j < taps * W_LINES; j += 128) {
+          const int line = j % W_LINES * W_CHUNKS;
+          const long long entry = @NAME@_taps[first + j / W_LINES][1];
+          const unsigned short* from = w + line / CHUNKS * @RIGHT_TERM@LL +
+              (entry * ALL_CHUNKS + depth * CHUNKS + line % CHUNKS) * (ALL_COLUMNS * 8);
+          @BRING@
+        }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++piece;
+      }
+    }
+  } else {
+    @MORE@
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    const int part_row = TEAMS == 2 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
+@SLAB_POINTER@    int stage = 0@TURN@;
+    unsigned parity = 0;
+    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
+      row_block = row_block * CLUSTER + rank;
+      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
+      @BEGIN@@SKIP@
+      float sums[PRODUCTS][COLUMNS / 2]@PART@;
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i]@PART_ZERO@ = 0.0f;@COUNTS@
+      int before = -1;  // a stage whose products may still be running
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        const int first = @NAME@_first_tap[piece], last = @NAME@_first_tap[piece + 1];
+        const unsigned buffer = stages + stage * STAGE_BYTES;
+        const unsigned long long a = kw_operand(buffer + part_row * 16, PITCH * 16);
+        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
+        kw_barrier_wait(full + 8 * stage, parity);
+        @MULTIPLY@
+        @PROMOTE@
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++piece;
+      }@YIELD@
+      kw_wgmma_wait<0>();
+      @FREE@@REST@
+
+@RESULTS@
+    }
+  }@END@
+}
+@MERGE@"""

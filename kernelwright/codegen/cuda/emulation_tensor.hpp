@@ -1,0 +1,330 @@
+// Emulates what `tensor_core.py` wraps of PTX: barriers with phases in shared memory, bulk copies, named barriers and
+// warpgroup-wide matrix products. `emulate.py` appends this text to emulation.hpp.
+//
+// What is asynchronous on a device is late here: a bulk copy arrives when a thread waits for its barrier, and a
+// product reads shared memory when its thread waits for it. So a missing wait, or a buffer that is filled again too
+// early, gives wrong numbers here, too.
+
+namespace kw_emulation {
+
+constexpr unsigned kSharedBase = 1024;  // address of the first byte of dynamic shared memory, as on a device
+
+static unsigned shared_address(const void* pointer) {
+  Machine& m = machine();
+  const ptrdiff_t offset = static_cast<const char*>(pointer) - m.dynamic_data;
+  if (offset < 0 || static_cast<size_t>(offset) > m.dynamic_bytes)
+    fail("the address of something that is not in dynamic shared memory");
+  return kSharedBase + static_cast<unsigned>(offset);
+}
+
+// Position of the calling thread's block in its cluster.
+static unsigned cluster_rank() { return machine().current->rank / machine().block_threads; }
+
+// Where `bytes` bytes of the dynamic shared memory of a block of the cluster are.
+static char* cluster_pointer(unsigned block, unsigned address, size_t bytes, unsigned alignment, const char* what) {
+  Machine& m = machine();
+  if (block >= m.cluster) fail(format("%s in block %u of a cluster of %u", what, block, m.cluster));
+  if (address % alignment) fail(format("%s at shared address %u, which is no multiple of %u", what, address, alignment));
+  if (address < kSharedBase || address - kSharedBase + bytes > m.dynamic_bytes)
+    fail(format("%s of %zu bytes at shared address %u, outside of the block's %zu bytes", what, bytes, address,
+                m.dynamic_bytes));
+  return dynamic_of(m, block) + (address - kSharedBase);
+}
+
+// The same of the calling thread's block.
+static char* shared_pointer(unsigned address, size_t bytes, unsigned alignment, const char* what) {
+  return cluster_pointer(cluster_rank(), address, bytes, alignment, what);
+}
+
+// ---------------------------------------------------------------------------------------- barriers with phases
+
+// Eight bytes in shared memory. The tag (2) tells a barrier from the NaNs that shared memory holds at first.
+struct Phases {
+  uint64_t tag : 2, phase : 1, pending : 20, expected : 20, bytes : 21;  // bytes + 2^20 are still to come
+};
+static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
+constexpr uint64_t kNoBytes = 1u << 20;
+
+struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier; };
+struct Product { float* sums; uint64_t a, b; bool add, brain; unsigned columns; };
+struct Products {
+  std::vector<Product> open;               // not committed yet
+  std::vector<std::vector<Product>> groups;
+  bool fenced = false;
+};
+struct TensorState {
+  std::vector<BulkCopy> copies;            // on their way
+  std::array<std::array<unsigned, 16>, kMostClustered> named_arrived{}, named_threads{};  // by block and number
+  std::vector<Products> products{1024};    // by thread
+};
+static TensorState& tensor_state() {
+  static TensorState* const instance = new TensorState;
+  return *instance;
+}
+
+static Phases& phases(unsigned block, unsigned barrier, bool fresh = false) {
+  Phases& state = *reinterpret_cast<Phases*>(cluster_pointer(block, barrier, 8, 8, "a barrier"));
+  if (!fresh && state.tag != 2) fail(format("the barrier at shared address %u was not initialised", barrier));
+  return state;
+}
+
+static void barrier_init(unsigned barrier, unsigned arrivals) {
+  if (arrivals < 1 || arrivals >= 1u << 20) fail(format("a barrier for %u arrivals", arrivals));
+  phases(cluster_rank(), barrier, true) = Phases{2, 0, arrivals, arrivals, kNoBytes};
+}
+
+// Whether a thread waits for a barrier of a block.
+static bool waits_for(const Machine& m, unsigned thread, unsigned block, unsigned barrier) {
+  const Fiber& fiber = *m.fibers[thread];
+  return fiber.state == State::at_phase && fiber.place == barrier && thread / m.block_threads == block;
+}
+
+// Ends the phase once all have arrived and all bytes are there.
+static void barrier_turn(unsigned block, unsigned barrier, Phases& state) {
+  if (state.pending || state.bytes != kNoBytes) return;
+  state.phase ^= 1;
+  state.pending = state.expected;
+  Machine& m = machine();
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (waits_for(m, i, block, barrier)) m.fibers[i]->state = State::ready;
+}
+
+static void barrier_arrive(unsigned block, unsigned barrier, unsigned bytes) {
+  Phases& state = phases(block, barrier);
+  if (!state.pending) fail(format("one arrival too many at the barrier at shared address %u", barrier));
+  if (bytes >= kNoBytes) fail(format("a barrier cannot expect %u bytes", bytes));
+  state.bytes += bytes;
+  --state.pending;
+  barrier_turn(block, barrier, state);
+}
+
+// The copies of a block's barrier arrive.
+static void arrive_copies(unsigned block, unsigned barrier) {
+  std::vector<BulkCopy>& all = tensor_state().copies;
+  const auto rest = std::stable_partition(all.begin(), all.end(), [&](const BulkCopy& copy) {
+    return copy.barrier != barrier || copy.block != block;
+  });
+  const std::vector<BulkCopy> mine(rest, all.end());
+  all.erase(rest, all.end());
+  for (const BulkCopy& copy : mine) {
+    memcpy(cluster_pointer(block, copy.to, copy.bytes, 16, "a bulk copy"), copy.from, copy.bytes);
+    Phases& state = phases(block, barrier);
+    state.bytes -= copy.bytes;
+    barrier_turn(block, barrier, state);
+  }
+}
+
+static void bulk_copy(unsigned block, unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16)
+    fail(format("a bulk copy of %u bytes from %p: both are to be multiples of 16", bytes, from));
+  cluster_pointer(block, to, bytes, 16, "a bulk copy");
+  phases(block, barrier);
+  tensor_state().copies.push_back({block, to, from, bytes, barrier});
+  const Machine& m = machine();
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (waits_for(m, i, block, barrier)) return arrive_copies(block, barrier);
+}
+
+static void barrier_wait(unsigned barrier, unsigned parity) {
+  Machine& m = machine();
+  const unsigned block = cluster_rank();
+  for (;;) {
+    arrive_copies(block, barrier);
+    if (phases(block, barrier).phase != (parity & 1)) return;
+    m.current->state = State::at_phase;
+    m.current->place = barrier;
+    m.current->parity = parity & 1;
+    switch_to_scheduler();
+  }
+}
+
+static void named_barrier(unsigned number, unsigned threads) {
+  Machine& m = machine();
+  const unsigned block = cluster_rank();
+  if (number < 1 || number > 15 || threads % 32 || !threads)
+    fail(format("named barrier %u of %u threads", number, threads));
+  unsigned& arrived = tensor_state().named_arrived[block][number];
+  unsigned& wanted = tensor_state().named_threads[block][number];
+  if (arrived && wanted != threads) fail(format("named barrier %u is for %u and for %u threads", number, wanted, threads));
+  wanted = threads;
+  if (++arrived < threads) {
+    m.current->state = State::at_named;
+    m.current->place = number;
+    switch_to_scheduler();
+    return;
+  }
+  arrived = 0;
+  for (unsigned i = block * m.block_threads; i < (block + 1) * m.block_threads; ++i)
+    if (m.fibers[i]->state == State::at_named && m.fibers[i]->place == number) m.fibers[i]->state = State::ready;
+}
+
+// ---------------------------------------------------------------------------------------- products of matrices
+
+// Values of all float16 numbers.
+static const float* half_values() {
+  static const std::vector<float>* const values = [] {
+    auto* table = new std::vector<float>(65536);
+    for (unsigned bits = 0; bits < 65536; ++bits) {
+      const unsigned exponent = bits >> 10 & 31, digits = bits & 1023;
+      const float size = exponent == 31 ? (digits ? NAN : INFINITY)
+          : exponent ? ldexpf(static_cast<float>(1024 + digits), static_cast<int>(exponent) - 25)
+                     : ldexpf(static_cast<float>(digits), -24);
+      (*table)[bits] = bits >> 15 ? -size : size;
+    }
+    return table;
+  }();
+  return values->data();
+}
+
+static float value_of(uint16_t bits, bool brain, const float* halves) {
+  return brain ? bit_cast<float>(static_cast<uint32_t>(bits) << 16) : halves[bits];
+}
+
+// Sixteen elements along k of one row of a K-major operand without swizzle, as its descriptor says: eight elements are
+// 16 contiguous bytes, eight rows 128; then the leading offset leads to the next eight elements of k, the stride
+// offset to the next eight rows.
+static void row_of(uint64_t operand, unsigned row, bool brain, const float* halves, float (&values)[16]) {
+  const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
+  const unsigned stride = (operand >> 32 & 0x3fff) << 4;
+  if (operand & ~0x00003fff3fff3fffull) fail("a matrix descriptor with bits that an operand without swizzle has not");
+  for (unsigned half = 0; half < 2; ++half) {
+    const char* from = shared_pointer(start + half * leading + row / 8 * stride + row % 8 * 16, 16, 16, "an operand");
+    uint16_t bits[8];
+    memcpy(bits, from, 16);
+    for (unsigned k = 0; k < 8; ++k) values[half * 8 + k] = value_of(bits[k], brain, halves);
+  }
+}
+
+// The calling thread's part of a 64 x columns product over 16 elements of k.
+static void multiply(const Product& p) {
+  const unsigned thread = machine().current->rank % 128, lane = thread % 32;
+  const float* const halves = half_values();
+  float left[2][16], right[16];
+  for (unsigned h = 0; h < 2; ++h) row_of(p.a, thread / 32 * 16 + lane / 4 + 8 * h, p.brain, halves, left[h]);
+  for (unsigned j = 0; j < p.columns / 8; ++j) {
+    for (unsigned c = 0; c < 2; ++c) {
+      row_of(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
+      for (unsigned h = 0; h < 2; ++h) {
+        float& sum = p.sums[4 * j + 2 * h + c];
+        float total = p.add ? sum : 0.0f;
+        for (unsigned k = 0; k < 16; ++k) total += left[h][k] * right[k];
+        sum = total;
+      }
+    }
+  }
+}
+
+static Products& my_products() { return tensor_state().products[machine().current->rank]; }
+
+static __attribute__((noinline)) void wgmma(float* sums, uint64_t a, uint64_t b, bool add, bool brain,
+                                            unsigned columns) {
+  Products& mine = my_products();
+  if (!mine.fenced) fail("a product without a fence between it and what wrote its registers");
+  mine.open.push_back({sums, a, b, add, brain, columns});
+}
+
+static __attribute__((noinline)) void wgmma_wait(unsigned left) {
+  Products& mine = my_products();
+  while (mine.groups.size() > left) {
+    for (const Product& product : mine.groups.front()) multiply(product);
+    mine.groups.erase(mine.groups.begin());
+  }
+  if (mine.groups.empty() && mine.open.empty()) mine.fenced = false;
+}
+
+static const bool tensor_registered = [] {
+  machine().block_begins = [] {
+    TensorState& state = tensor_state();
+    state.copies.clear();
+    state.named_arrived = {};
+    for (Products& products : state.products) products = Products{};
+  };
+  machine().block_ends = []() -> std::string {
+    const TensorState& state = tensor_state();
+    if (!state.copies.empty()) return format("it ends with %zu bulk copies on their way", state.copies.size());
+    for (unsigned i = 0; i < 1024; ++i)
+      if (!state.products[i].open.empty() || !state.products[i].groups.empty())
+        return format("thread %u ends without waiting for its products", i);
+    return {};
+  };
+  return true;
+}();
+
+}  // namespace kw_emulation
+
+// ------------------------------------------------------------------------------------------ as tensor_core.py names them
+
+static inline unsigned kw_shared(const void* pointer) { return kw_emulation::shared_address(pointer); }
+static inline void kw_barrier_init(unsigned barrier, unsigned arrivals) { kw_emulation::barrier_init(barrier, arrivals); }
+static inline void kw_barriers_ready() {}
+static inline void kw_barrier_arrive(unsigned barrier) {
+  kw_emulation::barrier_arrive(kw_emulation::cluster_rank(), barrier, 0);
+}
+static inline void kw_barrier_expect(unsigned barrier, unsigned bytes) {
+  kw_emulation::barrier_arrive(kw_emulation::cluster_rank(), barrier, bytes);
+}
+static inline void kw_barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile("" ::: "memory");
+  kw_emulation::barrier_wait(barrier, parity);
+  asm volatile("" ::: "memory");
+}
+static inline void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  kw_emulation::bulk_copy(kw_emulation::cluster_rank(), to, from, bytes, barrier);
+}
+static inline void kw_part_sync(unsigned number, unsigned threads) {
+  asm volatile("" ::: "memory");
+  kw_emulation::named_barrier(number, threads);
+  asm volatile("" ::: "memory");
+}
+template <int COUNT>
+static inline void kw_registers_fewer() { static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "registers"); }
+template <int COUNT>
+static inline void kw_registers_more() { static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "registers"); }
+static inline unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
+}
+static inline void kw_wgmma_fence() { kw_emulation::my_products().fenced = true; }
+static inline void kw_wgmma_commit() {
+  kw_emulation::Products& mine = kw_emulation::my_products();
+  mine.groups.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+// The warp's lanes go on together, as the instruction demands.
+template <int LEFT>
+static inline void kw_wgmma_wait() {
+  asm volatile("" ::: "memory");
+  kw_emulation::wgmma_wait(LEFT);
+  kw_emulation::meet(kw_emulation::WarpOperation::sync, 0xffffffffu, 0, 0, __LINE__);
+}
+template <size_t COUNT>
+static inline void kw_wgmma_hold(float (&)[COUNT]) { asm volatile("" ::: "memory"); }
+template <size_t COUNT>
+static inline void kw_wgmma_f16(float (&sums)[COUNT], unsigned long long a, unsigned long long b, int add) {
+  kw_emulation::wgmma(sums, a, b, add, false, 2 * COUNT);
+}
+template <size_t COUNT>
+static inline void kw_wgmma_bf16(float (&sums)[COUNT], unsigned long long a, unsigned long long b, int add) {
+  kw_emulation::wgmma(sums, a, b, add, true, 2 * COUNT);
+}
+
+static inline unsigned kw_cluster_rank() { return kw_emulation::cluster_rank(); }
+static inline void kw_cluster_sync(int line = __builtin_LINE()) { kw_emulation::barrier(false, line); }
+static inline void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {
+  kw_emulation::barrier_arrive(rank, barrier, 0);
+}
+static inline void kw_bulk_copy_all(unsigned to, const void* from, unsigned bytes, unsigned barrier,
+                                    unsigned short mask) {
+  for (unsigned block = 0; block < 16; ++block)
+    if (mask >> block & 1) kw_emulation::bulk_copy(block, to, from, bytes, barrier);
+}
+template <typename... Parameters, typename... Values>
+static cudaError_t kw_launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block,
+                                      size_t shared_bytes, cudaStream_t, Values... values) {
+  kw_emulation::launch_clusters("a kernel in clusters", kernel, cluster, grid, block, shared_bytes, values...);
+  return cudaGetLastError();
+}
+template <typename Kernel>
+static cudaError_t kw_resident_clusters(int* clusters, Kernel*, unsigned cluster, dim3, size_t) {
+  *clusters = std::max(1, kw_emulation::processors() / static_cast<int>(cluster));
+  return cudaSuccess;
+}

@@ -1,0 +1,47 @@
+"""What the candidate's results on several inputs show together: of one number, and of one number everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from kernelwright.judge.diagnose.evidence import Evidence, is_constant
+from kernelwright.judge.diagnose.leaf import Leaf, measure, plain_tensor
+from kernelwright.judge.diagnose.values import Seen
+from kernelwright.verify.flatten import flatten
+
+
+def on_all_inputs(leaf: Leaf, evidence: Evidence) -> Leaf:
+    """A small output on all inputs that the candidate saw, in a row: one relation for all of them tells more."""
+    tensors = [[leaf.got], [leaf.eager], [leaf.best]]
+    for other in evidence.others:
+        found = [flatten(value).get(leaf.path) for value in (other.candidate, other.eager, other.reference)]
+        if all(isinstance(t, torch.Tensor) and plain_tensor(t).shape == leaf.got.shape for t in found):
+            for row, tensor in zip(tensors, found, strict=True):
+                row.append(plain_tensor(tensor).to(leaf.got.device))
+    if len(tensors[0]) == 1:
+        return leaf
+    row = measure(leaf.path, *(torch.stack([t.to(r[0].dtype) for t in r]).flatten() for r in tensors))
+    return replace(row, few=True) if row.count else leaf
+
+
+def one_value(leaf: Leaf, evidence: Evidence) -> Iterator[Seen]:
+    """The same number everywhere, on all inputs, where the model's results differ: nothing was computed."""
+    outputs = [leaf.got, *(flatten(other.candidate).get(leaf.path) for other in evidence.others)]
+    wanted = [leaf.eager, *(flatten(other.eager).get(leaf.path) for other in evidence.others)]
+    if len(outputs) < 3 or not all(isinstance(t, torch.Tensor) and t.numel() for t in (*outputs, *wanted)):
+        return
+    value = float(outputs[0].reshape(-1)[0])
+    differ = not all(is_constant(t) and float(t.reshape(-1)[0]) == float(wanted[0].reshape(-1)[0]) for t in wanted)
+    if not differ or not all(is_constant(t) and float(t.reshape(-1)[0]) == value for t in outputs):
+        return
+    if value == 0:
+        yield Seen("zeros", f"are all zero, as on all {len(outputs)} inputs that were tried: nothing wrote them, or "
+                   "they were not computed", "see that the kernel is launched, that it writes to the tensor that is "
+                   "returned, and that no factor of zero stands before it", 1.0, 1.9)
+    else:
+        yield Seen("constant", f"are all {value:.6g}, as on all {len(outputs)} inputs that were tried: they do not "
+                   "depend on the inputs", "compute the result from the inputs: look at what is stored", 1.0, 1.2,
+                   {"value": value})

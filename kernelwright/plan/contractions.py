@@ -1,0 +1,270 @@
+"""From a group around a contraction to a Contraction record: its operands, its sums, and what is stored of them.
+
+The group's first node is the anchor (see :mod:`kernelwright.plan.products`); the others are pointwise results that
+live on its output, in its shape or another one that shows the same elements. Operands are pulled down to loads over
+the domains of the record, so views and pointwise operators below them are read through.
+
+A row of a matrix product may be several axes, which a view around it moves apart: they become a batch axis and axes
+without a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kernelwright.ir.node import Node
+from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
+from kernelwright.plan.compile import Apart
+from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit_axis
+from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
+from kernelwright.plan.groups import Group
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Store
+from kernelwright.plan.products import TYPES
+from kernelwright.plan.records import Choice
+
+_TYPES = {*TYPES, "bool", "scalar"}
+#: Axes beside batch, groups and channels, at most.
+_MOST_AXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionLoop:
+    """A compiled group, before it is known which results others read. ``split`` counts axes split off the batch."""
+
+    record: Contraction
+    split: int
+    values: dict[Node, Expression]
+    places: dict[Node, Index]
+    inputs: tuple[Node, ...]
+
+    def kernel(self, outputs: tuple[Node, ...]) -> Contraction:
+        """The kernel that stores ``outputs``."""
+        stores = tuple(Store(n, self.places[output], self.values[output]) for n, output in enumerate(outputs))
+        return joined(replace(self.record, stores=stores, output_dtypes=tuple(n.dtype for n in outputs)), self.split)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """An anchor's sizes, and the positions of its operands and result at points of the record's domains."""
+
+    batch: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    axes: tuple[ContractionAxis, ...]
+    left: Callable[[Affine, Affine, Affine, Position], Position]
+    right: Callable[[Affine, Affine, Affine, Position], Position]
+    result: Callable[[Affine, Affine, Affine, Position], Position]
+
+
+def _matmul(node: Node) -> _Form:
+    a, b = node.inputs
+    groups = a.shape[0] if node.rank == 3 else 1
+    lead = node.rank == 3
+    return _Form(a.shape[-2], groups, a.shape[-1], b.shape[-1], (),
+                 lambda n, g, c, _: (g, n, c) if lead else (n, c),
+                 lambda g, o, c, _: (g, c, o) if lead else (c, o),
+                 lambda n, g, o, _: (g, n, o) if lead else (n, o))
+
+
+def _convolution(node: Node) -> _Form:
+    x, weight = node.inputs
+    groups, transposed = node["groups"], node["transposed"]
+    ins = x.shape[1] // groups
+    outs = node.shape[1] // groups
+    axes = tuple(axis_of(transposed, *sizes) for sizes in zip(
+        x.shape[2:], node.shape[2:], weight.shape[2:], node["stride"], node["padding"], node["dilation"], strict=True))
+    return _Form(x.shape[0], groups, ins, outs, axes,
+                 lambda n, g, c, q: (n, g.scaled(ins) + c, *q),
+                 lambda g, o, c, k: (g.scaled(ins) + c, o, *k) if transposed else (g.scaled(outs) + o, c, *k),
+                 lambda n, g, o, p: (n, g.scaled(outs) + o, *p))
+
+
+_FORMS = {"matmul": _matmul, "convolution": _convolution}
+
+
+def compile_contraction(group: Group, stored: Callable[[Node], bool], choices: Mapping[Node, Choice]
+                        ) -> ContractionLoop:
+    """Compile a group around an anchor. ``stored`` tells whether a node's value can be read from memory.
+
+    Raises MustStore or Apart where the grouping has to change.
+    """
+    form = _FORMS[group.nodes[0].op](group.nodes[0])
+    rows = [form.batch]
+    while True:
+        compiler = _Compiler(group, stored, form, rows)
+        try:
+            return compiler.compile(choices[group.nodes[0]])
+        except SplitAxis as split:
+            # Only rows can become several axes.
+            place = 0 if split.axis == 0 else split.axis - 2
+            if split.axis in (1, 2) or place >= len(rows) or len(rows) + len(form.axes) > _MOST_AXES:
+                raise compiler.refusal() from split
+            rows[place:place + 1] = [rows[place] // split.inner, split.inner]
+
+
+class _Compiler:
+    """One attempt to compile a group, with the batch as the axes ``rows``."""
+
+    def __init__(self, group: Group, stored: Callable[[Node], bool], form: _Form, rows: list[int]) -> None:
+        self.group, self.stored, self.form, self.rows = group, stored, form, rows
+        self.anchor = group.nodes[0]
+        self.axes = (*(unit_axis(size) for size in rows[1:]), *form.axes)
+        self.inputs: list[Node] = []
+        self.current: tuple[str, Node] = ("operand", self.anchor.inputs[0])
+
+    def refusal(self) -> MustStore | Apart:
+        """What is asked of the grouping where what is being pulled has no affine form."""
+        kind, node = self.current
+        return MustStore(node) if kind == "operand" else Apart(node)
+
+    def compile(self, choice: Choice) -> ContractionLoop:
+        """The compiled group. Raises MustStore, Apart, or SplitAxis for an axis of the record's domain."""
+        form = self.form
+        record = Contraction(self.rows[0], form.groups, form.in_channels, form.out_channels, self.axes, Reduced(0),
+                             Reduced(0), (), (), (), choice.scheme, choice.tiling)
+        left = self._operand(0, record.left_domain, choice)
+        try:
+            right = self._operand(1, record.right_domain, choice)
+        except SplitAxis as split:  # a weight has no rows
+            raise self.refusal() from split
+        values, places = self._stores(record.domain)
+        record = replace(record, left=left, right=right, input_dtypes=tuple(n.dtype for n in self.inputs))
+        return ContractionLoop(record, len(self.rows) - 1, values, places, tuple(self.inputs))
+
+    def _operand(self, number: int, sizes: tuple[int, ...], choice: Choice) -> Expression:
+        node = self.anchor.inputs[number]
+        self.current = ("operand", node)
+        if not self.stored(node) and not self._types([node]) <= _TYPES:
+            raise MustStore(node)
+        domain = FineDomain(sizes)
+        while True:
+            place = [domain.variable(axis) for axis in range(len(sizes))]
+            spatial = tuple(place[2 + len(self.rows):])
+            position = self.form.left(self._row(domain), place[1], place[2], spatial) if number == 0 else \
+                self.form.right(place[0], place[1], place[2], spatial)
+            try:
+                value = Puller(domain.sizes, lambda *_: None, self._buffer).pull(node, _narrowed(position, node))
+                break
+            except SplitAxis as split:
+                domain.split(split.axis, split.inner)
+        # 16-bit operands are packed as they lie in memory, in their one type.
+        if choice.scheme == "native" and any(isinstance(e, Load) and self.inputs[e.buffer].dtype != node.dtype
+                                             for e in walk(value)):
+            raise MustStore(node)
+        return domain.whole(value, Index((0,) * len(domain.sizes)))[0]
+
+    def _row(self, domain: FineDomain) -> Affine:
+        """The number of a row, or of a batch's entry, by the axes that it was split into."""
+        row = Affine((0,) * len(domain.sizes))
+        for part, stride in enumerate(strides_of(tuple(self.rows))):
+            row = row + domain.variable(part + 2 if part else 0).scaled(stride)
+        return row
+
+    def _stores(self, sizes: tuple[int, ...]) -> tuple[dict[Node, Expression], dict[Node, Index]]:
+        values: dict[Node, Expression] = {}
+        places: dict[Node, Index] = {}
+        for node in self.group.nodes:
+            self.current = ("store", node)
+            if not self._types([node]) <= _TYPES:
+                raise Apart(node)
+            values[node], places[node] = self._store(node, FineDomain(sizes))
+        return values, places
+
+    def _store(self, node: Node, domain: FineDomain) -> tuple[Expression, Index]:
+        """What is stored for ``node`` at each point of the domain, and where."""
+        while True:
+            place = [domain.variable(axis) for axis in range(len(domain.parts))]
+            full = _narrowed(self.form.result(self._row(domain), place[1], place[2],
+                                              tuple(place[2 + len(self.rows):])), self.anchor)
+            puller = Puller(domain.sizes, partial(self._sums, full), self._buffer)
+            try:
+                position = self._shown(node, puller, {self.anchor: full})
+                if position is None:
+                    raise Apart(node)
+                value = puller.pull(node, position)
+                break
+            except SplitAxis as split:
+                domain.split(split.axis, split.inner)
+            except MustStore as problem:
+                if problem.node in self.group.nodes or self._above_sums(problem.node):
+                    raise Apart(node) from problem
+                raise
+        flat = linear(position, node.shape, len(domain.sizes))
+        return domain.whole(value, Index(flat.coefficients, flat.constant))
+
+    def _sums(self, full: Position, node: Node, position: Position) -> Expression | None:
+        if node is not self.anchor:
+            return None
+        if position != full:
+            raise Apart(self.current[1])
+        return Reduced(0)
+
+    def _shown(self, node: Node, puller: Puller, known: dict[Node, Position | None]) -> Position | None:
+        """Where ``node`` has the element that belongs to the point of the domain; None where it does not show it."""
+        if node in known:
+            return known[node]
+        known[node] = None
+        for operand in node.inputs:
+            if operand.size != node.size or (self.stored(operand) and operand not in self.group.nodes):
+                continue
+            below = self._shown(operand, puller, known)
+            if below is not None:
+                known[node] = self._moved(node, operand, below, puller)
+                break
+        return known[node]
+
+    def _moved(self, node: Node, operand: Node, below: Position, puller: Puller) -> Position | None:
+        zero = puller.zero()
+        if node.kind == "pointwise" or node.op in ("expand", "cast"):
+            return (*(zero,) * (node.rank - operand.rank), *below)
+        if node.op == "reshape":
+            return _narrowed(puller.reshaped(below, operand.shape, node), node)
+        if node.op == "permute":
+            return tuple(below[axis] for axis in node["axes"])
+        if node.op == "flip":
+            return tuple(p.scaled(-1).shifted(s - 1) if a in node["axes"] and s != 1 else p
+                         for a, (p, s) in enumerate(zip(below, node.shape, strict=True)))
+        return None
+
+    def _above_sums(self, node: Node) -> bool:
+        """Whether a node needs the sums: storing it first would need this very kernel."""
+        stack, seen = [node], set()
+        while stack:
+            current = stack.pop()
+            if current is self.anchor:
+                return True
+            if current not in seen:
+                seen.add(current)
+                stack += current.inputs
+        return False
+
+    def _buffer(self, node: Node) -> int | None:
+        if node in self.group.nodes or not self.stored(node):
+            return None
+        if node not in self.inputs:
+            self.inputs.append(node)
+        return self.inputs.index(node)
+
+    def _types(self, roots: Iterable[Node]) -> set[str]:
+        """The types of what is read and computed for ``roots``."""
+        result: set[str] = set()
+        seen: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            result.add(node.dtype)
+            if node is not self.anchor and (node in self.group.nodes or not self.stored(node)):
+                stack += node.inputs
+        return result
+
+
+def _narrowed(position: Position, node: Node) -> Position:
+    """The position with nothing along axes of size one, so that equal places compare equal."""
+    return tuple(Affine((0,) * len(p.coefficients)) if s == 1 else p
+                 for p, s in zip(position, node.shape, strict=True))

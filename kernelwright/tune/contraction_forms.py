@@ -1,0 +1,40 @@
+"""The forms in which a contraction is tried: schemes and tilings, in the order in which they are worth a try."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, zip_longest
+
+from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.contraction_direct import schedules, suits
+from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.products import NARROW_TYPES
+from kernelwright.plan.records import Choice
+
+#: Kernels on tensor cores, with the least compute capability that has their instructions; wgmma is of 9.0 alone.
+_WGMMA, _MMA = (9, 0), (8, 0)
+# With fewer channels than this on both sides, tensor cores multiply zeros for the most part.
+_FED = 4
+
+
+def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int) -> list[Choice]:
+    """At most ``most`` forms of a contraction on operands of ``dtype``, one of each scheme and core first.
+
+    rounds: whether a scheme may round operands as TF32 does.
+    """
+    columns: list[list[Choice]] = []
+    for scheme in ("native",) if dtype in NARROW_TYPES else ("fp16x3", *(["fp16"] if rounds else [])):
+        variant = replace(kernel, scheme=scheme, tiling=None)
+        if capability == _WGMMA:
+            columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")])
+        if capability >= _MMA:
+            columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "mma")])
+    plain = replace(kernel, scheme="float32", tiling=None)
+    if suits(plain):
+        columns.insert(0, [Choice("float32", number) for number in range(len(schedules(plain)))])
+        if kernel.in_channels < _FED and kernel.out_channels < _FED:
+            del columns[1:]
+    found = [c for c in chain.from_iterable(zip_longest(*columns)) if c is not None]
+    # Beside wgmma the portable core is tried once: it may win where blocks are few.
+    again = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"][1:]
+    return [c for c in found if c not in again or capability != _WGMMA][:most]

@@ -1,0 +1,250 @@
+"""Contractions measured: each form of each built, run beside the torch call that it replaces, and held to float64."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import torch
+
+from kernelwright.build.library import build_libraries
+from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.generate import generate_kernel, support_text
+from kernelwright.emit.launcher import Launcher, make_launcher
+from kernelwright.ir.node import Node, walk
+from kernelwright.plan.expressions import Apply, Reduced
+from kernelwright.plan.expressions import walk as walk_expression
+from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.records import Choice, KernelStep
+from kernelwright.roofline.devices import Device
+from kernelwright.timing.clock import measure
+from kernelwright.tune import accuracy
+from kernelwright.tune.accuracy import Error
+from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.regions import tensor_for
+
+# A kernel's workspace may take so much of the memory that is free.
+_SHARE_OF_MEMORY = 0.5
+_CALL, _CALLS = "torch", "torch with what follows"
+Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFailed]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A contraction to be measured: the step of a plan in which it is a kernel, and the forms to try."""
+
+    step: KernelStep
+    forms: tuple[Choice, ...]
+
+    @property
+    def node(self) -> Node:
+        """The contraction of the graph."""
+        return self.step.covers[0]
+
+    @property
+    def kernel(self) -> Contraction:
+        """The step's kernel."""
+        assert isinstance(self.step.kernel, Contraction)
+        return self.step.kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A form that compiled."""
+
+    form: Choice
+    launcher: Launcher
+    library: ctypes.CDLL
+
+
+def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tuple[list[Built], list[str]]]:
+    """Generate and compile all forms of all cases at the same time; for each case what compiled, and why not."""
+    texts: list[str] = []
+    launchers: list[tuple[int, Choice, Launcher]] = []
+    result: list[tuple[list[Built], list[str]]] = [([], []) for _ in cases]
+    for number, case in enumerate(cases):
+        for form in case.forms:
+            kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
+            # Libraries share the process, and libraries of earlier runs are found by their text.
+            name = f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
+            step = replace(case.step, name=name, kernel=kernel)
+            try:
+                source = generate_kernel(kernel, name, "cuda")
+            except ValueError as refused:
+                result[number][1].append(f"{words(form)}: {refused}")
+                continue
+            names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
+            launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__,
+                                     cuda=True)
+            texts.append("\n\n".join([support_text([source], "cuda"), source.definition, launcher.text]))
+            launchers.append((number, form, launcher))
+    libraries = build_all(texts, "cuda", [launcher.name for _, _, launcher in launchers])
+    for (number, form, launcher), library in zip(launchers, libraries, strict=True):
+        if isinstance(library, BuildFailed):
+            result[number][1].append(f"{words(form)} does not compile: {str(library).strip().splitlines()[0]}")
+        else:
+            function = getattr(library, launcher.name)
+            function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_char_p
+            result[number][0].append(Built(form, launcher, library))
+    return result
+
+
+def words(form: Choice) -> str:
+    """``fp16x3 wgmma 128x128x64, 3 stages``; of float32 ``float32 schedule 2``."""
+    tiling = form.tiling
+    if not isinstance(tiling, Tiling):
+        return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
+    others = (("cluster", 1), ("promote", 0), ("teams", 1), ("raw_right", False), ("split", 1))
+    extra = [f", {name} {value}" for name, usual in others if (value := getattr(tiling, name)) != usual]
+    return f"{form.scheme} {tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}, {tiling.stages} stages" \
+        + "".join(extra)
+
+
+def try_out(case: Case, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
+            device: torch.device, row: Device, *, strict: bool, budget_seconds: float) -> Measured:
+    """Run and time the forms that compiled.
+
+    own: the model's tensors and its example inputs, by their leaves. strict: the torch call is held to true float32.
+    Raises torch.OutOfMemoryError.
+    """
+    step, why = case.step, list(failures)
+    inputs = [tensor_for(n, device) for n in step.inputs]
+    outputs = [torch.empty(n.shape, dtype=getattr(torch, n.dtype), device=device) for n in step.outputs]
+    memory = dict(zip((*step.inputs, *step.outputs), (*inputs, *outputs), strict=True))
+    fitting = []
+    for form in built:
+        if form.launcher.workspace_bytes > _SHARE_OF_MEMORY * _free_bytes(device):
+            why.append(f"{words(form.form)}: its workspace does not fit the memory that is free")
+        else:
+            fitting.append(form)
+    size = max((f.launcher.workspace_bytes for f in fitting), default=0)
+    workspace = torch.empty(size, dtype=torch.uint8, device=device)
+    calls: dict[str, Callable[[], object]] = {}
+    tried: dict[str, Built] = {}
+    for number, form in enumerate(fitting):
+        call = _launch(form, memory, workspace, device)
+        try:
+            call()
+        except RuntimeError as failure:
+            why.append(f"{words(form.form)}: {failure}")
+            continue
+        calls[str(number)], tried[str(number)] = call, form
+    errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
+    with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
+        calls |= _torch_calls(case, memory, device)
+        times = measure(calls, device=device, budget_seconds=budget_seconds)
+    alone = times[_CALL].median + _fused_seconds(case, row)
+    trials = tuple(Trial(tried[n].form, times[n].median, errors[n]) for n in tried)
+    return Measured(trials, tuple(why), min(alone, times[_CALLS].median), errors[_CALL])
+
+
+def _free_bytes(device: torch.device) -> float:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
+
+
+def _launch(form: Built, memory: Mapping[Node | str, torch.Tensor], workspace: torch.Tensor, device: torch.device
+            ) -> Callable[[], None]:
+    launcher = form.launcher
+    tensors = [memory[a] for a in launcher.arguments] + ([workspace] if launcher.workspace_bytes else [])
+    addresses = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+    function = getattr(form.library, launcher.name)
+
+    def call() -> None:
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+        failure = function(addresses, stream)
+        if failure:
+            raise RuntimeError(failure.decode(errors="replace"))
+
+    return call
+
+
+# What a kernel replaces ---------------------------------------------------------------------------
+
+
+def _torch_calls(case: Case, memory: dict[Node, torch.Tensor], device: torch.device
+                 ) -> dict[str, Callable[[], object]]:
+    """The contraction's torch call by itself, and followed by the calls of what fuses with the kernel."""
+    covers = set(case.step.covers)
+    order = [n for n in walk(covers) if n in covers or (n.kind == "view" and any(i in covers for i in walk([n])))]
+    outer = {i for n in order for i in n.inputs if i not in order}
+    given = {n: n["value"] if n.op == "constant" else memory.get(n) for n in outer}
+    given = {n: tensor_for(n, device) if v is None else v for n, v in given.items()}
+    # Of other contractions the kernel does what stands after them: their bias.
+    others = {n: tensor_for(n, device) for n in order if n.kind == "linear" and n is not case.node}
+    own = [memory.get(i) if i not in given else given[i] for i in case.node.inputs]
+    own = [tensor_for(i, device) if t is None else t for i, t in zip(case.node.inputs, own, strict=True)]
+    # A kernel adds a convolution's bias on the way, where the library needs a pass of its own.
+    own = own[:2] if case.node.op == "convolution" else own
+
+    def alone() -> object:
+        return _reference(case.node, own, device)
+
+    def followed() -> object:
+        values = dict(given)
+        for node in order:
+            operands = [values[i] for i in node.inputs]
+            if node is case.node:
+                values[node] = _reference(node, operands, device)
+            elif node in others:
+                values[node] = _with_bias(node, others[node], operands)
+            else:
+                values[node] = _reference(node, operands, device)
+        return values
+
+    return {_CALL: alone, _CALLS: followed}
+
+
+def _with_bias(node: Node, product: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    if len(operands) < 3:
+        return product
+    bias = operands[2]
+    return product + (bias.reshape(-1, *(1,) * (node.rank - 2)) if node.op == "convolution" else bias)
+
+
+def _reference(node: Node, operands: Sequence[object], device: torch.device) -> object:
+    exact: AbstractContextManager = accuracy.true_float32(device) if node.get("exact") else nullcontext()
+    with exact:
+        return node.operator.reference(*operands, **dict(node.attributes))
+
+
+def _fused_seconds(case: Case, row: Device) -> float:
+    """What one kernel each takes for what stands before and after the torch call: a pass over memory."""
+    kernel, node, seconds = case.kernel, case.node, 0.0
+    bias_alone = node.op == "linear" and len(case.step.covers) == 1
+    if not bias_alone and any(s.expression != Reduced(0) for s in kernel.stores):
+        moved = node.bytes + sum(n.bytes for n in case.step.outputs)
+        seconds += moved / row.copy + row.launch_seconds
+    if any(isinstance(e, Apply) for e in walk_expression(kernel.left)):
+        seconds += 2 * node.inputs[0].bytes / row.copy + row.launch_seconds
+    return seconds
+
+
+# How accurate it is -------------------------------------------------------------------------------
+
+
+def _errors(case: Case, calls: Mapping[str, Callable[[], object]], inputs: Sequence[torch.Tensor],
+            outputs: Sequence[torch.Tensor], own: Mapping[Node, torch.Tensor], device: torch.device, *, strict: bool
+            ) -> dict[str, tuple[Error, ...]]:
+    """The errors of each call's results and of the torch call's, for each distribution."""
+    kernel = case.kernel
+    points = accuracy.some_points(kernel, device)
+    errors: dict[str, tuple[Error, ...]] = dict.fromkeys((_CALL, *calls), ())
+    for distribution in accuracy.DISTRIBUTIONS:
+        values = accuracy.operands(case.step.inputs, own, distribution, device)
+        for tensor, value in zip(inputs, values, strict=True):
+            tensor.copy_(value)
+        sums = accuracy.exact_sums(kernel, points, inputs)
+        expected = accuracy.results_at(kernel, points, sums, inputs, exact=True)
+        with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
+            sums = accuracy.torch_sums(kernel, case.node, points, inputs)
+        found = accuracy.results_at(kernel, points, sums, inputs, exact=False)
+        errors[_CALL] += (accuracy.error_of(found, expected),)
+        for name, call in calls.items():
+            for tensor in outputs:  # what a kernel leaves out must not be an earlier one's
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
+            call()
+            errors[name] += (accuracy.error_of(accuracy.stored_at(kernel, points, outputs), expected),)
+    return errors

@@ -1,0 +1,206 @@
+"""Contractions: which become kernels, by which scheme and in which tiles, decided by measurement.
+
+Every contraction with its epilogue is built in several forms, which run against the torch call that it replaces. A
+form counts only where its results are no less accurate than that call's (policy ``match``: as PyTorch runs it, which
+may round to TF32; ``strict``: in true float32). The fastest one that counts stays if it wins.
+
+What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
+pass over memory: the lesser of both is what has to be beaten. Without a device the roofline model decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from math import inf
+
+import torch
+
+from kernelwright.build.library import build_libraries
+from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node
+from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.lower import lowerable
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import NARROW_TYPES, can_contract
+from kernelwright.plan.records import Choice, Figures, KernelStep
+from kernelwright.roofline.cost import node_seconds
+from kernelwright.roofline.devices import Device
+from kernelwright.timing.clock import without_collector
+from kernelwright.timing.turns import exclusive, without_device
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_forms import forms
+from kernelwright.tune.contraction_memory import Measured, generator_digest, recall, remember
+from kernelwright.tune.contraction_trials import Build, Case, build, try_out, words
+
+UNTRIED = "not measured with this effort: other contractions take longer"
+# Fewer operations take no longer than the launches of a kernel and of those that pack its operands.
+_LEAST_OPERATIONS = 5 * 10**7
+# A kernel must take less than this share of what it replaces; of one call by itself it must win clearly.
+_WIN, _WIN_ALONE = 0.97, 0.9
+# The share of the float16 peak that contractions on tensor cores are taken to reach where nothing is measured.
+_EFFICIENCY = 0.5
+#: Names of devices with wgmma, for planning without one.
+_HOPPER = ("H100", "H200", "H800", "H20", "GH200")
+
+
+def library_name(node: Node) -> str:
+    """The library behind a contraction's torch call on a GPU."""
+    return "cuDNN" if node.op == "convolution" else "cuBLAS"
+
+
+def worth_trying(graph: Graph, kept: Mapping[Node, str]) -> list[Node]:
+    """The contractions of a graph that kernels exist for and that are not over before a kernel starts."""
+    return [n for n in graph.nodes() if n not in kept and can_contract(n)
+            and n.operator.operations(n) >= _LEAST_OPERATIONS]
+
+
+# Without a device ---------------------------------------------------------------------------------
+
+
+def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choice]:
+    """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
+    promising: dict[Node, Choice] = {}
+    for node in worth_trying(graph, {}):
+        narrow = node.dtype in NARROW_TYPES
+        peak = getattr(device, node.dtype) if narrow else device.float16 / 3
+        # Operands are read and written to be packed, float32 ones read twice for their scales.
+        packed = sum(i.bytes for i in node.inputs[:2]) * (2 if narrow else 3)
+        seconds = max(node.operator.operations(node) / (peak * _EFFICIENCY), (packed + node.bytes) / device.copy)
+        if seconds + 3 * device.launch_seconds < _WIN_ALONE * node_seconds(node, device):
+            promising[node] = Choice("native" if narrow else "fp16x3")
+    if not promising:
+        return {}
+    plan = make_plan(graph, captured, move_bias=True, contractions=promising)
+    core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
+    return {s.covers[0]: replace(promising[s.covers[0]], tiling=best) for s in plan.kernels
+            if isinstance(s.kernel, Contraction) and (best := next(iter(tilings(s.kernel, core)), None)) is not None}
+
+
+# With a device ------------------------------------------------------------------------------------
+
+
+def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
+           device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
+           build_all: Build = build_libraries) -> tuple[dict[Node, Choice], dict[Node, str]]:
+    """The contractions that become kernels, and how; those that do not, and why.
+
+    kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
+    true float32 is what accuracy is held to. say: takes a line on each contraction that was measured.
+    """
+    nodes = worth_trying(graph, kept)
+    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in nodes}
+    plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=first)
+    steps = [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
+    alike, untried = _largest(steps, budget.contraction_kernels)
+    most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
+    cases = [_case(some[0], device, most, strict=strict) for some in alike]
+    keys = [_key(case, device, strict=strict) for case in cases]
+    measured = {key: recall(key) for key in keys}
+    missing = [(k, c) for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms]
+    compiled = []
+    if missing:
+        with without_device():
+            compiled = build([case for _, case in missing], build_all)
+    with exclusive() if missing else nullcontext(), without_collector():
+        for (key, case), (built, failures) in zip(missing, compiled, strict=True):
+            try:
+                measured[key] = try_out(case, built, failures, own, device, row, strict=strict,
+                                        budget_seconds=budget.contraction_seconds / len(missing))
+            except torch.OutOfMemoryError:
+                continue
+            finally:
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+            remember(key, measured[key])
+    chosen: dict[Node, Choice] = {}
+    left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
+    for key, case, some in zip(keys, cases, alike, strict=True):
+        choice, reason = decide(case, measured[key])
+        say(_line(case, measured[key], choice, reason))
+        for step in some:
+            if choice is not None:
+                chosen[step.covers[0]] = choice
+            elif not lowerable(step.covers[0]):  # a small einsum may still be rows of dot products
+                left[step.covers[0]] = reason
+    return chosen, left
+
+
+def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]], list[KernelStep]]:
+    """Contractions in groups that are alike, at most so many, those with most work; and the others."""
+    alike: dict[Hashable, list[KernelStep]] = {}
+    for step in steps:
+        alike.setdefault(_form(step), []).append(step)
+    groups = list(alike.values())
+    groups.sort(key=lambda some: -sum(s.covers[0].operator.operations(s.covers[0]) for s in some))
+    return groups[:most], [s for some in groups[most:] for s in some]
+
+
+def _case(step: KernelStep, device: torch.device, most: int, *, strict: bool) -> Case:
+    node = step.covers[0]
+    assert isinstance(step.kernel, Contraction)
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+    return Case(step, tuple(forms(step.kernel, node.dtype, capability, rounds=not strict and _rounds(node), most=most)))
+
+
+def _rounds(node: Node) -> bool:
+    """Whether the torch call may round float32 operands to TF32."""
+    if node.get("exact"):
+        return False
+    return torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32
+
+
+def _form(step: KernelStep) -> Hashable:
+    """What two contractions share that take the same time: a network repeats its blocks."""
+    return step.kernel, tuple((n.op, n.attributes, n.shape, tuple((i.shape, i.dtype) for i in n.inputs))
+                              for n in step.covers)
+
+
+def _key(case: Case, device: torch.device, *, strict: bool) -> str:
+    """Everything that a contraction's measurements depend on."""
+    machine = (torch.cuda.get_device_name(device), _driver(), torch.version.cuda) if device.type == "cuda" else ("cpu",)
+    flags = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)
+    return repr((machine, torch.__version__, flags, strict, generator_digest(), case.forms, _form(case.step)))
+
+
+def _driver() -> str:
+    get = getattr(torch._C, "_cuda_getDriverVersion", None)
+    return str(get()) if get is not None else ""
+
+
+def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
+    """The form that a contraction takes, or None and why it stays a torch call."""
+    library = library_name(case.node)
+    if measured is None:
+        return None, "its operands do not fit the device's memory twice" if case.forms else \
+            "no kernel of ours takes its sizes on this device"
+    accurate = [t for t in measured.trials if len(t.errors) == len(measured.errors) and all(
+        e.no_worse_than(m) for e, m in zip(t.errors, measured.errors, strict=True))]
+    if not accurate:
+        if not measured.trials:
+            return None, "no kernel of ours ran: " + (measured.failures[0] if measured.failures else "none was tried")
+        return None, f"measured on this device: no kernel of ours is as accurate as {library}"
+    best = min(accurate, key=lambda t: t.seconds)
+    share = _WIN if len(case.step.covers) > 1 else _WIN_ALONE
+    if best.seconds > share * measured.seconds:
+        return None, f"measured on this device: {library} is as fast"
+    figures = Figures(best.seconds, measured.seconds, best.errors[0].rms, measured.errors[0].rms)
+    return replace(best.form, figures=figures), ""
+
+
+def _line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
+    """What was measured of one contraction, for the progress."""
+    shapes = " by ".join("x".join(map(str, i.shape)) for i in case.node.inputs[:2])
+    if measured is None or not measured.trials:
+        return f"{case.node.op} {shapes}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))
+    operations = case.node.operator.operations(case.node)
+
+    def figure(name: str, seconds: float, rms: float) -> str:
+        return f"{name} {seconds * 1e3:.4g} ms ({operations / max(seconds, 1e-12) / 1e12:.4g} TFLOP/s, error {rms:.2e})"
+
+    found = [figure("torch", measured.seconds, measured.errors[0].rms)]
+    found += [figure(words(t.form), t.seconds, t.errors[0].rms if t.errors else inf) for t in measured.trials]
+    decision = f"takes {words(choice)}" if choice is not None else f"stays: {reason}"
+    return "; ".join([f"{case.node.op} {shapes} {decision}", *found, *measured.failures])

@@ -1,0 +1,71 @@
+"""What the model gave in trials, kept for the next candidate that is held against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from kernelwright.verify.flatten import tensors_of
+from kernelwright.verify.observe import Called, equal_states, identical, returns_own_state
+from kernelwright.verify.state import State
+
+if TYPE_CHECKING:
+    from kernelwright.verify.trial import TrialPlan
+
+
+@dataclass
+class ByModel:
+    """What the model gave in a trial. ``before`` are its buffers and plain attributes before the call, ``arguments``
+    the inputs after it; ``reference`` is what `Bench` takes for the truth, once it was needed."""
+
+    inputs: list[Any]
+    before: State
+    arguments: Any
+    called: Called
+    random_before: list[torch.Tensor]
+    random_after: list[torch.Tensor]
+    reference: tuple[Any, str, dict[str, Any] | None, Any] | None = None
+
+    @property
+    def uses_randomness(self) -> bool:
+        """Whether the call changed PyTorch's random state."""
+        return not equal_states(self.random_before, self.random_after)
+
+    def bytes(self) -> int:
+        """Bytes of all tensors in it."""
+        tensors = tensors_of([self.inputs, self.arguments, self.called.outputs, self.reference or ()])
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@dataclass
+class Kept:
+    """The model's side of certifications that differ in the candidate and in tolerances alone: made once, for all.
+
+    ``trials`` holds what the model gave in trials that leave its state as it was, up to ``most_bytes`` in all: 0, the
+    default, is right for a model whose calls change its parameters, too.
+    """
+
+    most_bytes: int = 0
+    model: nn.Module | None = None
+    double: nn.Module | None = None
+    original: State | None = None
+    trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
+    bytes: int = 0
+
+    def keep(self, plan: TrialPlan, by_model: ByModel, model: nn.Module) -> None:
+        """Keep a trial of ``model``, where that goes."""
+        size = by_model.bytes()
+        if plan in self.trials or self.bytes + size > self.most_bytes:
+            return
+        unchanged = identical(by_model.before.tracked(), State.of(model, parameters=False, owned=False).tracked())
+        if unchanged and not returns_own_state(model, by_model.called):
+            self.trials[plan] = by_model
+            self.bytes += size
+
+    def forget(self) -> None:
+        """Let go of the trials."""
+        self.trials.clear()
+        self.bytes = 0

@@ -1,0 +1,157 @@
+"""Packing and epilogue of a contraction around a plain core, under the CPU emulation, for their tests."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import nan
+
+import torch
+from test_loops_cuda import aligned
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_pack import packing
+from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
+from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.loop_evaluator import required_output_sizes
+from kernelwright.plan.kernels import Contraction, LoopKernel, Tiling
+
+_POINTERS = {"left_scales": "float*", "right_scales": "float*", "left": "unsigned short*", "right": "unsigned short*"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a contraction: ``NAME(in0, ..., out0, ..., workspace, stream)``."""
+
+    geometry: Geometry
+    name: str
+    text: str
+    support: frozenset[str]
+
+
+def source(geometry: Geometry, name: str, whole: bool = True) -> Source:
+    """Packing, and where ``whole`` a core that multiplies packed operands one by one (sums in float64), and the
+    epilogue."""
+    kernel, packed, finish = geometry.kernel, packing(geometry, name), epilogue(geometry, name)
+    parameters = [f"const {C_TYPES[t]}* in{n}" for n, t in enumerate(kernel.input_dtypes)]
+    parameters += [f"{C_TYPES[t]}* out{n}" for n, t in enumerate(kernel.output_dtypes)]
+    behind = [finish.definitions, _core(geometry, finish, name)] if whole else []
+    lines = [packed.definitions, *behind,
+             f"static const char* {name}({', '.join([*parameters, 'void* workspace', 'cudaStream_t stream'])}) {{"]
+    for part, (at, _) in geometry.places.items():
+        if part in _POINTERS:
+            kind = _POINTERS[part]
+            lines.append(f"  {kind} const {part} = reinterpret_cast<{kind}>(static_cast<char*>(workspace) + {at}LL);")
+    lines += [f"  {line}" for line in packed.launches]
+    blocks = geometry.blocks[0] * geometry.blocks[1] * kernel.groups * len(geometry.classes)
+    arguments = ", ".join(["left", "right", *(p for _, p in finish.parameters)])
+    if whole:
+        lines.append(f'  KW_LAUNCH("{name}", {name}_core, {blocks}, 128, 0, stream, {arguments});')
+    lines += ["  return nullptr;", "}"]
+    return Source(geometry, name, "\n".join(lines), packed.support | finish.support)
+
+
+def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
+    kernel, tiling = geometry.kernel, geometry.tiling
+    columns = slab_columns(tiling)
+    value = f"kw_{geometry.element}_value"
+    taps, firsts = [], [0]
+    for group in geometry.classes:
+        taps += [(run.phase, run.shift + beyond, entry) for run in group.runs for beyond, entry in run.taps]
+        firsts.append(len(taps))
+    phases = geometry.left_term_bytes // (16 * kernel.groups * geometry.chunks * geometry.allocated_rows)
+    window = geometry.right_term_bytes // (16 * kernel.groups * geometry.chunks * geometry.allocated_columns)
+    left = f"((g * {phases} + tap[0]) * {geometry.chunks}LL + c / 8) * {geometry.allocated_rows}LL + row + tap[1]"
+    right = f"((g * {window} + tap[2]) * {geometry.chunks}LL + c / 8) * {geometry.allocated_columns}LL + column"
+    terms = ["x[0] * w[0]"] if geometry.terms == 1 else ["x[0] * w[1]", "x[1] * w[0]", "x[0] * w[0]"]
+    arguments = "".join(f"{p}, " for _, p in finish.parameters)
+    rows = ", ".join("{" + ", ".join(map(str, t)) + "}" for t in taps) or "{0, 0, 0}"
+    return f"""
+static __constant__ int {name}_runs[][3] = {{{rows}}};
+static __constant__ int {name}_firsts[] = {{{", ".join(map(str, firsts))}}};
+static __global__ void {name}_core(const unsigned short* left, const unsigned short* right{
+    "".join(f", {kind} {p}" for kind, p in finish.parameters)}) {{
+  __shared__ alignas(16) float sums[{finish.floats}];
+  int block = blockIdx.x;
+  const int row_block = block % {geometry.blocks[0]}; block /= {geometry.blocks[0]};
+  const int column_block = block % {geometry.blocks[1]}; block /= {geometry.blocks[1]};
+  const int g = block % {kernel.groups}, phase_class = block / {kernel.groups};
+  for (int first_row = row_block * {tiling.rows}; first_row < (row_block + 1) * {tiling.rows}; first_row += {SLAB_ROWS})
+    for (int first = column_block * {tiling.columns}; first < (column_block + 1) * {tiling.columns};
+         first += {columns}) {{
+      for (int element = threadIdx.x; element < {SLAB_ROWS * columns}; element += 128) {{
+        const int row = first_row + element % {SLAB_ROWS}, column = first + element / {SLAB_ROWS};
+        if (row >= {geometry.rows} || column >= {kernel.out_channels}) continue;
+        double sum = 0.0;
+        for (int t = {name}_firsts[phase_class]; t < {name}_firsts[phase_class + 1]; ++t) {{
+          const int* tap = {name}_runs[t];
+          for (int c = 0; c < {geometry.chunks * 8}; ++c) {{
+            double x[{geometry.terms}], w[{geometry.terms}];
+            for (int term = 0; term < {geometry.terms}; ++term) {{
+              x[term] = {value}(left[term * {geometry.left_term_bytes // 2}LL + ({left}) * 8 + c % 8]);
+              w[term] = {value}(right[term * {geometry.right_term_bytes // 2}LL + ({right}) * 8 + c % 8]);
+            }}
+            sum += {" + ".join(terms)};
+          }}
+        }}
+        sums[element % {SLAB_ROWS} * {finish.row_stride} + element / {SLAB_ROWS} * {finish.column_stride}] = sum;
+      }}
+      __syncthreads();
+      {name}_finish({arguments}sums, threadIdx.x, phase_class, g, first_row, first);
+      __syncthreads();
+    }}
+}}
+"""
+
+
+def unit(sources: Sequence[Source]) -> str:
+    """One translation unit; each contraction is exported as ``run_NAME(pointers)``."""
+    names = frozenset({name for source in sources for name in source.support})
+    text = snippets(names - SCALAR_SNIPPETS.keys()) + scalar_snippets(names & SCALAR_SNIPPETS.keys())
+    for source in sources:
+        kernel = source.geometry.kernel
+        types = [f"const {C_TYPES[t]}*" for t in kernel.input_dtypes] + [f"{C_TYPES[t]}*" for t in kernel.output_dtypes]
+        passed = [*(f"static_cast<{t}>(p[{i}])" for i, t in enumerate(types)), f"p[{len(types)}]", "nullptr"]
+        text += f'\n{source.text}\nextern "C" const char* run_{source.name}(void** p) {{\n' \
+            f"  return {source.name}({', '.join(passed)});\n}}\n"
+    return text
+
+
+def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, sanitize: bool = True
+          ) -> list[tuple[ctypes.CDLL, Source]]:
+    """A library for each kernel: two translation units, compiled side by side (``sanitize``: in twice the time)."""
+    made = [source(Geometry(kernel, tiling), f"k{n}", whole) for n, (kernel, tiling) in enumerate(kernels)]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(lambda half: compile_emulated(unit(half), sanitize=sanitize), (made[::2], made[1::2])))
+    return [(built[n % 2], one) for n, one in enumerate(made)]
+
+
+def run(library: ctypes.CDLL, source: Source, inputs: Sequence[torch.Tensor]
+        ) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The outputs, flat, and the workspace; raises AssertionError with the message of a failure."""
+    kernel = source.geometry.kernel
+    flat = []
+    for tensor in inputs:
+        # NaN on both sides: what is read outside of a tensor and used shows in the results.
+        own = aligned(tensor.numel() + 128, tensor.dtype, nan if tensor.is_floating_point() else 0)
+        flat.append(own[64:-64].copy_(tensor.reshape(-1)))
+    outputs = [aligned(size, getattr(torch, t))
+               for size, t in zip(output_sizes(kernel), kernel.output_dtypes, strict=True)]
+    workspace = aligned(source.geometry.workspace_bytes, torch.uint8, 255)
+    pointers = [t.data_ptr() for t in (*flat, *outputs, workspace)]
+    function = getattr(library, f"run_{source.name}")
+    function.restype = ctypes.c_char_p
+    message = function((ctypes.c_void_p * len(pointers))(*pointers))
+    assert message is None, message.decode()
+    return outputs, workspace
+
+
+def output_sizes(kernel: Contraction) -> list[int]:
+    """Elements of each output."""
+    return required_output_sizes(LoopKernel(kernel.domain, (), (), (), kernel.stores, kernel.input_dtypes,
+                                            kernel.output_dtypes))

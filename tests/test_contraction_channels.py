@@ -1,0 +1,146 @@
+"""Contractions that reduce their output channels, under the CPU emulation, against PyTorch in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan, prod
+
+import pytest
+import torch
+import torch.nn.functional as F
+from contraction_cases import ContractionCase, convolution, matmul
+from contraction_tools import build, run, source, unit
+
+from kernelwright.build.module import compile_cuda, find_cuda_compiler
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.access import strides_of
+from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
+from kernelwright.plan.kernels import Reduction, Store, Tiling
+
+TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
+BIASED = Apply("add", (Reduced(0), Load(2, Index((0, 0, 1)))))
+
+
+def call(function: str, *arguments: Expression) -> Apply:
+    return Apply(function, arguments)
+
+
+def reducing(case: ContractionCase, reductions: tuple[Reduction, ...], stores: tuple[tuple[bool, Expression], ...]
+             ) -> ContractionCase:
+    """The case with a bias per channel, reductions, and stores that move along the channels or (False) do not."""
+    kernel = case.kernel
+    once = list(strides_of((*kernel.domain[:2], *kernel.domain[3:])))
+    once.insert(2, 0)
+    places = {True: kernel.stores[0].index, False: Index(tuple(once))}
+
+    def widened(node: Expression) -> Expression:
+        if isinstance(node, Load):
+            return replace(node, index=Index((*node.index.strides, *[0] * len(kernel.axes))))
+        return Apply(node.function, tuple(map(widened, node.arguments))) if isinstance(node, Apply) else node
+
+    changed = replace(kernel, reductions=tuple(Reduction(r.kind, widened(r.expression)) for r in reductions),
+                      stores=tuple(Store(n, places[along], widened(value)) for n, (along, value) in enumerate(stores)),
+                      input_dtypes=(*kernel.input_dtypes, "float32"), output_dtypes=("float32",) * len(stores))
+    return ContractionCase("_".join([case.name, *(r.kind for r in reductions)]), changed,
+                           (*case.shapes, (kernel.out_channels,)))
+
+
+def softmax(case: ContractionCase) -> ContractionCase:
+    """Softmax of the biased sums, and the greatest of them."""
+    power = call("exp", call("sub", BIASED, Reduced(1)))
+    return reducing(case, (Reduction("max", BIASED), Reduction("sum", power)),
+                    ((True, call("div", power, Reduced(2))), (False, Reduced(1))))
+
+
+def normed(case: ContractionCase) -> ContractionCase:
+    """Biased sums less their mean, times what is near the inverse of their deviation; log-sum-exp and minimum."""
+    inverse = call("rsqrt", call("add", Reduced(1, 1), call("exp", Reduced(3))))
+    value = call("mul", call("sub", BIASED, Reduced(1)), inverse)
+    return reducing(case, (Reduction("moments", BIASED), Reduction("logsumexp", BIASED), Reduction("min", Reduced(0))),
+                    ((True, value), (False, call("add", Reduced(2), Reduced(3)))))
+
+
+IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)
+CASES = [softmax(IMAGE), normed(convolution(2, 2, 9, 13, (7, 6), (3, 3), stride=2, padding=1, transposed=True)),
+         softmax(matmul(70, 30, 32)), normed(convolution(2, 1, 8, 3, (5, 5), (2, 2), scheme="native", dtype="float16")),
+         normed(matmul(33, 20, 1))]
+
+
+@pytest.fixture(scope="module")
+def built():
+    return {case.name: one for case, one in zip(CASES, build([(c.kernel, TILING) for c in CASES]), strict=True)}
+
+
+def check(case: ContractionCase, inputs: list[torch.Tensor], built) -> None:
+    """Outputs against float64, as near as the sums are."""
+    expected = evaluate_contraction(case.kernel, inputs)
+    for found, right in zip(run(*built[case.name], inputs)[0], expected, strict=True):
+        finite = right.isfinite()
+        assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
+        scale = right[finite].abs() + (right[finite].square().mean().sqrt() if finite.any() else 0)
+        assert bool(((found.double() - right)[finite].abs() <= 1e-5 * scale).all())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_reductions_are_those_of_float64(case, built):
+    check(case, case.inputs(), built)
+
+
+@pytest.mark.parametrize("order", ["reverse", "12345"])
+def test_no_order_of_threads_changes_a_bit(order, built, monkeypatch):
+    for case in CASES:
+        monkeypatch.delenv("KERNELWRIGHT_EMULATION_ORDER", raising=False)
+        first = run(*built[case.name], case.inputs())[0]
+        monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+        second = run(*built[case.name], case.inputs())[0]
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_nan_and_inf_stay_in_their_rows(number, built):
+    case = CASES[number]
+    inputs = case.inputs()
+    inputs[0].view(-1)[1], inputs[0].view(-1)[-1] = nan, inf
+    check(case, inputs, built)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_unusual_scales(number, built):
+    case = CASES[number]
+    inputs = case.inputs()
+    inputs[0] *= 1e-30
+    inputs[1] *= 1e30
+    check(case, inputs, built)
+
+
+def test_the_evaluator_agrees_with_pytorch():
+    case = CASES[0]
+    x, w, bias = case.inputs()
+    sums = F.conv2d(x.double(), w.double(), bias.double(), padding=1)
+    probabilities, greatest = case.expected([x, w, bias])
+    torch.testing.assert_close(probabilities.reshape(sums.shape), sums.softmax(1))
+    torch.testing.assert_close(greatest, sums.amax(1).flatten())
+    assert sums_of_products(case.kernel, [x, w, bias]).numel() == prod(case.kernel.domain)
+
+
+def test_channels_that_no_slab_holds_are_refused():
+    with pytest.raises(ValueError, match="slabs"):
+        epilogue(Geometry(softmax(matmul(70, 30, 33)).kernel, TILING), "k")
+
+
+@pytest.mark.skipif(find_cuda_compiler() is None, reason="no nvcc")
+def test_nvcc_accepts_the_text():
+    wide = replace(TILING, rows=128, columns=128)
+    chosen = [softmax(convolution(8, 1, 32, 96, (64, 64), (3, 3), padding=1)), normed(matmul(4096, 64, 128))]
+    assert compile_cuda(unit([source(Geometry(c.kernel, wide), f"k{n}") for n, c in enumerate(chosen)])) == ""
+
+
+@pytest.mark.parametrize("core", ["wgmma", "mma"])
+def test_tilings_hold_all_channels(core):
+    kernel = softmax(convolution(2, 1, 16, 72, (20, 20), (3, 3))).kernel
+    found = tilings(kernel, core)
+    assert found and all(slab_columns(tiling) >= 72 for tiling in found)
+    assert not tilings(softmax(matmul(300, 64, 300)).kernel, core)

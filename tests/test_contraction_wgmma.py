@@ -1,0 +1,163 @@
+"""Contractions on wgmma under the CPU emulation, packing and epilogue included, against float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
+from contraction_tools import Source, output_sizes, run, unit
+
+from kernelwright.build.module import find_cuda_compiler
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.plan.kernels import Tiling
+
+SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
+# Every kind of block once: rows of a warpgroup, one and two warpgroups to a tile, two teams, slabs, promotion.
+TILINGS = (replace(SMALL, rows=128, columns=128, stages=2), replace(SMALL, rows=128, columns=192, depth=32, stages=2),
+           replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, teams=2, promote=1),
+           replace(SMALL, columns=256, promote=0), replace(SMALL, columns=8, depth=64, promote=1))
+SEVERAL_PIECES = convolution(1, 1, 17, 9, (5, 4, 6), (3, 3, 3), padding=1)
+NARROW = Tiling("wgmma", rows=64, columns=16, depth=64, stages=6, promote=2)
+
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    *((case, SMALL) for case in cases()), *((case, TEAMS) for case in cases()[::5]),
+    *((matmul(150, 70, 200, transposed=(False, True)), tiling) for tiling in TILINGS),
+    (SEVERAL_PIECES, NARROW), (with_epilogue(SEVERAL_PIECES), TEAMS),
+    *((case, SMALL) for case in cases("fp16")[::8]),
+    (matmul(70, 150, 90), replace(SMALL, split=3)), (cases()[10], replace(TEAMS, split=2, cluster=2)),
+    (with_epilogue(matmul(90, 200, 300, groups=2)), replace(SMALL, columns=192, stages=2, split=5)),
+    (matmul(300, 70, 90), replace(SMALL, cluster=2)), (matmul(200, 40, 30), replace(SMALL, cluster=4, promote=0)),
+    (cases()[9], replace(TEAMS, cluster=2)), (SEVERAL_PIECES, replace(NARROW, cluster=2)),
+    *((matmul(90, 50, 40, scheme="native", dtype=dtype), replace(SMALL, promote=0)) for dtype in ("float16", "bfloat16")
+      ),
+]
+
+
+def made(number: int) -> Source:
+    case, tiling = CHECKED[number]
+    kernel, name = replace(case.kernel, tiling=tiling), f"case{number}"
+    source = generate(kernel, name)
+    return Source(Geometry(kernel, tiling), name, source.definition, frozenset(source.support))
+
+
+@pytest.fixture(autouse=True)
+def few_processors(monkeypatch):
+    """So that blocks have several tiles, one after the other."""
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """Sources, and a library for each: two translation units, compiled side by side."""
+    sources = [made(number) for number in range(len(CHECKED))]
+    with ThreadPoolExecutor(2) as pool:
+        built = list(pool.map(compile_emulated, [unit(sources[::2]), unit(sources[1::2])]))
+    return [(source, built[i % 2]) for i, source in enumerate(sources)]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
+    f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}p{t.promote}t{t.teams}" for c, t in CHECKED])
+def test_agrees_with_float64(number, libraries):
+    case, _ = CHECKED[number]
+    source, library = libraries[number]
+    check(case, run(library, source, case.inputs())[0])
+
+
+def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
+    """Within what rounding may add up to: of the operands, the sum, and the epilogue."""
+    inputs = case.inputs()
+    sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])
+    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10, "native": 2.0**-8}[case.kernel.scheme]
+    for mine, expected, size in zip(found, case.expected(inputs), sizes, strict=True):
+        assert ((mine.double() - expected).abs() <= bound * size.abs() + 1e-30).all()
+
+
+def test_as_accurate_as_float32(libraries):
+    """Two terms of 11 bits each lose no more than sums in float32, of which PyTorch has several for each result."""
+    for number, (case, tiling) in enumerate(CHECKED):
+        if case.kernel.scheme != "fp16x3" or not tiling.promote:
+            continue
+        source, library = libraries[number]
+        inputs = case.inputs()
+        found, expected = run(library, source, inputs)[0][0].double(), case.expected(inputs)[0]
+        single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
+        scale = expected.square().mean().sqrt()
+        error, usual = ((x - expected).square().mean().sqrt() / scale for x in (found, single))
+        assert error <= max(2 * usual, 2.5e-7), case.name
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_thread_order_changes_nothing(order, libraries, monkeypatch):
+    chosen = [*range(4), *range(len(cases()), len(CHECKED), 3)]
+    before = {n: run(libraries[n][1], libraries[n][0], CHECKED[n][0].inputs())[0] for n in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    for n in chosen:
+        after = run(libraries[n][1], libraries[n][0], CHECKED[n][0].inputs())[0]
+        for first, second in zip(before[n], after, strict=True):
+            assert torch.equal(first, second), CHECKED[n][0].name
+
+
+def test_steps_serve_taps_as_memory_allows():
+    wide, narrow = Layout(Geometry(SEVERAL_PIECES.kernel, SMALL), 0), Layout(Geometry(SEVERAL_PIECES.kernel, NARROW), 0)
+    assert wide.taps > narrow.taps
+    for layout in (wide, narrow):
+        assert layout.shared_bytes <= 227 * 1024
+        entries = [entry for piece in layout.pieces[0] for _, entry in piece.taps]
+        assert sorted(entries) == list(range(27))
+        reach = layout.geometry.allocated_rows - (layout.geometry.blocks[0] - 1) * layout.geometry.tiling.rows
+        assert all(piece.place + piece.rows <= reach for piece in layout.pieces[0])
+
+
+@pytest.mark.parametrize("case", [*cases(), *cases("fp16"), *cases("native", "float16"), matmul(4096, 4096, 4096),
+                                  convolution(64, 1, 128, 256, (128, 128), (3, 3), padding=1)], ids=lambda c: c.name)
+def test_tilings_fit_and_differ(case):
+    found = tilings(case.kernel, "wgmma")
+    assert 1 <= len(found) <= 8 and len(set(found)) == len(found)
+    for tiling in found:
+        generate(replace(case.kernel, tiling=tiling), "k")
+    assert any(t.cluster == 1 for t in found)
+
+
+@pytest.mark.parametrize("change", [{"rows": 96}, {"columns": 264}, {"columns": 136}, {"stages": 1}, {"cluster": 3},
+                                    {"teams": 3}, {"rows": 256, "columns": 256}, {"depth": 64, "stages": 40}])
+def test_blocks_that_do_not_fit_are_refused(change):
+    kernel = replace(matmul(512, 512, 512).kernel, tiling=replace(SMALL, **change))
+    with pytest.raises(ValueError, match=r"no tiles|takes"):
+        generate(kernel, "k")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    chosen = range(0, len(CHECKED), 2)
+    sources = [made(number) for number in chosen]
+    (tmp_path / "all.cu").write_text(unit(sources))
+    command = [find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
+               "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    library = ctypes.CDLL(str(tmp_path / "all.so"))
+    for number, source in zip(chosen, sources, strict=True):
+        case = CHECKED[number][0]
+        inputs = [x.cuda() for x in case.inputs()]
+        outputs = [torch.full((size,), torch.nan, dtype=getattr(torch, dtype), device="cuda")
+                   for size, dtype in zip(output_sizes(case.kernel), case.kernel.output_dtypes, strict=True)]
+        workspace = torch.full((source.geometry.workspace_bytes,), 255, dtype=torch.uint8, device="cuda")
+        pointers = [x.data_ptr() for x in (*inputs, *outputs, workspace)]
+        function = getattr(library, f"run_{source.name}")
+        function.restype = ctypes.c_char_p
+        message = function((ctypes.c_void_p * len(pointers))(*pointers))
+        assert message is None, message.decode()
+        torch.cuda.synchronize()
+        check(case, [x.cpu() for x in outputs])

@@ -1,0 +1,51 @@
+"""Contractions on a GPU: measured, chosen, emitted, verified."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_contractions_plan import Of
+from torch import nn
+
+import kernelwright
+from kernelwright.report import render_text
+from kernelwright.tune import contractions as tune
+
+pytestmark = pytest.mark.gpu
+
+MODELS = {
+    "product": (lambda m, x: F.gelu(m.a(x)), lambda: {"a": nn.Linear(2048, 2048)}, (1024, 2048), torch.float32),
+    "convolution": (lambda m, x: F.relu(m.a(x) + x), lambda: {"a": nn.Conv2d(64, 64, 3, padding=1)}, (16, 64, 64, 64),
+                    torch.float32),
+    "transposed convolution": (lambda m, x: torch.tanh(m.a(x)) * 2, lambda: {"a": nn.ConvTranspose2d(
+        64, 64, 4, stride=2, padding=1)}, (16, 64, 32, 32), torch.float32),
+    "depthwise": (lambda m, x: F.hardswish(m.a(x)), lambda: {"a": nn.Conv2d(64, 64, 3, padding=1, groups=64)},
+                  (16, 64, 128, 128), torch.float32),
+    "batched": (lambda m, x: torch.softmax(x @ x.mT, -1), dict, (32, 512, 256), torch.float32),
+    "16 bits": (lambda m, x: F.silu(m.a(x)), lambda: {"a": nn.Linear(1024, 1024)}, (2048, 1024), torch.bfloat16),
+}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("precision", ["match", "strict"])
+@pytest.mark.parametrize("name", MODELS)
+def test_chosen_and_verified(name: str, precision: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Whatever the clock says a kernel is taken if it is accurate; then the whole file must pass its checks."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(tune, "_WIN", 1e9)
+    monkeypatch.setattr(tune, "_WIN_ALONE", 1e9)
+    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    function, parts, shape, dtype = MODELS[name]
+    torch.manual_seed(0)
+    model = Of(function, **parts()).to("cuda", dtype)
+    result = kernelwright.optimize(model, (torch.randn(shape, device="cuda", dtype=dtype),), target="cuda",
+                                   effort="quick", baselines="none", precision=precision, contractions="measured")
+    print(render_text(result))
+    uses = [k.contraction for k in result.modes[0].kernels if k.contraction is not None]
+    assert len(uses) == 1, [k.reason for k in result.modes[0].kept]
+    assert result.certificate.passed and uses[0].seconds > 0
+    assert uses[0].error <= 1.02 * uses[0].torch_error and uses[0].scheme != "fp16" * (precision == "strict")
+    assert (tmp_path / "contractions").is_dir()

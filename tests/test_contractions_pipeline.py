@@ -1,0 +1,92 @@
+"""Contractions from a model to an emitted file whose kernels run under the emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import kernelwright
+from kernelwright import judgement
+from kernelwright.algebra.engine import Rewriting
+from kernelwright.capture.export import capture
+from kernelwright.errors import VerificationFailed
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import Choice
+from kernelwright.programs import ModeProgram
+from kernelwright.report import as_json, render_text
+from kernelwright.roofline.devices import H200
+from kernelwright.tune import contractions as tune
+
+
+class Network(nn.Module):
+    """A convolution with its bias, a residual, an activation, a transposed convolution and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        self.second = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.last = nn.Linear(4 * 10 * 8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.first(x) + x)
+        return torch.tanh(self.last(F.gelu(self.second(x)).flatten(1)))
+
+
+@pytest.fixture
+def everything_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    monkeypatch.setattr(tune, "_WIN_ALONE", 1e9)
+    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    torch.manual_seed(0)
+
+
+def test_an_emitted_file_without_a_device(everything_pays):
+    result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda",
+                                   contractions="measured")
+    assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
+    mode = result.modes[0]
+    assert [k.kind for k in mode.kernels] == ["contraction"] * 3 and mode.replaced == mode.operators and not mode.kept
+    assert all(k.contraction.scheme == "fp16x3" and k.contraction.operations > 0 for k in mode.kernels)
+    assert "fp16x3 on tensor cores (float32 operands split into two float16 terms" in " ".join(result.source.split())
+    assert "fp16x3 on tensor cores" in render_text(result)
+    assert as_json(result)["modes"][0]["kernels"][0]["contraction"]["scheme"] == "fp16x3"
+
+
+def test_what_is_too_much_for_the_emulation_is_told(everything_pays, monkeypatch):
+    monkeypatch.setattr(judgement, "_EMULATED_OPERATIONS", 10_000)
+    result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda",
+                                   contractions="measured")
+    assert any("3 contractions were not run" in note for note in result.notes), result.notes
+    assert any("Checked by emulation" in note for note in result.notes)
+    assert len(result.modes[0].kernels) == 3
+
+
+def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch):
+    graph = capture(nn.Linear(6, 5), (torch.randn(4, 6),))
+    (node,) = (n for n in graph.nodes() if n.op == "linear")
+    mode = ModeProgram("training", nn.Linear(6, 5), graph, Rewriting(graph, (), 0.0, 0.0), make_plan(graph, graph))
+    chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice("fp16x3")}))
+    judged = []
+
+    def judge_modes(problem, modes, *rest):
+        judged.append(modes[0].plan)
+        if modes[0].plan.contractions:
+            raise VerificationFailed(model="Model", finding="an error of 1")
+        return modes
+
+    monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
+    monkeypatch.setattr(judgement, "_judged", judge_modes)
+    (result,) = judgement.judge(None, [mode], [], "cuda", H200, None, None, None)
+    assert len(judged) == 2 and judged[0].contractions and not result.plan.contractions
+    assert result.plan.kept[node] == judgement.REFUSED
+    monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [mode])
+    monkeypatch.setattr(judgement, "_judged", lambda problem, modes, *rest: judge_modes(problem, [chosen]))
+    with pytest.raises(VerificationFailed):
+        judgement.judge(None, [mode], [], "cuda", H200, None, None, None)

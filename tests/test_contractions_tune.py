@@ -1,0 +1,291 @@
+"""Which contractions become kernels: predicted, measured, remembered; and how accurate each form is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from contraction_cases import cases
+from test_contractions_plan import Of, contractions
+from torch import nn
+
+from kernelwright.build.module import BuildFailed
+from kernelwright.capture.export import capture
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
+from kernelwright.codegen.cuda import contraction
+from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.ir.evaluate import as_stored
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node
+from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice, Figures
+from kernelwright.roofline.devices import GENERIC_CUDA, H200
+from kernelwright.tune import accuracy, contraction_memory
+from kernelwright.tune import contractions as tune
+from kernelwright.tune.accuracy import Error
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_forms import forms
+from kernelwright.tune.contraction_memory import Measured, Trial, recall, remember
+from kernelwright.tune.contraction_trials import Case, words
+
+CPU = torch.device("cpu")
+TILING = Tiling("mma", 64, 16, 32, 4, promote=1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+
+
+# Accuracy -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_points_have_the_values_of_the_whole(case):
+    kernel, inputs = case.kernel, case.inputs()
+    points = accuracy.some_points(kernel, CPU)
+    found = accuracy.exact_sums(kernel, points, inputs)
+    torch.testing.assert_close(found, sums_of_products(kernel, inputs)[tuple(points)], rtol=1e-12, atol=1e-12)
+    outputs = evaluate_contraction(kernel, inputs)
+    exact = accuracy.results_at(kernel, points, found, inputs, exact=True)
+    stored = accuracy.stored_at(kernel, points, outputs)
+    assert len(stored) == len(kernel.stores)
+    for value, expected in zip(stored, exact, strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+SUMS = {
+    "linear": (lambda m, x: m.a(x), {"a": nn.Linear(6, 5)}, (4, 6)),
+    "rows": (lambda m, x: m.a(x.transpose(0, 1)), {"a": nn.Linear(6, 5)}, (3, 4, 6)),
+    "batched": (lambda m, x: x @ m.w, {"w": torch.randn(2, 3, 6, 5)}, (2, 3, 4, 6)),
+    "from the left": (lambda m, x: m.w @ x, {"w": torch.randn(3, 6)}, (2, 6, 5)),
+    "convolution": (lambda m, x: m.a(x), {"a": nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2)}, (2, 4, 7, 6)),
+    "windows of one": (lambda m, x: m.a(x), {"a": nn.Conv2d(4, 6, 1)}, (2, 4, 7, 6)),
+    "entries of two axes": (lambda m, x: m.a(x.view(2, 3, 4, 7).transpose(0, 1).reshape(6, 4, 7)),
+                            {"a": nn.Conv1d(4, 5, 3)}, (6, 4, 7)),
+    "transposed": (lambda m, x: m.a(x), {"a": nn.ConvTranspose1d(4, 6, 3, stride=2, groups=2)}, (2, 4, 7)),
+    "prologue": (lambda m, x: m.a(F.pad(x, (1, 1)).relu()), {"a": nn.Conv1d(4, 6, 3)}, (2, 4, 7)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_torch_call_computes_the_same_sums(name):
+    function, parts, shape = SUMS[name]
+    graph = capture(Of(function, **parts).double().float(), (torch.randn(shape),))
+    plan = make_plan(graph, graph, contractions={n: Choice("fp16x3") for n in graph.nodes() if can_contract(n)})
+    (step,) = (s for s in plan.kernels if s.kernel in contractions(plan))
+    inputs = accuracy.operands(step.inputs, {}, "wide", CPU)
+    points = accuracy.some_points(step.kernel, CPU)
+    expected = accuracy.exact_sums(step.kernel, points, inputs)
+    found = accuracy.torch_sums(step.kernel, step.covers[0], points, inputs)
+    error = accuracy.error_of([found], [expected])
+    assert 0 < error.rms < 1e-6 and error.rms <= error.largest < 1e-5
+
+
+def test_errors():
+    wanted = [torch.tensor([3.0, 4.0, inf], dtype=torch.float64)]
+    error = accuracy.error_of([torch.tensor([3.5, 4.0, inf])], wanted)
+    assert error.rms == pytest.approx(0.1) and error.largest == pytest.approx(0.5 / 12.5 ** 0.5)
+    assert not accuracy.error_of([torch.tensor([nan, 4.0, 1.0])], wanted).no_worse_than(Error(1.0, 1.0))
+    assert not accuracy.error_of([], []).no_worse_than(Error(inf, inf))
+    zeros = [torch.zeros(3, dtype=torch.float64)]
+    assert accuracy.error_of([torch.zeros(3)], zeros) == Error(0.0, 0.0)
+    assert accuracy.error_of([torch.ones(3)], zeros) == Error(inf, inf)
+    assert Error(1.0, 1.0).no_worse_than(Error(1.0, 1.0)) and not Error(1.1, 1.0).no_worse_than(Error(1.0, 1.0))
+    assert not Error(1.0, 2.0).no_worse_than(Error(1.0, 1.0))
+
+
+def test_values_are_the_models_own():
+    graph = capture(nn.Linear(6, 5), (torch.randn(4, 6),))
+    leaves = [n for n in graph.nodes() if n.kind == "leaf"]
+    own = {n: torch.full(n.shape, 2.0) for n in leaves}
+    given, wide = (accuracy.operands(leaves, own, d, CPU) for d in ("as given", "wide"))
+    for leaf, first, second in zip(leaves, given, wide, strict=True):
+        assert (first == 2).all() and bool((second == 2).all()) == (leaf.op != "input")
+
+
+# Decisions ----------------------------------------------------------------------------------------
+
+
+def a_case(model: nn.Module | None = None, shape: tuple[int, ...] = (4, 6), some: tuple[Choice, ...] = (Choice("x"),)
+           ) -> Case:
+    graph = capture(model or nn.Linear(6, 5), (torch.randn(shape),))
+    plan = make_plan(graph, graph, contractions={n: Choice("fp16x3") for n in graph.nodes() if can_contract(n)})
+    return Case(plan.kernels[0], some)
+
+
+def trial(seconds: float, *errors: float, scheme: str = "fp16x3") -> Trial:
+    return Trial(Choice(scheme, TILING), seconds, tuple(Error(e, 3 * e) for e in errors))
+
+
+def test_the_fastest_of_the_accurate_ones():
+    case = a_case()
+    torch_errors = (Error(2e-7, 6e-7), Error(1e-7, 3e-7))
+    measured = Measured((trial(1.0, 1e-4, 1e-4, scheme="fp16"), trial(2.0, 1e-7, 1e-7), trial(1.5, 1e-7, 2e-7),
+                         trial(2.5, 1e-7, 1e-7)), (), 3.0, torch_errors)
+    choice, reason = tune.decide(case, measured)
+    assert choice == Choice("fp16x3", TILING, Figures(2.0, 3.0, 1e-7, 2e-7)) and not reason
+    assert tune.decide(case, replace(measured, seconds=2.1)) == (None, "measured on this device: cuBLAS is as fast")
+    assert tune.decide(case, replace(measured, errors=(Error(1e-9, 1e-9),) * 2)) == (
+        None, "measured on this device: no kernel of ours is as accurate as cuBLAS")
+    fused = a_case(nn.Sequential(nn.Linear(6, 5), nn.GELU()))
+    assert tune.decide(fused, replace(measured, seconds=2.1))[0] is not None  # what fuses needs less of a margin
+    nothing = replace(measured, trials=(), failures=("fp16x3: it failed",))
+    assert tune.decide(case, nothing) == (None, "no kernel of ours ran: fp16x3: it failed")
+    assert "memory" in tune.decide(case, None)[1]
+    assert "sizes" in tune.decide(replace(case, forms=()), None)[1]
+    conv = a_case(nn.Conv1d(6, 5, 3), (2, 6, 8))
+    assert tune.decide(conv, replace(measured, seconds=2.0))[1] == "measured on this device: cuDNN is as fast"
+
+
+def test_forms():
+    kernel = a_case(nn.Linear(64, 48), (70, 64)).kernel
+    hopper = forms(kernel, "float32", (9, 0), rounds=False, most=12)
+    assert {c.scheme for c in hopper} == {"fp16x3"}
+    assert {c.tiling.core for c in hopper[:2]} == {"wgmma", "mma"} and len(set(hopper)) == len(hopper)
+    assert sum(c.tiling.core == "mma" for c in hopper) == 1
+    assert {c.tiling.core for c in forms(kernel, "float32", (8, 6), rounds=False, most=12)} == {"mma"}
+    assert {c.scheme for c in forms(kernel, "float32", (9, 0), rounds=True, most=12)} == {"fp16x3", "fp16"}
+    assert {c.scheme for c in forms(kernel, "bfloat16", (10, 0), rounds=True, most=12)} == {"native"}
+    assert forms(kernel, "float32", (7, 5), rounds=True, most=12) == []
+    few = a_case(nn.Conv2d(3, 16, 3), (2, 3, 20, 20)).kernel
+    depthwise = a_case(nn.Conv2d(8, 8, 3, groups=8), (2, 8, 20, 20)).kernel
+    assert {c.scheme for c in forms(depthwise, "float32", (9, 0), rounds=True, most=12)} == {"float32"}
+    assert forms(few, "float32", (9, 0), rounds=True, most=12)[0] == Choice("float32", 0)
+    assert len(forms(few, "float32", (9, 0), rounds=True, most=2)) == 2
+
+
+# Without a device ---------------------------------------------------------------------------------
+
+
+def test_the_roofline_model_decides_without_a_device():
+    with torch.device("meta"):
+        model, x = nn.Linear(4096, 4096), torch.randn(2048, 4096)
+    graph = capture(model.to_empty(device="cpu"), (torch.empty(x.shape),))
+    (choice,) = tune.predicted(graph, graph, H200).values()
+    assert choice.scheme == "fp16x3" and choice.tiling.core == "wgmma" and choice.figures is None
+    assert next(iter(tune.predicted(graph, graph, GENERIC_CUDA).values())).tiling.core == "mma"
+    small = capture(nn.Linear(16, 16), (torch.randn(4, 16),))
+    assert tune.predicted(small, small, H200) == {}
+
+
+# Measured -----------------------------------------------------------------------------------------
+
+
+def emulated(texts, target, names):
+    assert target == "cuda" and len(set(names)) == len(texts)
+    return [compile_emulated(text) for text in texts]
+
+
+def own_values(model: nn.Module, graph: Graph, *inputs: torch.Tensor) -> dict[Node, torch.Tensor]:
+    values = values_of(model, graph, inputs)
+    return {n: as_stored(n, values[n["name"]]) for n in graph.nodes() if n.kind == "leaf" and n.get("name") in values}
+
+
+def chosen(model: nn.Module, x: torch.Tensor, build_all: Any = emulated, budget: Budget | None = None) -> tuple:
+    graph, lines = capture(model, (x,)), []
+    budget = budget or Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    result = tune.choose(graph, graph, {}, own_values(model, graph, x), CPU, H200, budget, strict=False,
+                         say=lines.append, build_all=build_all)
+    return *result, lines
+
+
+def test_choice_by_measurement(monkeypatch):
+    """Under the emulation a kernel never wins: the clock is told otherwise."""
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    model = nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU())
+    x = torch.randn(70, 24)
+    picked, left, lines = chosen(model, x)
+    assert not picked and set(left.values()) <= {"measured on this device: cuBLAS is as fast",
+                                                 "measured on this device: no kernel of ours is as accurate as cuBLAS"}
+    assert len(left) == 2 and len(lines) == 1  # they are alike
+    assert "torch" in lines[0] and "TFLOP/s" in lines[0]
+
+    def untouched(texts, target, names):
+        assert not texts, "measured again"
+        return []
+
+    monkeypatch.setattr(tune, "_WIN", 1e9)
+    monkeypatch.setattr(accuracy, "_RMS_NOISE", 2.0)
+    monkeypatch.setattr(accuracy, "_MAX_NOISE", 2.0)
+    picked, left, again = chosen(model, x, untouched)
+    assert len(picked) == 2 and not left and len(again) == 1
+    assert all(c.figures.seconds > 0 and 0 < c.figures.error < 1e-6 for c in picked.values())
+    graph = capture(model, (x,))
+    plan = make_plan(graph, graph, contractions=picked)
+    assert [k.scheme for k in contractions(plan)] == [c.scheme for c in picked.values()]
+
+
+def test_the_largest_come_first(monkeypatch):
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 20), nn.Linear(20, 30))
+    failing = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    _, left, lines = chosen(model, torch.randn(4, 6), lambda texts, target, names: [BuildFailed("no")] * len(texts),
+                            failing)
+    assert len(lines) == 2 and "20 by 30x20" in lines[0].replace("4x20", "20")
+    assert sorted(n.shape[1] for n, reason in left.items() if reason == tune.UNTRIED) == [5]
+
+
+def test_what_does_not_build_or_run_is_told(monkeypatch):
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    picked, left, lines = chosen(nn.Linear(40, 24), torch.randn(70, 40),
+                                 lambda texts, target, names: [BuildFailed("no such\ncompiler")] * len(texts))
+    assert not picked and "does not compile: no such" in next(iter(left.values())) and "no such" in lines[0]
+
+    def refuse(kernel, name, target):
+        raise ValueError("too large")
+
+    monkeypatch.setattr("kernelwright.tune.contraction_trials.generate_kernel", refuse)
+    _, left, _ = chosen(nn.Linear(41, 24), torch.randn(70, 41))
+    assert "too large" in next(iter(left.values()))
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def test_measurements_come_back(tmp_path):
+    measured = Measured((trial(1.0, 1e-7), Trial(Choice("float32", 3), 2.0, (Error(inf, inf),))), ("why",), 3.0,
+                        (Error(1e-7, 2e-7),))
+    assert recall("key") is None
+    remember("key", measured)
+    assert recall("key") == measured and recall("another key") is None
+    (path,) = (tmp_path / "contractions").glob("*.json")
+    document = json.loads(path.read_text())
+    for broken in ("", "[]", "{", json.dumps({**document, "key": "other"}), json.dumps({**document, "trials": 3}),
+                   json.dumps({**document, "trials": [{"form": {"scheme": "x", "tiling": {"no": 1}}}]})):
+        path.write_text(broken)
+        assert recall("key") is None
+    remember("key", measured)
+    assert recall("key") == measured
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch):
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", "/proc/nothing")
+    remember("key", Measured((), (), 1.0, ()))
+    assert recall("key") is None
+
+
+def test_the_digest_is_of_the_generator():
+    assert contraction_memory.generator_digest() == contraction_memory.generator_digest()
+    assert len(contraction_memory.generator_digest()) == 24
+
+
+def test_words():
+    assert words(Choice("float32", 2)) == "float32 schedule 2"
+    assert words(Choice("fp16x3", TILING)) == "fp16x3 mma 64x16x32, 4 stages, promote 1"
+
+
+def test_the_generator_takes_every_form():
+    case = a_case(nn.Conv2d(16, 24, 3, padding=1), (2, 16, 9, 9))
+    for form in forms(case.kernel, "float32", (9, 0), rounds=True, most=12):
+        kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
+        assert contraction.generate(kernel, "name").definition
