@@ -19,8 +19,8 @@ from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import Contraction
 
-_TYPES = {"left_scales": "float", "right_scales": "float", "left_marks": "unsigned char",
-          "right_marks": "unsigned char", "left": "unsigned short", "right": "unsigned short", "sums": "float"}
+_TYPES = {"left_scales": "float", "right_scales": "float", "left": "unsigned short", "right": "unsigned short",
+          "sums": "float"}
 
 
 def generate(kernel: Contraction, name: str) -> KernelSource:
