@@ -38,6 +38,7 @@ import torch.nn.functional as F
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
+from cold_clock import cold_milliseconds  # noqa: E402
 from contraction_cases import ContractionCase, convolution, matmul  # noqa: E402
 from contractions_probes import PROBES, TEXT, probe  # noqa: E402
 
@@ -227,18 +228,7 @@ class Measured:
     def timed(self, work: Callable[[], object], repeats: int = REPEATS) -> float:
         """Median milliseconds."""
         work()
-        times = []
-        for _ in range(repeats):
-            self.flush.fill_(1)
-            self.flush.max()
-            torch.cuda._sleep(200000)
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            work()
-            stop.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(stop))
-        return round(statistics.median(times), 4)
+        return round(statistics.median(cold_milliseconds(work, self.flush, repeats)), 4)
 
     def judge(self, job: Job) -> dict:
         """One tiling: verdict, error, times."""

@@ -33,8 +33,9 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
+from cold_clock import cold_milliseconds  # noqa: E402
 from contraction_cases import ContractionCase, convolution  # noqa: E402
 
 from kernelwright.build.module import find_cuda_compiler  # noqa: E402
@@ -123,17 +124,7 @@ def compiled(name: str, number: int, folder: Path) -> tuple[str, int, str, str]:
 def timed(work: Callable[[], object], flush: torch.Tensor, repeats: int = REPEATS) -> float:
     """Median milliseconds with a cold L2 cache."""
     work()
-    times = []
-    for _ in range(repeats):
-        flush.fill_(1)
-        torch.cuda._sleep(200000)  # the work is in the queue before the clock starts
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop))
-    return round(statistics.median(times), 4)
+    return round(statistics.median(cold_milliseconds(work, flush, repeats)), 4)
 
 
 def measure(name: str, libraries: list[tuple[int, str]]) -> Iterator[dict]:

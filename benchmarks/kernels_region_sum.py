@@ -23,6 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cold_clock import cold_milliseconds
+
 from kernelwright.codegen.cuda.region_sum import generate
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.plan.kernels import RegionSum
@@ -126,19 +128,7 @@ def measure(name: str, kernel: RegionSum, function, workspace_bytes: int, flush:
             raise RuntimeError(message.decode())
 
     def timed(work) -> list[float]:
-        times = []
-        for _ in range(REPEATS):
-            flush.fill_(1)
-            flush.max()  # clean lines: nothing is left to write back while we time
-            # The device is kept busy while the host queues the events, so that no launch gap is timed.
-            torch.cuda._sleep(200000)
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            work()
-            stop.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(stop) * 1e3)
-        return times
+        return [1e3 * time for time in cold_milliseconds(work, flush, REPEATS)]
 
     run()
     want = reference(kernel, x)

@@ -26,6 +26,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cold_clock import cold_milliseconds
+
 from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.cuda import extrema, scans
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
@@ -147,27 +149,14 @@ def measure(name: str, case: Case, library: ctypes.CDLL, source: KernelSource, f
         if message is not None:
             raise RuntimeError(message.decode())
 
-    def timed(work: Callable[[], object], repeats: int) -> list[float]:
-        times = []
-        for _ in range(repeats):
-            flush.fill_(1)
-            flush.max()  # clean lines: nothing is left to write back while we time
-            torch.cuda._sleep(200000)  # keeps the device busy while the host queues the events
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            work()
-            stop.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(stop))
-        return times
-
     run()
     if out.dtype == torch.int64:
         same = torch.gather(x, 1, out.unsqueeze(1)) == torch.gather(x, 1, want.unsqueeze(1))
         error = float((~same).sum())  # another place of the same value is no error of PyTorch's
     else:
         error = float(((out - want).abs() / (want.abs() + want.abs().mean())).max())
-    own, eager = timed(run, REPEATS), timed(lambda: case.torch(*inputs), 5)
+    own = cold_milliseconds(run, flush, REPEATS)
+    eager = cold_milliseconds(lambda: case.torch(*inputs), flush, 5)
     moved = sum(t.numel() * t.element_size() for t in (*inputs, out))
     floor = moved / H200.memory_peak * 1e3
     print(f"{name:14} {min(own):9.4f} {statistics.median(own):10.4f} {floor:9.4f} {min(own) / floor:7.2f} "

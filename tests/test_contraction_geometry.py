@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from contraction_cases import cases, convolution, matmul
 
-from kernelwright.codegen.contraction_evaluator import _tensor, sums_of_products
+from kernelwright.codegen.contraction_evaluator import operand_values, sums_of_products
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.plan.kernels import Tiling
 
@@ -21,9 +21,9 @@ TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
 def test_shifted_rows_hold_every_product(case):
     kernel, inputs = case.kernel, case.inputs()
     geometry = Geometry(kernel, TILING)
-    x = _tensor(kernel.left, kernel.left_domain, kernel, inputs, torch.float64)
-    w = _tensor(kernel.right, kernel.right_domain, kernel, inputs, torch.float64).flatten(3) if kernel.axes else \
-        _tensor(kernel.right, kernel.right_domain, kernel, inputs, torch.float64)[..., None]
+    x = operand_values(kernel.left, kernel.left_domain, kernel, inputs, torch.float64)
+    w = operand_values(kernel.right, kernel.right_domain, kernel, inputs, torch.float64)
+    w = w.reshape(*w.shape[:3], -1)
     phases = list(product(*map(range, geometry.input_phases)))
     packed = torch.full((kernel.groups, len(phases), kernel.in_channels, geometry.allocated_rows), torch.nan,
                         dtype=torch.float64)

@@ -48,8 +48,8 @@ def evaluate_contraction(kernel: Contraction, inputs: Sequence[torch.Tensor], dt
 def sums_of_products(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float64,
                      rounding: bool = True) -> torch.Tensor:
     """The sums, of the kernel's domain."""
-    x = _tensor(kernel.left, kernel.left_domain, kernel, inputs, dtype, rounding)
-    w = _tensor(kernel.right, kernel.right_domain, kernel, inputs, dtype, rounding)
+    x = operand_values(kernel.left, kernel.left_domain, kernel, inputs, dtype, rounding)
+    w = operand_values(kernel.right, kernel.right_domain, kernel, inputs, dtype, rounding)
     result = torch.zeros(kernel.domain, dtype=dtype)
     for taps in product(*(a.taps for a in kernel.axes)):
         read, written = [], []
@@ -72,7 +72,7 @@ def sums_of_products(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype:
     return result
 
 
-def _tensor(expression, domain, kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype,
+def operand_values(expression, domain, kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype,
             rounding: bool = True) -> torch.Tensor:
     """An operand over its domain."""
     stored = str(dtype).removeprefix("torch.")

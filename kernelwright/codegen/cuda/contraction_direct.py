@@ -9,18 +9,17 @@ once, and no product is with a zero between inputs. Threads that are neighbours 
 Sums are float32, added in one order: over channels, then taps; beyond 4096 products they have two levels. Inputs
 outside of x are zeros that are multiplied, as in PyTorch's own loops: a weight that is Inf there gives NaN.
 
-The least times on an H200 (bytes at 4.2 TB/s; operations at 60 of its 67 TFLOP/s), what the model of
-`contraction_direct_schedule` gives, and what PyTorch 2.11 takes for the convolution alone, or for a whole
-model around it (+), in milliseconds::
+The least times on an H200 (bytes at 4.2 TB/s; operations at 60 of its 67 TFLOP/s) and what the model of
+`contraction_direct_schedule` predicts for a kernel, in milliseconds::
 
-    contraction (batch x groups x channels in and out, size, window)     GFLOP     MB  least  model  eager
-    64 x 8 x 1, 1      512 x 512, 3 x 1                                    0.8   1072  0.255   0.30   1.44
-    16 x 64 x 1, 1     512 x 512, 3 x 3, padded                            4.8   2147  0.511   0.64   3.33 +
-    16 x 1 x 32, 16    16 x 32 x 64, 3 x 5 x 7, transposed                78.0    114  1.301   2.54   8.46
-    8 x 4 x 8, 8       12 x 24 x 48, 3 x 5 x 7, transposed by 2            5.9    128  0.099   0.22   2.41
-    128 x 1 x 3, 16    16 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.0   1033  0.246   0.43   4.81 +
-    128 x 1 x 3, 16    the same with even outputs                          5.4   1099  0.262   0.37   5.16 +
-    64 x 1 x 3, 16     32 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.1   1049  0.250   0.43  11.85 +
+    contraction (batch x groups x channels in and out, size, window)     GFLOP     MB  least  model
+    64 x 8 x 1, 1      512 x 512, 3 x 1                                    0.8   1072  0.255   0.30
+    16 x 64 x 1, 1     512 x 512, 3 x 3, padded                            4.8   2147  0.511   0.64
+    16 x 1 x 32, 16    16 x 32 x 64, 3 x 5 x 7, transposed                78.0    114  1.301   2.54
+    8 x 4 x 8, 8       12 x 24 x 48, 3 x 5 x 7, transposed by 2            5.9    128  0.099   0.22
+    128 x 1 x 3, 16    16 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.0   1033  0.246   0.43
+    128 x 1 x 3, 16    the same with even outputs                          5.4   1099  0.262   0.37
+    64 x 1 x 3, 16     32 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.1   1049  0.250   0.43
 """
 
 from __future__ import annotations

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from kernelwright.codegen.cuda.contraction_direct_layout import Layout
+from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, as_float, reduced_lines
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops_site import Site, indent
-from kernelwright.plan.expressions import Expression, Reduced, is_whole, walk
-
-#: What a reduction of channels starts with, and how it takes a value.
-_STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
-_TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
+from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.kernels import Reduction
 
 
 class _Emitter(Emitter):
@@ -95,31 +93,17 @@ def _reducing_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], 
     def each_channel(step: list[str]) -> list[str]:
         return nested([("i2", kernel.out_channels, True)], [value, *step])
 
-    for number, reduction in enumerate(kernel.reductions, 1):
-        name = f"r{number}"
-
-        def fold(kind: str, result: str, term: str = "{0}", reduction=reduction) -> None:
+    def folded(reduction: Reduction) -> Callable[[str, str, str], list[str]]:
+        def fold(kind: str, result: str, term: str) -> list[str]:
             emitter.start_walk("")
-            text = emitter.value(reduction.expression)
-            text = f"float({text})" if is_whole(reduction.expression) else text
-            step = [*emitter.statements(), f"{result} = {_TAKES[kind].format(result, term.format(text))};"]
-            lines.extend([*emitter.take_fixed(), f"float {result} = {_STARTS[kind]};", *each_channel(step)])
+            value = as_float(emitter, reduction.expression)
+            step = [*emitter.statements(), f"{result} = {TAKES[kind].format(result, term.format(value))};"]
+            return [*emitter.take_fixed(), f"float {result} = {STARTS[kind]};", *each_channel(step)]
 
-        if reduction.kind == "moments":
-            count = f"{kernel.out_channels}.0f"
-            fold("sum", f"{name}_total")
-            lines.append(f"const float {name} = {name}_total / {count};")
-            fold("sum", f"{name}_squares", f"({{0}} - {name}) * ({{0}} - {name})")
-            lines.append(f"const float {name}_variance = {name}_squares / {count};")
-            emitter.reduced[number, 1] = f"{name}_variance"
-        elif reduction.kind == "logsumexp":
-            fold("max", f"{name}_top")
-            lines.append(f"const float {name}_base = fabsf({name}_top) == INFINITY ? 0.0f : {name}_top;")
-            fold("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base)")
-            lines.append(f"const float {name} = {name}_base + logf({name}_exponentials);")
-        else:
-            fold(reduction.kind, name)
-        emitter.reduced[number, 0] = name
+        return fold
+
+    for number, reduction in enumerate(kernel.reductions, 1):
+        lines += reduced_lines(emitter, number, reduction, kernel.out_channels, folded(reduction))
     for along in (True, False):
         stores = [s for s in kernel.stores if bool(s.index.strides[2]) == along]
         emitter.start_walk("")

@@ -7,6 +7,8 @@ they found. Writes of a warp are runs of 16 neighbouring positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
@@ -15,16 +17,21 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     row_scale_text,
     write_stores,
 )
-from kernelwright.codegen.cuda.contraction_points import as_float, coordinates, emitter_of, straight
+from kernelwright.codegen.cuda.contraction_points import (
+    STARTS,
+    TAKES,
+    as_float,
+    coordinates,
+    emitter_of,
+    reduced_lines,
+    straight,
+)
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Reduction
 
 _EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 _PITCH = SLAB_ROWS + 4
 _SUM = f"row_sums[o * {_PITCH}]"
-#: What a reduction starts with, and how it takes a value.
-_STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
-_TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
 
 
 class ReducingWalk(Walk):
@@ -58,8 +65,8 @@ class ReducingWalk(Walk):
                   "float* const row_sums = sums + thread / 32 * 16 + thread % 16;"]
         if self.geometry.scaled:
             lines += self._scaled()
-        for number, reduction in enumerate(self.kernel.reductions):
-            lines += self._reduced(f"r{number + 1}", number + 1, reduction)
+        for number, reduction in enumerate(self.kernel.reductions, 1):
+            lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(reduction))
         along = [s for s in self.kernel.stores if s.index.strides[2]]
         once = [s for s in self.kernel.stores if not s.index.strides[2]]
         for stores in filter(None, (along, once)):
@@ -91,30 +98,13 @@ class ReducingWalk(Walk):
                 "#pragma unroll 4", f"  {loop} {_SUM} *= row_scale * {column};", "} else {", "#pragma unroll 1",
                 f"  {loop}", f"    {_SUM} = {name}_careful({points});", "}"]
 
-    def _reduced(self, name: str, number: int, reduction: Reduction) -> list[str]:
-        """Define the results of a reduction, and tell the emitter their names."""
-        lines: list[str] = []
-
-        def walk(kind: str, result: str, term: str = "{0}") -> None:
+    def _folded(self, reduction: Reduction) -> Callable[[str, str, str], list[str]]:
+        """How `reduced_lines` folds a reduction's expression over a row."""
+        def fold(kind: str, result: str, term: str) -> list[str]:
             self.emitter.start_walk("")
             value = as_float(self.emitter, reduction.expression)
-            step = [*straight(self.emitter), f"{result} = {_TAKES[kind].format(result, term.format(value))};"]
-            lines.extend([*self._fixed(), f"float {result} = {_STARTS[kind]};", *self._walk(step),
-                          f"{result} = {_TAKES[kind].format(result, _EXCHANGED.format(result))};"])
+            step = [*straight(self.emitter), f"{result} = {TAKES[kind].format(result, term.format(value))};"]
+            return [*self._fixed(), f"float {result} = {STARTS[kind]};", *self._walk(step),
+                    f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
 
-        if reduction.kind == "moments":
-            count = f"{self.kernel.out_channels}.0f"
-            walk("sum", f"{name}_total")
-            lines.append(f"const float {name} = {name}_total / {count};")
-            walk("sum", f"{name}_squares", f"({{0}} - {name}) * ({{0}} - {name})")
-            lines.append(f"const float {name}_variance = {name}_squares / {count};")
-            self.emitter.reduced[number, 1] = f"{name}_variance"
-        elif reduction.kind == "logsumexp":
-            walk("max", f"{name}_top")
-            lines.append(f"const float {name}_base = fabsf({name}_top) == INFINITY ? 0.0f : {name}_top;")
-            walk("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base)")
-            lines.append(f"const float {name} = {name}_base + logf({name}_exponentials);")
-        else:
-            walk(reduction.kind, name)
-        self.emitter.reduced[number, 0] = name
-        return lines
+        return fold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,7 +12,7 @@ from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops_site import Site, indent
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import Contraction, LoopKernel, Store
+from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
 
 #: Elements of one scale, and bytes of x, from which scales are guessed.
 LEAST_SHARED, LEAST_BYTES = 1 << 16, 1 << 26
@@ -116,6 +116,36 @@ def as_float(emitter: Emitter, node: Expression) -> str:
     """The text of a value as a float."""
     text = emitter.value(node)
     return f"float({text})" if is_whole(node) else text
+
+
+#: What a reduction of output channels starts with, and how it takes a value.
+STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
+TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
+
+
+def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels: int,
+                  fold: Callable[[str, str, str], list[str]]) -> list[str]:
+    """Statements that define the results of reduction ``number`` over output channels, whose names the emitter is told.
+
+    ``fold(kind, result, term)`` gives those that define ``result`` as the sum, maximum or minimum of ``term``, in which
+    {0} stands for the reduction's expression.
+    """
+    name = f"r{number}"
+    if reduction.kind == "moments":
+        count = f"{channels}.0f"
+        lines = [*fold("sum", f"{name}_total", "{0}"), f"const float {name} = {name}_total / {count};",
+                 *fold("sum", f"{name}_squares", f"({{0}} - {name}) * ({{0}} - {name})"),
+                 f"const float {name}_variance = {name}_squares / {count};"]
+        emitter.reduced[number, 1] = f"{name}_variance"
+    elif reduction.kind == "logsumexp":
+        lines = [*fold("max", f"{name}_top", "{0}"),
+                 f"const float {name}_base = fabsf({name}_top) == INFINITY ? 0.0f : {name}_top;",
+                 *fold("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base)"),
+                 f"const float {name} = {name}_base + logf({name}_exponentials);"]
+    else:
+        lines = fold(reduction.kind, name, "{0}")
+    emitter.reduced[number, 0] = name
+    return lines
 
 
 def parameter_texts(kernel: Contraction, used: set[str]) -> list[tuple[str, str]]:

@@ -2,14 +2,14 @@
 
 Blocks stay on their multiprocessor and take tile after tile. One warpgroup of each, the producers, brings steps into
 shared memory by bulk copies, as many ahead as there are stages; the others multiply them and hand finished sums to the
-epilogue. (A copy takes its warp some 50 cycles, and a step of 700 cycles has 8 to 32 of them: so four warps issue
-them.) Barriers with phases say of each stage that it is full, and that it is empty again. The blocks of a cluster work
-on neighbouring rows and the same columns: each brings its share of w to all of them.
+epilogue. (A copy is taken to cost its warp some 50 cycles, and a step of 700 cycles has 8 to 32 of them: so four warps
+issue them.) Barriers with phases say of each stage that it is full, and that it is empty again. The blocks of a cluster
+work on neighbouring rows and the same columns: each brings its share of w to all of them.
 
 What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, with 3 products, else 1 and 1):
 
     tensor cores    products * R * C * D / 2048 cycles (H200: 4096 operations a cycle and multiprocessor)
-    from L2         2 * T * D * (R + C / cluster) bytes, of which some 28 come in a cycle
+    from L2         2 * T * D * (R + C / cluster) bytes, of which 28 are taken to come in a cycle
     shared memory   (64 + C) * 32 bytes for each product of 64 x C x 16, and what is brought: 128 in a cycle
 
     cycles of a step                tensor    L2     shared   registers of sums   predicted (core alone)
