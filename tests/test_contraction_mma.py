@@ -16,7 +16,7 @@ import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
 from test_loops_cuda import aligned, source_text
 
-from kernelwright.codegen.contraction_evaluator import _tensor, evaluate_contraction, sums_of_products
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction, operand_values, sums_of_products
 from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
@@ -75,8 +75,8 @@ extern "C" const char* run_{name}(const unsigned short* left, const unsigned sho
 def packed(case: ContractionCase, geometry: Geometry) -> tuple[torch.Tensor, torch.Tensor]:
     """Both operands as the core reads them, unscaled; what no result may use is NaN."""
     kernel, inputs = case.kernel, case.inputs()
-    x = _tensor(kernel.left, kernel.left_domain, kernel, inputs, torch.float32)
-    w = _tensor(kernel.right, kernel.right_domain, kernel, inputs, torch.float32)
+    x = operand_values(kernel.left, kernel.left_domain, kernel, inputs, torch.float32)
+    w = operand_values(kernel.right, kernel.right_domain, kernel, inputs, torch.float32)
     w = w.flatten(3) if kernel.axes else w[..., None]
     phases = list(product(*map(range, geometry.input_phases)))
     channels = geometry.chunks * CHUNK

@@ -11,7 +11,7 @@ import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul
 from contraction_tools import build, run
 
-from kernelwright.codegen.contraction_evaluator import _tensor
+from kernelwright.codegen.contraction_evaluator import operand_values
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.plan.access import strides_of
@@ -77,8 +77,8 @@ def factors(magnitudes: torch.Tensor) -> torch.Tensor:
 def packed(geometry: Geometry, inputs: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """What the parts of the workspace hold; channels last in packed operands, NaN where anything may stand."""
     kernel = geometry.kernel
-    x = _tensor(kernel.left, kernel.left_domain, kernel, inputs, torch.float32)
-    w = _tensor(kernel.right, kernel.right_domain, kernel, inputs, torch.float32)
+    x = operand_values(kernel.left, kernel.left_domain, kernel, inputs, torch.float32)
+    w = operand_values(kernel.right, kernel.right_domain, kernel, inputs, torch.float32)
     result, kind = {}, getattr(torch, geometry.element)
     if geometry.scaled:
         scales = [factors(t.abs().nan_to_num(nan=inf, posinf=inf).flatten(2).amax(2)) for t in (x, w)]
@@ -161,7 +161,7 @@ def test_scales_lift_denormals_and_lower_giants(number, scale, built):
     values = parts["left"].double().sum(0)[:, :, :geometry.rows].abs().amax((1, 3))
     images = torch.arange(geometry.rows) // geometry.pitches[0]
     values = values * parts["left_scales"].double()[images].T
-    x = _tensor(geometry.kernel.left, geometry.kernel.left_domain, geometry.kernel, inputs, torch.float64)
+    x = operand_values(geometry.kernel.left, geometry.kernel.left_domain, geometry.kernel, inputs, torch.float64)
     assert abs(values.max() / x.abs().max() - 1) < 2.0**-20
 
 

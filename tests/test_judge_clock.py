@@ -21,6 +21,7 @@ from kernelwright.judge.process import Worker
 from kernelwright.judge.processor import scheduled
 from kernelwright.judge.records import CandidateTiming, Refusal
 from kernelwright.judge.remote import RemoteCandidate
+from kernelwright.judge.selftest import CONTROLS
 from kernelwright.judge.timed import TimedProblem
 from kernelwright.problem.load import load_problem
 from kernelwright.timing import environment as surroundings
@@ -355,6 +356,22 @@ def test_contents_never_repeat_and_can_be_followed(problem):
             assert torch.equal(made.before(number, call)[slot][0], slots[slot][0])
             assert torch.equal(batch.eager[call]["output"], model(slots[slot][0]).detach())
             vary(slots[slot], slots[donor], after)
+
+
+def test_a_late_replay_is_wrong_in_every_round():
+    """Contents of late calls differ as much as those of early ones: a result of the call before is wrong in any."""
+    problem = load_problem(CONTROLS / "problem.py")
+    model = problem.make_model(0)
+    found = []
+    for secret in range(40):
+        timed = TimedProblem(problem, model, secret=secret)
+        made = timed.make_round(2, [(False, 24)])
+        batch = made.batches[0]
+        outputs = torch.stack([call["output"].reshape(-1) for call in batch.eager])
+        replayed = outputs.roll(1, 0)[:, torch.tensor(made.positions) % outputs.shape[1]]
+        wrong = timed.wrong_probes(batch, made.positions, {"output": replayed})
+        found.append(len([call for call in wrong if call >= 12]))
+    assert min(found) >= 11 and sum(found) >= 0.995 * 12 * len(found)
 
 
 def test_words_for_wrong_outputs(problem):

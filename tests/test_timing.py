@@ -192,6 +192,27 @@ def test_compilation_is_interrupted_and_the_alarm_restored(monkeypatch: pytest.M
     assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_compilation_whose_interruption_was_lost_is_interrupted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dawdling:
+        def __del__(self) -> None:  # where Python drops what is raised
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                time.sleep(0.01)
+
+    def stuck(model, **_: object):
+        def call(*_: object):
+            Dawdling()
+            for _ in range(1000):
+                time.sleep(0.01)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", stuck)
+    found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.1)
+    assert found.call is None and "longer than 0.1 s" in found.reason and found.seconds < 4
+
+
 @pytest.mark.slow
 def test_torch_compile_itself() -> None:
     """Compiles for real where a C++ compiler is; there is a time or a reason, never an error."""

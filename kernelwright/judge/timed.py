@@ -1,9 +1,9 @@
 """Timed calls that are checked calls: what each call of a round must give, and what it is where it gives another.
 
 A round is a few batches of calls on slots of inputs, the same for all who are timed in it. Contents come from the
-problem's own `make_inputs` under secret seeds; before and after each call elements of its slot are replaced by those of
-another slot, few or many, so that no call sees contents that were there before, a stored result is another call's, and
-one computed from memory of another slot is told apart from both. The judge walks through the same contents with the
+problem's own `make_inputs` under secret seeds; before and after each call elements of its slot are exchanged with those
+of another slot, few or many, so that no call sees contents that were there before, a stored result is another call's,
+and one computed from memory of another slot is told apart from both. The judge walks through the same contents with the
 model in its own process; it needs nothing that a worker says.
 """
 
@@ -157,8 +157,8 @@ class TimedProblem:
         wrong = set()
         for path, got in probes.items():
             for number, eager in enumerate(batch.eager):
-                flat = eager[path].reshape(-1).cpu()
-                expected = flat[torch.tensor(positions) % flat.numel()]
+                flat = eager[path].reshape(-1)
+                expected = flat[torch.tensor(positions, device=flat.device) % flat.numel()].cpu()
                 if expected.dtype.is_floating_point or expected.dtype.is_complex:
                     a, b = _wide(got[number]), _wide(expected)
                     size = _rms(_wide(flat if flat.numel() < 1 << 16 else expected))

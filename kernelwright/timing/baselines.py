@@ -32,6 +32,8 @@ COMPILERS: dict[str, dict[str, dict[str, str]]] = {
 _WALL_NOISE = 1.05
 # Medians that differ by less are equal to whoever has to choose.
 _TIE = 0.02
+#: An expired compilation that was not ended is told so again.
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ def _limit(seconds: float) -> Iterator[None]:
         if left > 0.0:  # a suite stopped this process meanwhile
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
         else:
+            # Python drops what is raised where a destructor or a callback of the collector happens to run.
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
             raise _OutOfTime
 
     previous = signal.signal(signal.SIGALRM, expired)

@@ -1,7 +1,7 @@
 """Timed calls: batches whose every call sees new contents, with what its outputs held at return.
 
 Before each call, freed memory of the outputs' sizes is poisoned, the cache overwritten where asked, and a few input
-elements are replaced; after it, what stands in the outputs *at return* is copied, and more of the inputs is replaced.
+elements are exchanged; after it, what stands in the outputs *at return* is copied, and more of the inputs is exchanged.
 All functions are bound when this module is imported, before the candidate: one that patches ``time.perf_counter`` or
 ``torch.cuda.Event`` patches something else. None of it is trusted: the judge has a clock of its own and compares.
 """

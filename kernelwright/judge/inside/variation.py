@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_view, _copy, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.no_grad
+_view, _copy, _clone, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.Tensor.clone, torch.no_grad
 
 
 def tensor_leaves(value: Any) -> Iterator[torch.Tensor]:
@@ -23,10 +23,11 @@ def tensor_leaves(value: Any) -> Iterator[torch.Tensor]:
 
 
 def vary(arguments: Any, donor: Any, moves: list[list[int]]) -> None:
-    """Replace elements of ``arguments`` by those at the same places of ``donor``, in place.
+    """Exchange elements of ``arguments`` with those at the same places of ``donor``, in place.
 
     Each move is [tensor, start, step, count]: of the (contiguous) tensor with that number, ``count`` elements from flat
-    index ``start`` on, every ``step``-th. Values stay where they are valid: both are draws of the problem's own.
+    index ``start`` on, every ``step``-th. Values stay where they are valid: both are draws of the problem's own. They
+    are exchanged, not copied: slots that take each other's values are soon alike, and a replayed result is right then.
     """
     if not moves:
         return
@@ -34,4 +35,7 @@ def vary(arguments: Any, donor: Any, moves: list[list[int]]) -> None:
     with _no_grad():
         for index, start, step, count in moves:
             part = slice(start, start + (count - 1) * step + 1, step)
-            _copy(_view(targets[index], -1)[part], _view(sources[index], -1)[part])
+            here, there = _view(targets[index], -1)[part], _view(sources[index], -1)[part]
+            held = _clone(here)
+            _copy(here, there)
+            _copy(there, held)
