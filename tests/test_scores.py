@@ -14,6 +14,7 @@ from rich.console import Console
 from kernelwright.suite.chart import speed_chart
 from kernelwright.suite.page import render_page
 from kernelwright.suite.scores import score_groups, score_problem, score_problems
+from kernelwright.suite.sets import best_baseline, parse_set, sets_table
 from kernelwright.suite.table import markdown_table, render_table
 from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE
 
@@ -242,3 +243,26 @@ def test_chart_has_a_mark_for_each_verified_problem():
     chart = speed_chart(score_problems(RECORDS), EAGER)
     assert chart.count("<title>") == 6 and "level2/1_constant: 100x" in chart
     assert speed_chart(score_problems(RECORDS), MAX_AUTOTUNE) == ""
+
+
+def test_sets_of_problems():
+    """Members by number; each against the fastest of its baselines; what is not verified does not enter the mean."""
+    one = parse_set("a few = level1/2,9-10")
+    assert (one.name, one.level, one.numbers) == ("a few", "level1", (2, 9, 10))
+    scores = {score.name: score for score in score_problems(RECORDS)}
+    assert [name for name, score in scores.items() if one.holds(score)] == [
+        "level1/2_slower", "level1/9_fast", "level1/10_original"]
+    assert best_baseline(scores["level1/9_fast"])[0] == COMPILED
+    assert best_baseline(scores["level1/9_fast"])[1].value == pytest.approx(2)
+    assert best_baseline(scores["level2/2_eliminated"])[0] == EAGER
+    table = sets_table(RECORDS, [one, parse_set("others=level2/1-5"), parse_set("nothing=level3/1")]).splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in table if line.startswith("|")}
+    assert "| 3 of 3 | 3 | 0.794x | 0.500x | 2 |" in rows["a few"]  # the cube root of 0.5, 2 and 0.5
+    assert "| 4 of 5 | 3 |" in rows["others"] and "| 0 of 1 | 0 |" in rows["nothing"]
+    assert "5e-09" in rows["level1/9\\_fast"] and "1.0e-07" in rows["level1/9\\_fast"]
+
+
+@pytest.mark.parametrize("text", ["level1/1", "a=level1", "a=level1/", "a=level1/1-", "=level1/1", "a=level1/1,,2"])
+def test_sets_that_say_nothing(text):
+    with pytest.raises(ValueError, match="NAME=LEVEL"):
+        parse_set(text)

@@ -68,6 +68,8 @@ class ProblemScore:
     error: float | None
     """Worst error of ours against float64 (rms of the error / rms of the output); None where nothing was checked."""
     eager_error: float | None
+    operations: float | None = None
+    """Additions and multiplications of the program that algebra left."""
 
     @property
     def verified(self) -> bool:
@@ -133,7 +135,8 @@ def score_problem(record: Mapping[str, Any]) -> ProblemScore:
         times={name: entries[name]["median"] for name in BASELINES if name in entries},
         ours=ours["median"] if ours else None, speeds=_speeds(mode, kind, entries),
         share_of_floor=floor / ours["median"] if ours and floor is not None else None,
-        error=checked.get("candidate_error"), eager_error=checked.get("eager_error"))
+        error=checked.get("candidate_error"), eager_error=checked.get("eager_error"),
+        operations=(mode.get("after") or {}).get("operations"))
 
 
 def _is_checked(mode: Mapping[str, Any]) -> bool:

@@ -88,14 +88,14 @@ def markdown_table(records: Iterable[Mapping[str, Any]]) -> str:
     if not scores:
         return "No problem has a result."
     groups = score_groups(scores)
-    lines = [f"{headline(records)}.", "", *_markdown(LEVEL_HEAD, [level_row(group) for group in groups])]
+    lines = [f"{headline(records)}.", "", *markdown_lines(LEVEL_HEAD, [level_row(group) for group in groups])]
     baselines = baselines_of(scores)
     for baseline in baselines:
         rows = [against_row(group, entry) for group in groups if (entry := _find(group, baseline))]
-        lines += ["", *_markdown((f"against {SHORT[baseline]}", *AGAINST_HEAD[1:]), rows)]
+        lines += ["", *markdown_lines((f"against {SHORT[baseline]}", *AGAINST_HEAD[1:]), rows)]
     lines += ["", DEFINITIONS.replace("_", "\\_"), ""]
     head, rows = problem_head(baselines), [problem_row(score, baselines) for score in scores]
-    lines += _markdown((*head[:-2], "error", "eager's"), rows)
+    lines += markdown_lines((*head[:-2], "error", "eager's"), rows)
     return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in sentences(records, scores))])
 
 
@@ -106,7 +106,8 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_lines(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
     cells = [head, ["---"] * len(head), *([_escaped(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(row) + " |" for row in cells]
 
