@@ -330,6 +330,15 @@ class UnsupportedVersion(KernelwrightError):
     remedy = "Run kernelwright in an environment with {package} {needed} or newer."
 
 
+class DeviceLost(KernelwrightError):
+    """A kernel that was tried out left the CUDA device unusable for the process."""
+
+    code = "KW305"
+    sentence = "The CUDA device can no longer be used by this process: {kernel} failed while it was tried out."
+    reason = "{message}"
+    remedy = "Run the same command again: that kernel is noted in {folder} and is not tried again."
+
+
 # ---- KW4xx: options and output -------------------------------------------------------------------
 
 

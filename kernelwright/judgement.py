@@ -50,8 +50,8 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, certify, default_trials
 from kernelwright.verify.certificate import Plan as Trials
-from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.state import float64_copy, to_float64
+from kernelwright.verify.tolerance import Tolerance
 
 REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores

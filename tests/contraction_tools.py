@@ -58,7 +58,7 @@ def source(geometry: Geometry, name: str, whole: bool = True) -> Source:
 
 def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
     kernel, tiling = geometry.kernel, geometry.tiling
-    columns = slab_columns(tiling)
+    columns = slab_columns(kernel, tiling)
     value = f"kw_{geometry.element}_value"
     taps, firsts = [], [0]
     for group in geometry.classes:

@@ -42,6 +42,28 @@ PROBLEMS = {
         def get_init_inputs():
             return [8, 2.0]
     ''',
+    # One block under several paths, with a buffer, and a weight that two modules share.
+    "again": '''
+        class Model(nn.Module):
+            def __init__(self, features):
+                super().__init__()
+                self.block = nn.Sequential(nn.Linear(features, features), nn.LayerNorm(features), nn.GELU())
+                self.block[1].register_buffer("unused", torch.ones(2))
+                self.blocks = nn.ModuleList([self.block] * 3)
+                self.last = nn.Linear(features, features)
+                self.last.weight = self.block[0].weight
+
+            def forward(self, x):
+                for block in self.blocks:
+                    x = x + block(x)
+                return self.last(x).sigmoid() * 2
+
+        def get_inputs():
+            return [torch.randn(6, 8)]
+
+        def get_init_inputs():
+            return [8]
+    ''',
     # Attributes of all kinds, two convolutions with one weight, no buffers.
     "attributes": '''
         class Scale:

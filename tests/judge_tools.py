@@ -7,8 +7,7 @@ from typing import Any
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
 from kernelwright.timing.statistics import Ratio
 from kernelwright.verify.certificate import Certificate
-from kernelwright.verify.compare import Comparison, OutputError
-from kernelwright.verify.trial import Trial, TrialPlan
+from kernelwright.verify.records import Comparison, OutputError, Trial, TrialPlan
 
 
 def timing(seconds: float = 1e-3, *, speed: float = 2.0, share: float | None = 1.0) -> CandidateTiming:

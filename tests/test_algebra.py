@@ -211,6 +211,15 @@ def test_chains_around_a_product(data: st.DataObject) -> None:
     check_rewrite(graph_of(data.draw(chains(data.draw(products())))))
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 0), (0, 3, 4), (2, 0, 4)])
+def test_means_of_products_without_elements(shape: tuple[int, ...]) -> None:
+    """No features to multiply, or no rows to average."""
+    for axes in ((1,), (2,), (1, 2), (0, 1, 2)):
+        for y in (anchor("linear", leaf("x", *shape), leaf("w", 5, shape[-1], op="parameter")),
+                  anchor("matmul", leaf("x", *shape), leaf("y", shape[-1], 5))):
+            check_rewrite(graph_of(make("mean", y, axes=axes, keepdim=False)))
+
+
 def test_products_of_vectors_stay() -> None:
     for left, right in (((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4,))):
         y = anchor("matmul", leaf("x", *left), leaf("y", *right))

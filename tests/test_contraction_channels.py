@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from ctypes import CDLL
 from dataclasses import replace
 from math import inf, nan, prod
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from contraction_cases import ContractionCase, convolution, matmul
-from contraction_tools import build, run, source, unit
+from contraction_tools import Source, build, run, source, unit
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
@@ -19,6 +21,7 @@ from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.products import MOST_REDUCED
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
 BIASED = Apply("add", (Reduced(0), Load(2, Index((0, 0, 1)))))
@@ -63,18 +66,34 @@ def normed(case: ContractionCase) -> ContractionCase:
                     ((True, value), (False, call("add", Reduced(2), Reduced(3)))))
 
 
+def channels_last(case: ContractionCase) -> ContractionCase:
+    """The case with channels as neighbours in the results that have them."""
+    kernel = case.kernel
+    order = [0, *range(3, 3 + len(kernel.axes)), 1, 2]
+    strides = dict(zip(order, strides_of(tuple(kernel.domain[a] for a in order)), strict=True))
+    index = Index(tuple(strides[a] for a in range(len(order))))
+    stores = tuple(replace(s, index=index) if s.index.strides[2] else s for s in kernel.stores)
+    return replace(case, name=case.name + "_last", kernel=replace(kernel, stores=stores))
+
+
 IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)
 CASES = [softmax(IMAGE), normed(convolution(2, 2, 9, 13, (7, 6), (3, 3), stride=2, padding=1, transposed=True)),
          softmax(matmul(70, 30, 32)), normed(convolution(2, 1, 8, 3, (5, 5), (2, 2), scheme="native", dtype="float16")),
-         normed(matmul(33, 20, 1))]
+         normed(matmul(33, 20, 1)), softmax(matmul(66, 20, 160)),
+         channels_last(normed(convolution(2, 2, 9, 13, (5, 6), (3, 3), stride=2, padding=1, transposed=True)))]
+
+
+def tiling_of(case: ContractionCase) -> Tiling:
+    """A tiling with all channels."""
+    return replace(TILING, columns=max(TILING.columns, -(-case.kernel.out_channels // 8) * 8))
 
 
 @pytest.fixture(scope="module")
 def built():
-    return {case.name: one for case, one in zip(CASES, build([(c.kernel, TILING) for c in CASES]), strict=True)}
+    return {case.name: one for case, one in zip(CASES, build([(c.kernel, tiling_of(c)) for c in CASES]), strict=True)}
 
 
-def check(case: ContractionCase, inputs: list[torch.Tensor], built) -> None:
+def check(case: ContractionCase, inputs: list[torch.Tensor], built: Mapping[str, tuple[CDLL, Source]]) -> None:
     """Outputs against float64, as near as the sums are."""
     expected = evaluate_contraction(case.kernel, inputs)
     for found, right in zip(run(*built[case.name], inputs)[0], expected, strict=True):
@@ -99,7 +118,7 @@ def test_no_order_of_threads_changes_a_bit(order, built, monkeypatch):
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 2, 6])
 def test_nan_and_inf_stay_in_their_rows(number, built):
     case = CASES[number]
     inputs = case.inputs()
@@ -134,7 +153,8 @@ def test_channels_that_no_slab_holds_are_refused():
 @pytest.mark.skipif(find_cuda_compiler() is None, reason="no nvcc")
 def test_nvcc_accepts_the_text():
     wide = replace(TILING, rows=128, columns=128)
-    chosen = [softmax(convolution(8, 1, 32, 96, (64, 64), (3, 3), padding=1)), normed(matmul(4096, 64, 128))]
+    chosen = [softmax(convolution(8, 1, 32, 96, (64, 64), (3, 3), padding=1)), normed(matmul(4096, 64, 128)),
+              channels_last(softmax(convolution(8, 1, 32, 96, (64, 64), (3, 3), padding=1)))]
     assert compile_cuda(unit([source(Geometry(c.kernel, wide), f"k{n}") for n, c in enumerate(chosen)])) == ""
 
 
@@ -142,5 +162,6 @@ def test_nvcc_accepts_the_text():
 def test_tilings_hold_all_channels(core):
     kernel = softmax(convolution(2, 1, 16, 72, (20, 20), (3, 3))).kernel
     found = tilings(kernel, core)
-    assert found and all(slab_columns(tiling) >= 72 for tiling in found)
+    assert found and all(slab_columns(kernel, tiling) >= 72 for tiling in found)
     assert not tilings(softmax(matmul(300, 64, 300)).kernel, core)
+    assert MOST_REDUCED < 300 and tilings(softmax(matmul(300, 64, MOST_REDUCED, scheme="fp16")).kernel, core)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from test_contraction_channels import softmax
 
 from kernelwright.codegen.cuda.contraction import generate, tilings
 from kernelwright.codegen.generate import support_text
@@ -34,9 +35,10 @@ WGMMA = [
     (LARGE, wgmma(64, 128, 32, 4, promote=4, teams=2)), (HALVES, wgmma(128, 256, 64, 3, 2)),
     (HALVES, wgmma(256, 128, 64, 3)), (images(64, 128, scheme="fp16"), wgmma(128, 128, 32, 4, 2, teams=2)),
     (images(64, 64), wgmma(64, 64, 32, 2, promote=4)), (images(48, 24, stride=2, transposed=True), None),
-    (matmul(256, 65536, 256), None),
+    (matmul(256, 65536, 256), None), (softmax(images(64, 128)), wgmma(128, 128, 32, 4, 2, promote=4)),
+    (softmax(matmul(4096, 64, 256, groups=4, scheme="native", dtype="bfloat16")), None),
 ]
-MMA = [LARGE, images(32, 64)]
+MMA = [LARGE, images(32, 64), softmax(images(32, 64))]
 
 
 def text_of(cases: list[tuple[ContractionCase, Tiling | None]], core: str = "wgmma") -> str:

@@ -218,7 +218,7 @@ def test_guessed_scales_are_mended(number, name, guessing):
 
 def test_slabs_divide_a_blocks_columns():
     for columns in range(8, 264, 8):
-        slab = slab_columns(replace(NARROW, columns=columns))
+        slab = slab_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
         assert slab <= 128 and slab % 8 == 0 and columns % slab == 0
 
 
@@ -227,7 +227,7 @@ def test_a_slabs_accesses_meet_no_bank_conflict():
     for case, tiling in EVERY:
         made = epilogue(Geometry(case.kernel, tiling), "k")
         row, column = made.row_stride, made.column_stride
-        assert made.floats >= 1 + 63 * row + (slab_columns(tiling) - 1) * column
+        assert made.floats >= 1 + 63 * row + (slab_columns(case.kernel, tiling) - 1) * column
         lanes = [(lane // 4) * row + (lane % 4) * 2 * column for lane in range(32)]
         if column == 1:  # pairs of columns are written together, in two halves of a warp
             assert len({place % 32 // 2 for place in lanes[:16]}) == 16

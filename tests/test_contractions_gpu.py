@@ -25,6 +25,12 @@ MODELS = {
     "depthwise": (lambda m, x: F.hardswish(m.a(x)), lambda: {"a": nn.Conv2d(64, 64, 3, padding=1, groups=64)},
                   (16, 64, 128, 128), torch.float32),
     "batched": (lambda m, x: torch.softmax(x @ x.mT, -1), dict, (32, 512, 256), torch.float32),
+    "softmax of channels": (lambda m, x: torch.softmax(m.a(x), 1), lambda: {"a": nn.Conv2d(64, 64, 3, padding=1)},
+                            (16, 64, 64, 64), torch.float32),
+    "minimum of channels": (lambda m, x: torch.tanh(m.a(x).amin(1, keepdim=True)), lambda: {
+        "a": nn.ConvTranspose2d(64, 128, 3, stride=2, padding=1, output_padding=1)}, (16, 64, 32, 32), torch.float32),
+    "norm of a product": (lambda m, x: F.layer_norm(m.a(x), (192,)), lambda: {"a": nn.Linear(1024, 192)}, (4096, 1024),
+                          torch.float32),
     "16 bits": (lambda m, x: F.silu(m.a(x)), lambda: {"a": nn.Linear(1024, 1024)}, (2048, 1024), torch.bfloat16),
 }
 

@@ -59,6 +59,30 @@ def test_an_emitted_file_without_a_device(everything_pays):
     assert as_json(result)["modes"][0]["kernels"][0]["contraction"]["scheme"] == "fp16x3"
 
 
+class Reducing(nn.Module):
+    """Softmax over the channels of a convolution, a norm of a product's, and what is left of another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 12, 3, padding=1)
+        self.second = nn.Linear(12 * 10, 20)
+        self.norm = nn.LayerNorm(20)
+        self.last = nn.Linear(20, 30)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.norm(self.second(torch.softmax(self.first(x), 1).flatten(1)))
+        return torch.tanh(y), torch.logsumexp(self.last(y), -1)
+
+
+def test_reductions_of_channels_in_an_emitted_file(everything_pays):
+    result = kernelwright.optimize(Reducing(), (torch.randn(6, 8, 5, 2),), target="cuda", contractions="measured")
+    assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
+    mode = result.modes[0]
+    assert [k.kind for k in mode.kernels] == ["contraction"] * 3 and not mode.kept
+    texts = [k.meaning for k in mode.kernels]
+    assert ["max, sum over" in t or "moments over" in t or "logsumexp over" in t for t in texts] == [True] * 3, texts
+
+
 def test_what_is_too_much_for_the_emulation_is_told(everything_pays, monkeypatch):
     monkeypatch.setattr(judgement, "_EMULATED_OPERATIONS", 10_000)
     result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda",

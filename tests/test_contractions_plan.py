@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -16,14 +17,15 @@ from kernelwright.ir.node import make
 from kernelwright.plan.expressions import Apply, Load
 from kernelwright.plan.kernels import Contraction, LoopKernel
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import as_product, can_contract
+from kernelwright.plan.products import MOST_REDUCED, as_product, can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan
 
 
-def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True) -> Plan:
+def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True,
+            reduces: bool = True) -> Plan:
     """The plan with every contraction as a kernel, checked against the module in float64."""
     graph = capture(model, inputs)
-    chosen = {n: Choice(scheme) for n in graph.nodes() if can_contract(n)}
+    chosen = {n: Choice(scheme, reduces=reduces) for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=move_bias, contractions=chosen)
     double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
     expected, buffers = eager(model.double(), double)
@@ -146,8 +148,8 @@ def test_space_without_windows_is_one_axis():
 
 
 def test_softmax_after_a_batched_product():
-    plan = planned(Of(lambda m, q, k: torch.softmax(q @ k.mT * 0.25, -1)), (torch.randn(2, 3, 5, 8),
-                                                                           torch.randn(2, 3, 7, 8)))
+    model = Of(lambda m, q, k: torch.softmax(q @ k.mT * 0.25, -1))
+    plan = planned(model, (torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8)), reduces=False)
     assert kinds(plan) == ["Contraction", "LoopKernel"]
     assert len(contractions(plan)[0].stores) == 1
 
@@ -216,7 +218,7 @@ def test_chains_end_in_the_epilogue():
     assert len(contractions(plan)[0].stores) == 1 and isinstance(contractions(plan)[1].left, Apply)
     # A norm's statistics need the sums first.
     plan = planned(Of(lambda m, x: m.b(F.layer_norm(m.a(x), (6,))), a=nn.Linear(6, 6), b=nn.Linear(6, 5)),
-                   (torch.randn(4, 6),))
+                   (torch.randn(4, 6),), reduces=False)
     assert kinds(plan) == ["Contraction", "LoopKernel", "Contraction"]
 
 
@@ -239,6 +241,94 @@ def test_wider_types_stay_outside():
     assert kinds(plan)[0] == "Contraction" and len(kinds(plan)) == 2
 
 
+# Reductions of output channels --------------------------------------------------------------------
+
+
+def image(channels: int = 6, **options: Any) -> nn.Module:
+    return nn.Conv2d(4, channels, 3, padding=1, **options)
+
+
+SOFTMAX, IMAGE, ROWS = ["max", "sum"], (2, 4, 6, 5), (4, 7)
+# By name: the function, its parts, its input, the reductions of its kernels, and how many results each stores.
+REDUCED = {
+    "softmax of a product": (lambda m, x: torch.softmax(m.a(x), -1), {"a": nn.Linear(7, 6)}, ROWS, SOFTMAX, 1),
+    "log-softmax": (lambda m, x: F.log_softmax(m.a(x) * 2, -1), {"a": nn.Linear(7, 6)}, ROWS, SOFTMAX, 1),
+    "softmax of a batched product": (lambda m, x: torch.softmax(x @ x.mT * 0.25, -1), {}, (2, 3, 5, 8), SOFTMAX, 1),
+    "softmax of channels": (lambda m, x: torch.softmax(m.a(x), 1), {"a": image()}, IMAGE, SOFTMAX, 1),
+    "softmax of channels that were moved": (lambda m, x: torch.softmax(m.a(x).permute(0, 2, 3, 1).relu(), -1) * 2,
+                                            {"a": image()}, IMAGE, SOFTMAX, 1),
+    "softmax and greatest": (lambda m, x: (torch.softmax(m.a(x), 1), m.a(x).amax(1)), {"a": image()}, IMAGE, SOFTMAX,
+                             2),
+    "log-sum-exp": (lambda m, x: torch.logsumexp(m.a(x).clamp(-1, 1), 1, keepdim=True), {"a": image()}, IMAGE,
+                    ["logsumexp"], 1),
+    "minimum, then pointwise": (lambda m, x: torch.tanh(m.a(x).amin(1, keepdim=True)) * m.s,
+                                {"a": image(), "s": torch.randn(6, 5)}, IMAGE, ["min"], 1),
+    "mean of a transposed convolution": (lambda m, x: F.gelu(m.a(x)).mean(1), {
+        "a": nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1)}, IMAGE, ["sum"], 1),
+    "sum of bare sums": (lambda m, x: m.a(x).sum(1), {"a": image(bias=False)}, IMAGE, ["sum"], 1),
+    "variance": (lambda m, x: m.a(x).relu().var(1), {"a": image()}, IMAGE, ["moments"], 1),
+    "length": (lambda m, x: F.normalize(m.a(x), dim=1), {"a": image()}, IMAGE, ["sum"], 1),
+    "layer norm": (lambda m, x: F.gelu(m.n(m.a(x))), {"a": nn.Linear(7, 6), "n": nn.LayerNorm(6)}, (2, *ROWS),
+                   ["moments"], 1),
+    "norm of channels, residual": (lambda m, x: m.n((m.a(x) + x).permute(0, 2, 3, 1)),
+                                   {"a": image(4), "n": nn.LayerNorm(4)}, IMAGE, ["moments"], 1),
+    "groups": (lambda m, x: m.a(x).view(2, 2, 3, 6, 5).amax(2), {"a": image(groups=2)}, IMAGE, ["max"], 1),
+    "flipped, transposed": (lambda m, x: m.a(x).flip(0, 1).mT.exp().sum(0), {"a": nn.Linear(7, 6)}, ROWS, ["sum"], 1),
+    "two axes of channels": (lambda m, x: m.a(x).view(4, 3, 2).amin((1, 2)), {"a": nn.Linear(7, 6)}, ROWS, ["min"], 1),
+    "the sums as well": (lambda m, x: (m.a(x), m.a(x).amax(-1)), {"a": nn.Linear(7, 6)}, ROWS, ["max"], 2),
+    "the chain as well": (lambda m, x: (m.a(x).relu(), m.a(x).relu().sum(-1)), {"a": nn.Linear(7, 6)}, ROWS, ["sum"],
+                          2),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_of_channels_join(name):
+    function, parts, shape, reductions, stores = REDUCED[name]
+    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),))
+    (kernel,) = contractions(plan)
+    assert {k for k in kinds(plan) if k not in ("reshape", "permute")} == {"Contraction"} and len(plan.kernels) == 1
+    assert [r.kind for r in kernel.reductions] == reductions and len(kernel.stores) == stores
+    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), reduces=False)
+    assert not any(c.reductions for c in contractions(plan)) and len(plan.steps) > 1
+
+
+def test_what_is_no_reduction_of_all_channels_stands_apart():
+    for function, shape in ((lambda y: y.amax((2, 3)), (2, 4, 2, 3)), (lambda y: y.amax((1, 2)), IMAGE),
+                            (lambda y: y.view(2, 3, 2, 30).amax(2), IMAGE), (lambda y: y.max(1)[1], IMAGE),
+                            (lambda y: y[:, 1:].amax(1), IMAGE), (lambda y: F.pad(y, (1, 1)).amax(1), IMAGE),
+                            (lambda y: F.batch_norm(y, None, None, training=True), IMAGE)):
+        plan = planned(Of(lambda m, x, f=function: f(m.a(x)), a=image()), (torch.randn(shape),))
+        assert not contractions(plan)[0].reductions and len(plan.steps) > 1
+    for channels, joins in ((MOST_REDUCED, True), (MOST_REDUCED + 1, False)):
+        plan = planned(Of(lambda m, x: m.a(x).amax(-1), a=nn.Linear(3, channels)), (torch.randn(2, 3),))
+        assert bool(contractions(plan)[0].reductions) == joins
+
+
+def test_a_result_of_a_reduction_that_reads_a_channel_stands_apart():
+    plan = planned(Of(lambda m, x: m.a(x).amax(1) + m.a(x)[:, 0], a=image()), (torch.randn(IMAGE),))
+    assert kinds(plan) == ["Contraction", "LoopKernel"] and len(contractions(plan)[0].stores) == 2
+
+
+def test_what_follows_reductions_is_stored_at_its_end():
+    plan = planned(Of(lambda m, x: F.max_pool2d(torch.softmax(m.a(x), 1), 2, 1), a=image()), (torch.randn(IMAGE),))
+    (kernel,) = contractions(plan)
+    assert kinds(plan)[:2] == ["Contraction", "LoopKernel"] and len(kernel.stores) == 1 and len(kernel.reductions) == 2
+    plan = planned(Of(lambda m, x: torch.softmax(x @ x.mT, -1) @ x), (torch.randn(2, 5, 8),))
+    first, second = contractions(plan)
+    assert kinds(plan) == ["Contraction"] * 2 and isinstance(second.left, Load) and len(first.reductions) == 2
+    plan = planned(Of(lambda m, x: m.a(x).amin(1, keepdim=True).sum(2), a=image()), (torch.randn(IMAGE),))
+    assert kinds(plan) == ["Contraction", "sum"] and len(contractions(plan)[0].stores) == 1
+
+
+def test_reductions_of_one_contraction_that_another_joins():
+    def forward(m, x):
+        first, second = m.a(x), m.b(x)
+        return torch.softmax(first, 1) * second.amax(1, keepdim=True) + (first + second).logsumexp(1, keepdim=True)
+
+    plan = planned(Of(forward, a=image(), b=image()), (torch.randn(IMAGE),))
+    assert sum(bool(k.reductions) for k in contractions(plan)) == 2
+
+
 # Types --------------------------------------------------------------------------------------------
 
 
@@ -255,6 +345,8 @@ def test_16_bit_operands_are_read_as_they_lie(dtype):
     name = str(dtype).removeprefix("torch.")
     (kernel,) = contractions(narrow_plan(lambda m, x: F.gelu(m.a(x) + x), dtype, (4, 6), a=nn.Linear(6, 6)))
     assert set(kernel.input_dtypes) == set(kernel.output_dtypes) == {name} and kernel.scheme == "native"
+    (kernel,) = contractions(narrow_plan(lambda m, x: torch.softmax(m.a(x), -1), dtype, (4, 6), a=nn.Linear(6, 6)))
+    assert len(kernel.reductions) == 2 and kernel.output_dtypes == (name,)
     plan = narrow_plan(lambda m, x: m.a((x.float() * 2).to(dtype)), dtype, (4, 6), a=nn.Linear(6, 6))
     assert set(contractions(plan)[0].input_dtypes) == {name}
     model = Of(lambda m, x: m.a(x.to(dtype)), a=nn.Linear(6, 6).to(dtype))
@@ -294,6 +386,6 @@ def test_products_have_the_shape_of_what_they_replace():
 
 def test_loops_around_a_contraction_keep_their_kernels():
     plan = planned(Of(lambda m, x: torch.softmax(m.a(F.layer_norm(x, (6,))), -1), a=nn.Linear(6, 6)),
-                   (torch.randn(2, 4, 6),))
+                   (torch.randn(2, 4, 6),), reduces=False)
     assert kinds(plan) == ["LoopKernel", "Contraction", "LoopKernel"]
     assert all(isinstance(s.kernel, (LoopKernel, Contraction)) for s in plan.kernels)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sum
 from kernelwright.codegen.cuda import contraction
 from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
@@ -29,12 +34,13 @@ from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_memory
+from kernelwright.tune import contraction_trials as trials
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_forms import forms
-from kernelwright.tune.contraction_memory import Measured, Trial, recall, remember
-from kernelwright.tune.contraction_trials import Case, words
+from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, recall, remember
+from kernelwright.tune.contraction_trials import Built, Case, words
 
 CPU = torch.device("cpu")
 TILING = Tiling("mma", 64, 16, 32, 4, promote=1)
@@ -61,6 +67,35 @@ def test_points_have_the_values_of_the_whole(case):
     assert len(stored) == len(kernel.stores)
     for value, expected in zip(stored, exact, strict=True):
         torch.testing.assert_close(value, expected)
+
+
+REDUCED = {
+    "softmax and greatest": (lambda m, x: (torch.softmax(m.a(x), 1), m.a(x).amax(1)), nn.Conv2d(4, 6, 3), (2, 4, 7, 6)),
+    "norm": (lambda m, x: F.layer_norm(m.a(x), (5,)), nn.Linear(6, 5), (3, 4, 6)),
+    "log-sum-exp": (lambda m, x: torch.logsumexp(m.a(x), 1) * 2, nn.Conv2d(4, 6, 3), (2, 4, 7, 6)),
+    "comparison": (lambda m, x: (m.a(x).amin(1), m.a(x).amin(1) > 0), nn.Conv2d(4, 6, 3, groups=1), (2, 4, 7, 6)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_points_of_reduced_channels(name):
+    """All channels of a position stand together; what a reduction gives is compared once for each of them."""
+    function, part, shape = REDUCED[name]
+    step = a_case(Of(function, a=part), shape).step
+    kernel, inputs = step.kernel, accuracy.operands(step.inputs, {}, "wide", CPU)
+    points = accuracy.some_points(kernel, CPU)
+    assert kernel.reductions and len(points[0]) % kernel.out_channels == 0
+    sums = accuracy.exact_sums(kernel, points, inputs)
+    exact = accuracy.results_at(kernel, points, sums, inputs, exact=True)
+    stored = accuracy.stored_at(kernel, points, evaluate_contraction(kernel, inputs))
+    floating = [s for s in kernel.stores if kernel.output_dtypes[s.buffer] != "bool"]
+    assert len(exact) == len(stored) == len(floating)
+    for store, value, expected in zip(floating, stored, exact, strict=True):
+        assert len(value) == len(points[0]) // (1 if store.index.strides[2] else kernel.out_channels)
+        torch.testing.assert_close(value, expected)
+    rounded = accuracy.results_at(kernel, points, sums.float(), inputs, exact=False)
+    error = accuracy.error_of(rounded, exact)
+    assert 0 < error.rms < 1e-5 and all(r.dtype == torch.float32 for r in rounded)
 
 
 SUMS = {
@@ -133,7 +168,7 @@ def test_the_fastest_of_the_accurate_ones():
     measured = Measured((trial(1.0, 1e-4, 1e-4, scheme="fp16"), trial(2.0, 1e-7, 1e-7), trial(1.5, 1e-7, 2e-7),
                          trial(2.5, 1e-7, 1e-7)), (), 3.0, torch_errors)
     choice, reason = tune.decide(case, measured)
-    assert choice == Choice("fp16x3", TILING, Figures(2.0, 3.0, 1e-7, 2e-7)) and not reason
+    assert choice == Choice("fp16x3", TILING, Figures(2.0, 3.0, 1e-7, 2e-7), reduces=False) and not reason
     assert tune.decide(case, replace(measured, seconds=2.1)) == (None, "measured on this device: cuBLAS is as fast")
     assert tune.decide(case, replace(measured, errors=(Error(1e-9, 1e-9),) * 2)) == (
         None, "measured on this device: no kernel of ours is as accurate as cuBLAS")
@@ -145,6 +180,70 @@ def test_the_fastest_of_the_accurate_ones():
     assert "sizes" in tune.decide(replace(case, forms=()), None)[1]
     conv = a_case(nn.Conv1d(6, 5, 3), (2, 6, 8))
     assert tune.decide(conv, replace(measured, seconds=2.0))[1] == "measured on this device: cuDNN is as fast"
+
+
+def test_the_faster_of_a_kernel_with_reductions_and_one_without(monkeypatch):
+    """What remains to be done beside the kernel without them is taken to be one pass."""
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Softmax(-1))
+    graph = capture(model, (torch.randn(4, 6),))
+    (node,) = (n for n in graph.nodes() if n.op == "linear")
+    one_pass = 2 * node.bytes / H200.copy + H200.launch_seconds
+    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+
+    def chosen_at(joined: float | None, apart: float | None) -> Choice | None:
+        def try_out(case, *rest, **options):
+            seconds = joined if case.kernel.reductions else apart
+            return Measured(() if seconds is None else (trial(seconds, 1e-7),), (), 1.0, (Error(1e-7, 3e-7),))
+
+        monkeypatch.setattr(tune, "try_out", try_out)
+        monkeypatch.setattr(tune, "recall", lambda key: None)
+        picked, left = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lambda line: None,
+                                   build_all=lambda texts, target, names: [BuildFailed("no")] * len(texts))
+        assert set(picked) | set(left) == {node} and not set(picked) & set(left)
+        return picked.get(node)
+
+    assert chosen_at(0.5, 0.5 - 0.9 * one_pass).reduces
+    assert not chosen_at(0.5, 0.5 - 1.1 * one_pass).reduces
+    assert chosen_at(0.5, None).reduces and chosen_at(0.5, 2.0).reduces
+    assert not chosen_at(None, 0.5).reduces and chosen_at(None, None) is None
+    plan = make_plan(graph, graph, contractions={node: chosen_at(None, 0.5)})
+    assert not contractions(plan)[0].reductions
+
+
+def test_a_form_that_ended_the_process_is_not_tried_again(monkeypatch, tmp_path):
+    """What raises counts as tried; what loses the device, or never returns, is left out from then on."""
+    with attempt("key", "one"):
+        assert fatal("key") == ["one"] and fatal("other") == []
+    with pytest.raises(RuntimeError), attempt("key", "two"):
+        raise RuntimeError("refused")
+    assert fatal("key") == []
+    with pytest.raises(DeviceLost), attempt("key", "three"):
+        raise DeviceLost(kernel="three", message="an illegal address", folder=tmp_path)
+    script = textwrap.dedent("""
+        import os
+        from kernelwright.tune.contraction_memory import attempt
+        with attempt("key", "four"):
+            os.kill(os.getpid(), 9)
+    """)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    assert fatal("key") == ["three", "four"]
+
+    case = a_case(nn.Linear(8, 8), (8, 8), (Choice("fp16x3", TILING), Choice("fp16", TILING)))
+    launched = []
+
+    def first_call(call, name, device):
+        launched.append(name)
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(trials, "_first_call", first_call)
+    built = [Built(form, SimpleNamespace(workspace_bytes=0, arguments=(), name="f"), SimpleNamespace(f=None))
+             for form in case.forms]
+    with attempt("case", trials.words(case.forms[0])):
+        found = trials.try_out(case, "case", built, [], {n: torch.randn(n.shape) for n in case.step.inputs}, CPU, H200,
+                               strict=False, budget_seconds=0.01)
+    assert launched == [trials.words(case.forms[1])] and not found.trials
+    assert "ended the process" in found.failures[0] and "refused" in found.failures[1]
 
 
 def test_forms():
@@ -167,13 +266,21 @@ def test_forms():
 # Without a device ---------------------------------------------------------------------------------
 
 
-def test_the_roofline_model_decides_without_a_device():
+def test_the_roofline_model_decides_without_a_device(monkeypatch):
     with torch.device("meta"):
         model, x = nn.Linear(4096, 4096), torch.randn(2048, 4096)
     graph = capture(model.to_empty(device="cpu"), (torch.empty(x.shape),))
     (choice,) = tune.predicted(graph, graph, H200).values()
     assert choice.scheme == "fp16x3" and choice.tiling.core == "wgmma" and choice.figures is None
     assert next(iter(tune.predicted(graph, graph, GENERIC_CUDA).values())).tiling.core == "mma"
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4096, 192), nn.Softmax(-1))
+    graph = capture(model.to_empty(device="cpu"), (torch.empty(4096, 4096),))
+    (choice,) = tune.predicted(graph, graph, H200).values()
+    assert choice.reduces and choice.tiling.columns == 192
+    monkeypatch.setattr(tune, "tilings", lambda kernel, core: [] if kernel.reductions else [TILING])
+    assert tune.predicted(graph, graph, H200) == {n: Choice("fp16x3", TILING, reduces=False) for n in graph.nodes()
+                                                  if n.op == "linear"}
     small = capture(nn.Linear(16, 16), (torch.randn(4, 16),))
     assert tune.predicted(small, small, H200) == {}
 
@@ -223,6 +330,20 @@ def test_choice_by_measurement(monkeypatch):
     graph = capture(model, (x,))
     plan = make_plan(graph, graph, contractions=picked)
     assert [k.scheme for k in contractions(plan)] == [c.scheme for c in picked.values()]
+
+
+def test_reductions_are_measured_both_ways(monkeypatch):
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    monkeypatch.setattr(tune, "_WIN", 1e9)
+    monkeypatch.setattr(tune, "_WIN_ALONE", 1e9)
+    monkeypatch.setattr(accuracy, "_RMS_NOISE", 4.0)
+    monkeypatch.setattr(accuracy, "_MAX_NOISE", 4.0)
+    model, x = nn.Sequential(nn.Conv2d(16, 20, 3), nn.Softmax(1)), torch.randn(2, 16, 7, 6)
+    picked, left, lines = chosen(model, x)
+    assert len(lines) == 2 and sum("its channels reduced" in line for line in lines) == 1 and not left
+    (choice,) = picked.values()
+    plan = make_plan(capture(model, (x,)), capture(model, (x,)), contractions=picked)
+    assert bool(contractions(plan)[0].reductions) == choice.reduces
 
 
 def test_the_largest_come_first(monkeypatch):

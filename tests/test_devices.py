@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernelwright.roofline import doctor as doctor_module
+from kernelwright.roofline import peaks
 from kernelwright.roofline.devices import (
     A100_80,
     GENERIC_CUDA,
@@ -83,45 +84,45 @@ def test_the_cpu_is_measured_once_and_cached(cache, monkeypatch: pytest.MonkeyPa
     row = current_device("cpu")
     assert row.kind == "cpu" and row.name == processor_name() and row.cores == torch.get_num_threads()
     assert 1e8 < row.read < 1e13 and 1e8 < row.float32 < 1e15 and 0 < row.launch_seconds < 1e-2
-    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: pytest.fail("measured again"))
     started = time.perf_counter()
     assert current_device(torch.device("cpu")) == row and current_device("cpp") == row
     assert time.perf_counter() - started < 0.2
     (path,) = (cache / "peaks").iterdir()  # nothing temporary is left
     path.write_text(path.read_text()[:50])
-    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(row, read=1.0))
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(row, read=1.0))
     assert current_device("cpu").read == 1.0  # a damaged file counts as none
 
 
 def test_measuring_again_only_raises_the_peaks(cache, monkeypatch: pytest.MonkeyPatch) -> None:
     made = replace(H200, kind="cpu", read=5.0, copy=4.0, launch_seconds=2.0)
-    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: made)
-    assert doctor_module.measured_cpu() == made
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: made)
+    assert peaks.measured_cpu() == made
     made = replace(made, read=3.0, copy=9.0, launch_seconds=1.0)
-    again = doctor_module.measured_cpu(refresh=True)
+    again = peaks.measured_cpu(refresh=True)
     assert (again.read, again.copy, again.launch_seconds) == (5.0, 9.0, 1.0)
-    assert doctor_module.measured_cpu() == again
+    assert peaks.measured_cpu() == again
 
 
 def test_the_key_holds_the_thread_count(cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        doctor_module, "measure_cpu", lambda name, threads: replace(H200, kind="cpu", cores=threads)
+        peaks, "measure_cpu", lambda name, threads: replace(H200, kind="cpu", cores=threads)
     )
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
-        assert doctor_module.measured_cpu().cores == threads
+        assert peaks.measured_cpu().cores == threads
     assert len(list((cache / "peaks").iterdir())) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / "file").write_text("")
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(cache / "file"))
-    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
-    assert doctor_module.measured_cpu().read == H200.read
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
+    assert peaks.measured_cpu().read == H200.read
 
 
 def test_the_report(cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_module, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
     monkeypatch.setenv("PATH", str(cache))
     monkeypatch.setattr(doctor_module, "compiler_version", lambda name: "not found")
     machine = doctor_module.doctor()

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated, emulation_header
+from kernelwright.codegen.cuda import emulate
+from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated, emulation_text
 from kernelwright.codegen.cuda.support import SNIPPETS, snippets
 
 ORDER = "KERNELWRIGHT_EMULATION_ORDER"
@@ -571,7 +572,12 @@ def test_cache_is_keyed_by_text_and_shared() -> None:
 def test_refused_source_is_an_error_with_the_compilers_text() -> None:
     with pytest.raises(EmulationError, match=r"kernel\.cu.*undefined_name"):
         compile_emulated("int f() { return undefined_name; }")
-    assert emulation_header().is_file()
+
+
+def test_every_header_of_the_emulation_is_in_its_text() -> None:
+    folder = Path(emulate.__file__).parent
+    headers = [path.read_text() for path in folder.glob("emulation*.hpp")]
+    assert len(headers) > 1 and all(emulation_text().count(header) == 1 for header in headers)
 
 
 def test_snippets_come_once_and_in_order() -> None:

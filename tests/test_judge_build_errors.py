@@ -211,3 +211,16 @@ def test_compilers_that_are_here(tmp_path, compiler, name, flags):
     found = decisive(result.stderr, candidate(source))
     assert (found.line, found.evidence["verdict"]) == (FIRST + 1, "BUILD-COMPILE")
     assert "y" in found.sentence and found.text == "return 2 * y;"
+
+
+@pytest.mark.parametrize(("log", "words", "fix"), [
+    ("ImportError: dynamic module does not define module export function (PyInit_e)", "exports nothing",
+     "functions=[...]"),
+    ("/tmp/x/main.cpp:9:48: error: no matching function for call to 'wrap_pybind_function(<unresolved overloaded "
+     "function type>)'\n    9 | m.def(\"thrice\", torch::wrap_pybind_function(thrice), \"thrice\");\n",
+     "export thrice, which the sources declare and define with different parameters",
+     "Declare thrice in cpp_sources with the parameters that its definition has"),
+])
+def test_what_is_not_exported_as_it_should_be(log, words, fix):
+    found = decisive(log, candidate("void once();"))
+    assert found.evidence["verdict"] == "BUILD-LINK" and words in found.sentence and fix in found.fix

@@ -14,7 +14,7 @@ from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_
 from kernelwright.judge.diagnose.hypotheses import explain
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import merge, reason
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.records import TrialPlan
 
 
 class Loss(nn.Module):
@@ -106,6 +106,24 @@ def test_nearly_a_factor_is_none():
     """Of many values a relation may leave a little; of a few numbers it must hold to rounding."""
     first, found = reason_of(Loss, lambda s, x, t: 2 * Loss.forward(s, x, t) + 0.01 * (x[0, 0] - 0.5))
     assert first.kind != "factor", [f.sentence for f in found]
+
+
+def test_digits_that_a_sum_loses_are_no_factor():
+    """One after the other in float32, where PyTorch adds in blocks: other errors for each input."""
+    class Large(nn.Module):
+        def forward(self, x):
+            return x.square().mean()
+
+        @staticmethod
+        def inputs(generator):
+            return [torch.rand(60000, generator=generator)]
+
+    first, found = reason_of(Large, lambda s, x: _one_by_one(x.square()) / 60000)
+    assert first.kind == "precision", [(f.kind, f.sentence) for f in found]
+
+
+def _one_by_one(values):
+    return torch.from_numpy(values.detach().numpy().cumsum(dtype="float32"))[-1]
 
 
 def test_zeros_that_a_hypothesis_explains_on_all_inputs():

@@ -16,7 +16,7 @@ from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import merge
 from kernelwright.problem import load_problem
 from kernelwright.verify.observe import identical
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.records import TrialPlan
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +197,39 @@ class Rows(nn.Module):
         return [torch.arange(30) * 7 % 20]
 
 
+class NormByHand(nn.Module):
+    """A norm in operators: its mean is read by the variance and by what is divided."""
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        return (x - mean) / torch.sqrt((x - mean).pow(2).mean(1, keepdim=True) + 1e-6)
+
+    @staticmethod
+    def inputs(random):
+        return [random(6, 40) + 0.2]
+
+
+class Entropy(nn.Module):
+    def forward(self, x):
+        logarithm = F.log_softmax(x, -1)
+        return -(logarithm.exp() * logarithm).sum(-1)
+
+    @staticmethod
+    def inputs(random):
+        return [random(12, 30)]
+
+
+class Weighted(nn.Module):
+    """Two numbers that are taken for one another: the weight of what is true, and of what is not."""
+
+    def forward(self, x, target):
+        return (0.25 * target + 0.75 * (1 - target)) * torch.tanh(x)
+
+    @staticmethod
+    def inputs(random):
+        return [random(8, 20), (random(8, 20) > 0.5).float()]
+
+
 class Pair(nn.Module):
     """Two results of one mean, each with its own operators."""
 
@@ -327,8 +360,18 @@ CASES = [
         torch.sigmoid(x), (1, 1, 0, 2)), 3, 2)),
     (Pool, "reduction-cut sum-for-mean count-include-pad factor", "", lambda s, x: 9 * F.avg_pool2d(
         torch.sigmoid(x), 3, 2, 1)),
+    (NormByHand, "sum-for-mean mean-for-sum", "but only as the division", lambda s, x: (
+        x - x.sum(1, keepdim=True)) / torch.sqrt(x.var(1, correction=0, keepdim=True) + 1e-6)),
+    (Entropy, "not-normalised", "but only as the exp", lambda s, x: -(
+        (x - x.amax(-1, keepdim=True)).exp() * F.log_softmax(x, -1)).sum(-1)),
+    (Weighted, "constants-exchanged", "0.75 in", lambda s, x, t: (0.75 * t + 0.25 * (1 - t)) * torch.tanh(x)),
+    (Highest, "input-index", "one position back along axis 1", lambda s, x: Highest.forward(s, x.roll(1, 1))),
+    (Scan, "input-index", "modulo 4 along axis 1", lambda s, x: Scan.forward(s, x[:, torch.arange(300) % 4])),
     (Rows, "input-index", "one too large (modulo 20)", lambda s, i: s.table.weight[(i + 1) % 20] * 2),
-    (Pair, "sum-for-mean", "output[0] is what", lambda s, x: (x.sum(1), (x - x.sum(1, keepdim=True)).abs().amax(1))),
+    (Pair, "sum-for-mean", "and so in 1 more of this line", lambda s, x: (
+        x.sum(1), (x - x.sum(1, keepdim=True)).abs().amax(1))),
+    (Pair, "sum-for-mean", "output[0] is what", lambda s, x: (x.sum(1), (x - x[:, :7].sum(1, keepdim=True)).square(
+        ).amax(1))),
 ]
 
 

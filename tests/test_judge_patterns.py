@@ -18,8 +18,8 @@ from kernelwright.judge.diagnose.shapes import shape_sign
 from kernelwright.judge.diagnose.words import classify, diagnose, failing_trial, merge
 from kernelwright.judge.records import Finding
 from kernelwright.verify.certificate import Plan, certify
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State
-from kernelwright.verify.trial import TrialPlan
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,9 @@ def finding(text: str, kind: str, problem: str | None = None):
 def model(*lines: str, init: str = "pass", head: str = "") -> str:
     """A candidate whose forward has these lines."""
     body = "".join(f"        {line}\n" for line in lines)
-    return (f"import torch\nfrom torch import nn\n{head}\n\nclass ModelNew(nn.Module):\n    def __init__(self):\n"
-            f"        super().__init__()\n        {init}\n\n    def forward(self, x):\n{body}")
+    return (f"import torch\nfrom torch import nn\n{head}\n\nclass ModelNew(nn.Module):\n"
+            f"    def __init__(self, *given):\n        super().__init__()\n        {init}\n\n"
+            f"    def forward(self, x):\n{body}")
 
 
 def cuda(text: str, *lines: str, functions: str = '["run"]', declared: str = "torch::Tensor run(torch::Tensor "
@@ -339,3 +341,105 @@ def test_launches_and_functions():
     assert (launch.name, launch.kernel, launch.line) == ("k", "a::k<std::pair<int,int>,256>", 5)
     assert len(launch.configuration) == 2 and len(launch.arguments) == 2
     assert [(f.name, f.is_kernel) for f in functions_of(tokens)] == [("k", True), ("g", False)]
+
+
+# ---- how it is called
+
+
+def test_two_definitions_of_the_class_are_told():
+    text = model("return x * 2") + "\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return x * 3\n"
+    found = finding(text, "second-class")
+    assert found.line == text.split("\n").index("class ModelNew(nn.Module):", 9) + 1 and "line 5" in found.sentence
+
+
+@pytest.mark.parametrize(("own", "wanted"), [
+    ("def forward(self, x)", True), ("def forward(self, x, y)", False), ("def forward(self, x, y, z)", True),
+    ("def forward(self, x, y=None)", False), ("def forward(self, *given)", False),
+    ("def forward(self, x, y, z=1)", False),
+])
+def test_arguments_that_the_problem_does_not_give(own, wanted):
+    problem = ("from torch import nn\nclass Model(nn.Module):\n    def forward(self, x, residual):\n"
+               "        return x + residual\n")
+    text = f"from torch import nn\nclass ModelNew(nn.Module):\n    {own}:\n        return x * 2\n"
+    found = [f for f in read_candidate(text, problem) if f.kind == "signature"]
+    assert bool(found) == wanted
+    if wanted:
+        assert found[0].fix == "Take what the model takes: def forward(self, x, residual)." and found[0].line == 3
+
+
+def test_what_is_likely_meant_is_said():
+    text = model("return self.fc(x)", init="self.fc1 = nn.Linear(4, 4)")
+    assert "is self.fc1 meant?" in finding(text, "missing-attribute").fix
+    assert "is _kernel meant?" in finding(model("return kernel(x)", head="_kernel = torch.relu"), "undefined-name").fix
+
+
+# ---- words around the code
+
+CODE = "import torch\nfrom torch import nn\n\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        return x\n"
+
+
+@pytest.mark.parametrize(("before", "behind", "lines"), [
+    ("Sure! Below is the code that you asked for.\n\n", "", (3, 8)),
+    ("", "\nThis version fuses the sum with the division.\n", (1, 7)),
+    ("Here is the code:\n", "\nIt should be about twice as fast as the original.\n", (2, 8)),
+])
+def test_words_around_the_code_are_told_from_faults_in_it(before, behind, lines):
+    verdict, found = certain(before + CODE + behind)
+    assert (verdict, found.kind) == ("BUILD-SYNTAX", "text-around")
+    first, last = lines
+    assert found.evidence["first"] == first and abs(found.evidence["last"] - last) <= 1
+    kept = (before + CODE + behind).split("\n")[first - 1:found.evidence["last"]]
+    compile("\n".join(kept), "candidate", "exec")
+
+
+@pytest.mark.parametrize("text", [CODE + "    def other(self:\n", CODE + "\ndef broken(\n", "x = = 1\n" + CODE])
+def test_faults_in_the_code_are_no_words_around_it(text):
+    verdict, found = certain(text)
+    assert verdict == "BUILD-SYNTAX" and found.kind != "text-around"
+
+
+# ---- loops on several threads
+
+
+def loop(text: str) -> str:
+    """A candidate whose C++ function has these lines."""
+    return model("return ext.run(x)", head=(
+        'from torch.utils.cpp_extension import load_inline\nSOURCE = r"""\n#include <torch/extension.h>\n'
+        "torch::Tensor run(torch::Tensor x) {\n    auto y = torch::zeros_like(x);\n"
+        "    const float* in = x.data_ptr<float>(); float* out = y.data_ptr<float>();\n    float sum = 0;\n"
+        f'{text}\n    return y;\n}}\n"""\next = load_inline(name="e", cpp_sources=SOURCE, functions=["run"])\n'))
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("#pragma omp parallel for\nfor (int i = 0; i < n; ++i) sum += in[i];", "reduction(+:sum)"),
+    ("#pragma omp parallel for schedule(static)\nfor (int i = 0; i < n; ++i) {\n  float v = in[i], w = 0;\n"
+     "  w += v; sum *= v;\n}", "reduction(*:sum)"),
+    ("#pragma omp parallel for\nfor (int i = 0; i < n; ++i)\n  for (int j = 0; j < m; ++j) out[j] += in[i * m + j];",
+     "part of the index of out"),
+])
+def test_sums_that_threads_share(text, words):
+    found = finding(loop(text), "shared-sum")
+    assert words in found.fix and re.search(r"[+*]=", found.text)
+
+
+@pytest.mark.parametrize("text", [
+    "#pragma omp parallel for reduction(+:sum)\nfor (int i = 0; i < n; ++i) sum += in[i];",
+    "#pragma omp parallel for\nfor (int i = 0; i < n; ++i) {\n  at::BFloat16 t = 0, u = 1;\n  t += in[i]; u -= 2;\n"
+     "  out[i] = t;\n}",
+    "#pragma omp parallel for\nfor (int i = 0; i < n; ++i) {\n  float* row = out + i * m;\n"
+    "  for (int j = 0; j < m; ++j) row[j] += in[j];\n}",
+    "#pragma omp parallel for collapse(2)\nfor (int i = 0; i < n; ++i)\n  for (int j = 0; j < m; ++j) {\n"
+    "    int place = i * m + j;\n    for (int k = 0; k < 3; ++k) out[place] += in[k];\n  }",
+    "#pragma omp parallel for\nfor (int i = 0; i < n; ++i) {\n  #pragma omp atomic\n  sum += in[i];\n}",
+    "#pragma omp parallel for\nfor (int i = 0; i < n; ++i) parts[omp_get_thread_num()] += in[i];",
+    "for (int i = 0; i < n; ++i) sum += in[i];",
+])
+def test_sums_that_no_two_threads_change(text):
+    assert "shared-sum" not in kinds(loop(text))
+
+
+def test_every_size_of_a_declaration_is_told():
+    text = loop("    const int rows = 16, columns = 37;\n    const int64_t size = x.size(0), width = 41;")
+    problem = "rows = 16\ncolumns = 37\nwidth = 41\n"
+    assert {"const columns = 37", "const width = 41"} <= set(
+        finding(text, "frozen-size", problem).sentence.partition("(")[2].partition(")")[0].split(", "))

@@ -14,7 +14,7 @@ from kernelwright.judge.rank import rank
 from kernelwright.judge.records import ERROR_UNIT, SCHEMA, CandidateResult, Finding, plain_allclose
 from kernelwright.judge.report import clean, render_text, short_names
 from kernelwright.judge.verdicts import VERDICTS
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.records import TrialPlan
 
 WRONG = CandidateResult(
     "set/wrong.py", "WRONG-NUMERIC", "Output 0 lacks the bias: its values are too small by the channel's bias.",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernelwright.judge import sandbox, zygote
+from kernelwright.judge import process_tree, sandbox, zygote
 from kernelwright.judge.process import Limits, Worker, WorkerFailure, source_name
+from kernelwright.judge.processor import scheduled
 from kernelwright.judge.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
@@ -366,6 +368,34 @@ def test_late_results(judged):
     """))
     assert torch.equal(call(case, torch.ones(4)), torch.zeros(4))
     assert case.remote.last.late and case.remote.ever_late
+
+
+def test_nothing_runs_in_a_pause(judged):
+    """Threads and processes of a candidate that go on between its calls stand still while others are timed."""
+    case = judged(forward("""
+        def spin():
+            while True:
+                sum(range(1000))
+        if threading.active_count() == 1:
+            threading.Thread(target=spin, daemon=True).start()
+            if not os.fork():
+                spin()
+        return x + 1
+    """))
+    assert torch.equal(call(case, torch.ones(4)), torch.full((4,), 2.0))
+
+    def used(seconds: float) -> float:
+        leader = case.worker.process_number
+        numbers = [process.number for process in process_tree.members(leader)]
+        before = scheduled(numbers)
+        time.sleep(seconds)
+        return scheduled(numbers).since(before).ran
+
+    assert used(1.0) > 0.05
+    case.worker.pause()
+    assert used(0.5) < 0.01
+    assert torch.equal(call(case, torch.zeros(4)), torch.ones(4))
+    assert used(1.0) > 0.05
 
 
 def test_poisoned_memory(judged):

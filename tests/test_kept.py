@@ -13,7 +13,7 @@ from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.kept import Kept
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.records import TrialPlan
 
 PLAN = Plan(trials=default_trials()[:4], required=4)
 

@@ -22,7 +22,8 @@ from kernelwright.codegen.generate import generate
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.expressions import Load
-from kernelwright.plan.layouts import can_be_channels_last, channels_last, reshaped_order, transposed
+from kernelwright.plan.layouts import can_be_channels_last
+from kernelwright.plan.orders import channels_last, reshaped_order, transposed
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.programs import ModeProgram

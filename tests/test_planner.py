@@ -401,6 +401,10 @@ def test_diamonds_do_not_make_cycles(on_chip: None) -> None:
         check_model(Of(function, weight=weight), (torch.randn(8, 8),), tolerance=1e-8)
 
 
+def test_a_reduction_that_reads_another_row_than_its_own_is_another_kernel() -> None:
+    check_model(Of(lambda m, x: (F.log_softmax(x, 1).T.abs() + 0.5).amin(1)), (torch.randn(5, 5),), tolerance=1e-8)
+
+
 def test_a_moved_copy_of_what_the_kernel_makes_is_another_kernel(on_chip: None) -> None:
     """Rolled values of a row's norm can't be computed in place of being read: zeros under guards have no norm."""
     for function in (lambda m, x: torch.roll(F.layer_norm(x, (x.shape[-1],)) * 2, 1, -1),

@@ -392,6 +392,44 @@ def test_hidden_state(case: str, write: Write) -> None:
         assert caught.value.where.startswith(f"{file}:{line}\n")
 
 
+LEFT = {
+    "last": ("self.last = x.softmax(0)\nreturn self.last * 2", "self.last = None", "last"),
+    "dictionary": ("self.kept['x'] = x * 2\nreturn self.kept['x'] + 1", "self.kept = {}", "kept"),
+    "list": ("self.seen = []\nself.seen.append((x, x.sum()))\nreturn x + self.seen[0][1]", "self.seen = []", "seen"),
+    "integers": ("self._places = x.argmax(1)\nreturn x + self._places[:, None]", "self._places = None", "_places"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_tensors_that_no_call_reads_again(case: str, write: Write) -> None:
+    forward, constructor, name = LEFT[case]
+    found = probe_forward(load_problem(write(model_with(forward, constructor)), device="cpu"))
+    assert found.state_attributes == (name,) and found.cached_attributes == ()
+
+
+def test_a_cache_in_place_of_a_tensor(write: Write) -> None:
+    """What ModelNew holds as the constructor made it would differ from what the model holds."""
+    forward = "if not self.table.numel():\n    self.table = torch.arange(4.0)\nreturn x + self.table"
+    found = probe_forward(load_problem(write(model_with(forward, "self.table = torch.zeros(0)")), device="cpu"))
+    assert found.state_attributes == ("table",) and found.cached_attributes == ()
+
+
+READ = {
+    "values": ("old = self.kept.get('x', 0)\nself.kept['x'] = x * 2\nreturn x + old", "self.kept = {}"),
+    "maximum": ("self.kept['x'] = torch.maximum(self.kept['x'], x.max())\nreturn x / self.kept['x']",
+                "self.kept = {'x': torch.zeros(())}"),
+    "integers": ("old = self.kept['x']\nself.kept['x'] = x.argmax(1)\nreturn x + old[:, None]",
+                 "self.kept = {'x': torch.zeros(3, dtype=torch.long)}"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_dictionary_that_the_next_call_reads(case: str, write: Write) -> None:
+    forward, constructor = READ[case]
+    with pytest.raises(errors.HiddenState, match=r"attribute\(s\) kept\."):
+        probe_forward(load_problem(write(model_with(forward, constructor)), device="cpu"))
+
+
 @pytest.mark.parametrize(("value", "words"), [
     ("5", "an object of type int"), ("None", "None"), ("(x, None)", "None at [1]"), ("[]", "no tensor at all"),
     ("{'a': [x, 2]}", "type int at ['a'][1]"), ("x.to_sparse()", "not dense")])

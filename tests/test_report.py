@@ -14,7 +14,7 @@ from torch import nn
 from kernelwright.records import Kept, KernelUse, Mode, Result, RuleUse, Work
 from kernelwright.report import as_json, render_explanation, render_text, units
 from kernelwright.timing.baselines import CANDIDATE, EAGER, summarize
-from kernelwright.timing.clock import Times
+from kernelwright.timing.rounds import Times
 from kernelwright.verify import Plan, TrialPlan, certify
 
 RULE = RuleUse("sum of a convolution", "sum_p conv(x, w)[p] = contraction of sums", "any axes but the channels",

@@ -15,7 +15,8 @@ import torch
 from kernelwright.codegen.cuda import spectral_layout
 from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.codegen.cuda.spectral import generate
-from kernelwright.codegen.cuda.spectral_layout import Layout, choose_axis
+from kernelwright.codegen.cuda.spectral_axes import choose_axis
+from kernelwright.codegen.cuda.spectral_layout import Layout
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.plan.kernels import SpectralEnergy
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.verify import DISTRIBUTIONS, Plan, Tolerance, TrialPlan, certify, compare
+from kernelwright.verify import DISTRIBUTIONS, Plan, Tolerance, TrialPlan, certificate, certify, compare, trial
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.memory import poisoned_empty
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
@@ -496,6 +496,22 @@ def test_what_the_budget_drops_is_recorded() -> None:
     assert len(found.trials) == 1 and len(found.skipped) == 12 and "s are left" in found.skipped[0].why
 
 
+def test_wanted_trials_run_until_three_times_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def clock() -> float:  # every look at it takes a while
+        nonlocal now
+        now += 0.25
+        return now
+
+    for module in (certificate, trial):
+        monkeypatch.setattr(module, "clock", clock)
+    few, more, all_of_them = (len(judged(Right, budget_seconds=seconds, wanted=wanted).trials)
+                              for seconds, wanted in ((2.0, 0), (2.0, 13), (400.0, 0)))
+    assert 1 <= few < more < all_of_them == 13
+    assert len(judged(Right, budget_seconds=2.0, wanted=few + 1).trials) == few + 1
+
+
 def test_a_distribution_the_model_refuses_is_skipped_and_an_informative_one_does_not_decide() -> None:
     class Refuses(nn.Module):
         def forward(self, x):
@@ -586,6 +602,30 @@ def test_hidden_state_in_a_plain_attribute_is_state() -> None:
     assert judged(Recurrent, Recurrent, row_inputs).passed
     found = judged(Forgets, Recurrent, row_inputs, trials=(TrialPlan(0),))
     assert not found.passed and "hidden" in found.why[0]
+
+
+def test_a_cache_need_not_be_made() -> None:
+    class Caching(Row):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.by_length = None, {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.table is None:
+                self.table = torch.arange(x.shape[-1], dtype=x.dtype)
+                self.by_length[x.shape[-1]] = self.table * 2
+            return super().forward(x + self.table)
+
+    class Without(Caching):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Row.forward(self, x + torch.arange(x.shape[-1], dtype=x.dtype))
+
+    class Wrong(Caching):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Row.forward(self, x)
+
+    assert judged(Without, Caching, row_inputs).passed
+    assert not judged(Wrong, Caching, row_inputs).passed
 
 
 def test_an_inplace_model_may_be_in_place() -> None:

@@ -90,6 +90,9 @@ def judge_all(mutants: Sequence[Mutant], texts: Texts, folder: Path, seed: int) 
         wrong = sum(not o.named for o in found)
         print(f"{base.name}: {len(own)} candidates, {judged.seconds:.0f} s; {len(found)} of {len(mutants)} judged, "
               f"{sum(not o.refused for o in found)} not refused, {wrong} misnamed", flush=True)
+        for outcome in found[-len(own):]:
+            if not outcome.named:
+                print(_said(outcome), flush=True)
     return found
 
 

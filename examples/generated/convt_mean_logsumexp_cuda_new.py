@@ -810,8 +810,8 @@ class _KernelwrightBinding:
                 raise _KernelwrightMisfit(name, "is missing")
             return tables[path, key], key
 
-        held = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        held = tuple(sorted(name for name, _ in held))
+        held = tuple(sorted(f"{path}.{key}".lstrip(".") for path, m in modules.items()
+                            for table in (m._parameters, m._buffers) for key in table if table[key] is not None))
         if held != facts["held"]:
             changed = sorted(set(held) ^ set(facts["held"]))
             raise _KernelwrightMisfit("the model", f"has other parameters or buffers: {', '.join(changed)}")

@@ -235,7 +235,7 @@ def of_linear(node: Node, context: Context) -> Node | None:
     if y.op != "linear" or not node["keepdim"] or not context.may_collapse(y):
         return None
     x, weight = y.inputs[:2]
-    if weight.rank != 2 or y.dtype not in _FLOATS or 0 in y.shape:
+    if weight.rank != 2 or y.dtype not in _FLOATS or 0 in (*y.shape, *weight.shape):
         return None
     bias = wide(y.inputs[2]) if len(y.inputs) > 2 else None
     axes, last = node["axes"], y.rank - 1
@@ -259,7 +259,7 @@ def of_linear(node: Node, context: Context) -> Node | None:
       condition="rows or columns of the product, not its batch axes; not of 16-bit values", exactness=Exactness.FINITE)
 def of_matmul(node: Node, context: Context) -> Node | None:
     y = node.inputs[0]
-    if y.op != "matmul" or not node["keepdim"] or y.rank < 2 or narrow(y):
+    if y.op != "matmul" or not node["keepdim"] or y.rank < 2 or narrow(y) or 0 in y.shape:
         return None
     left, right = y.inputs
     if left.rank < 2 or right.rank < 2 or not set(node["axes"]) <= {y.rank - 2, y.rank - 1}:

@@ -35,11 +35,12 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     The schema says what may be a view; whether this call is one (``reshape`` and ``contiguous`` may copy) is found
     by running it on tensors without data of the same shapes and strides.
     """
+    if writes(node):
+        changed = written(node)[0][1]
+        return changed if isinstance(changed, torch.fx.Node) else None
     source = next((a for a in node.args if isinstance(a, torch.fx.Node)), None)
     if source is None:
         return None
-    if writes(node):
-        return source
     if all(a.alias_info is None for a in node.target._schema.arguments) and \
             node.target.overloadpacket.__name__ not in _SOMETIMES_IDENTITY:
         return None
@@ -62,8 +63,27 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 def writes(node: torch.fx.Node) -> bool:
     """Whether a call changes one of its operands."""
-    return isinstance(node.target, torch._ops.OpOverload) and any(
-        a.alias_info is not None and a.alias_info.is_write for a in node.target._schema.arguments)
+    return isinstance(node.target, torch._ops.OpOverload) and bool(written(node))
+
+
+def written(node: torch.fx.Node) -> list[tuple[str, Any]]:
+    """The operands that a call changes, by their names in its schema."""
+    given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
+    return [(a.name, given.get(a.name)) for a in node.target._schema.arguments
+            if a.alias_info is not None and a.alias_info.is_write]
+
+
+def functional(operator: Any) -> Any:
+    """The operator that computes what one that writes its result into ``out`` computes; None where there is none."""
+
+    def operands(overload: Any) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in overload._schema.arguments
+                if a.alias_info is None or not a.alias_info.is_write]
+
+    packet = operator.overloadpacket
+    return next((found for name in packet.overloads() if (found := getattr(packet, name)) is not operator
+                 and operands(found) == operands(operator) and not found._schema.is_mutable
+                 and len(found._schema.arguments) == len(operator._schema.arguments) - 1), None)
 
 
 def scattered(view: torch.fx.Node, source: Node, value: Node, arguments: dict[str, Any],

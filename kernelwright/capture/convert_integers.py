@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from kernelwright.capture import convert_products as _products  # noqa: F401  (its converters come first)
-from kernelwright.capture.convert import CONVERTERS, Arguments, NotConvertible, as_node, converts
-from kernelwright.capture.convert import _axes as axes_of
+from kernelwright.capture import convert_pointwise as _pointwise  # noqa: F401  (its converters come first)
+from kernelwright.capture import convert_reductions as _reductions  # noqa: F401  (likewise)
+from kernelwright.capture.convert import CONVERTERS, Arguments, NotConvertible, as_node, axes_of, converts
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.ir.scalar import INTEGERS
 

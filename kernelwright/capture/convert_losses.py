@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts
-from kernelwright.capture.convert import _axes as axes_of
-from kernelwright.capture.convert import _float_only as float_only
+from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only
 from kernelwright.ir.node import Node, make
 from kernelwright.ir.ops.losses import REDUCTIONS
 

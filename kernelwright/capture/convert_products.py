@@ -1,16 +1,67 @@
-"""Converters of products (einsum and its relatives) and of pointwise operators with several names or a formula
-(see :mod:`kernelwright.capture.convert`)."""
+"""Converters of products and other linear maps (see :mod:`kernelwright.capture.convert`)."""
 
 from __future__ import annotations
 
-from math import log
-
-from kernelwright.capture.convert import CONVERTERS, Arguments, NotConvertible, as_node, converts, reshape, spread
-from kernelwright.capture.convert import _float_only as float_only
-from kernelwright.capture.convert_views import permuted
+from kernelwright.capture.convert import Arguments, NotConvertible, converts, float_only, permuted, reshape, spread
 from kernelwright.ir.node import Node, constant, make
 
-# Products ----------------------------------------------------------------------------------------
+# Matrices and convolutions ------------------------------------------------------------------------
+
+
+@converts("linear.default")
+def _linear(a: Arguments) -> Node:
+    return make("linear", a["input"], a["weight"], *([a["bias"]] if a["bias"] is not None else []))
+
+
+@converts("matmul.default", "mm.default", "bmm.default")
+def _matmul(a: Arguments) -> Node:
+    left, right = list(a.values())[:2]
+    return make("matmul", float_only(left), right)
+
+
+def _convolution_node(a: Arguments, *, transposed: bool, padding: tuple[int, ...], output_padding=None) -> Node:
+    x = a["input"]
+    rank = a["weight"].rank - 2
+    squeeze = x.rank == rank + 1
+    if squeeze:
+        x = make("reshape", x, shape=(1, *x.shape))
+    node = make("convolution", x, a["weight"], *([a["bias"]] if a["bias"] is not None else []),
+                stride=spread(a["stride"], rank), padding=padding, dilation=spread(a["dilation"], rank),
+                groups=a["groups"], transposed=transposed, output_padding=output_padding or (0,) * rank)
+    return make("reshape", node, shape=node.shape[1:]) if squeeze else node
+
+
+@converts("conv1d.default", "conv2d.default", "conv3d.default")
+def _convolution(a: Arguments) -> Node:
+    return _convolution_node(a, transposed=False, padding=spread(a["padding"], a["weight"].rank - 2))
+
+
+@converts("conv1d.padding", "conv2d.padding", "conv3d.padding")
+def _convolution_same(a: Arguments) -> Node:
+    rank = a["weight"].rank - 2
+    if a["padding"] == "valid":
+        return _convolution_node(a, transposed=False, padding=(0,) * rank)
+    total = [d * (k - 1) for d, k in zip(spread(a["dilation"], rank), a["weight"].shape[2:], strict=True)]
+    if any(t % 2 for t in total):
+        raise NotConvertible("uneven padding")
+    return _convolution_node(a, transposed=False, padding=tuple(t // 2 for t in total))
+
+
+@converts("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+def _convolution_transposed(a: Arguments) -> Node:
+    rank = a["weight"].rank - 2
+    return _convolution_node(a, transposed=True, padding=spread(a["padding"], rank),
+                             output_padding=spread(a["output_padding"], rank))
+
+
+@converts("convolution.default")
+def _convolution_general(a: Arguments) -> Node:
+    rank = a["weight"].rank - 2
+    return _convolution_node(a, transposed=a["transposed"], padding=spread(a["padding"], rank),
+                             output_padding=spread(a["output_padding"], rank))
+
+
+# Einsum and its relatives -------------------------------------------------------------------------
 
 
 @converts("einsum.default")
@@ -75,105 +126,3 @@ def _scaled_product(a: Arguments) -> Node:
     if a["alpha"] != 1:
         product = make("mul", product, constant(a["alpha"]))
     return make("add", product, start if a["beta"] == 1 else make("mul", start, constant(a["beta"])))
-
-
-# Pointwise ---------------------------------------------------------------------------------------
-
-
-for _alias, _name in (("multiply", "mul"), ("divide", "div"), ("true_divide", "div")):
-    for _kind in ("Tensor", "Scalar"):
-        CONVERTERS[f"{_alias}.{_kind}"] = CONVERTERS[f"{_name}.{_kind}"]
-CONVERTERS["subtract.Tensor"] = lambda a: CONVERTERS["sub.Tensor"]({**a, "operator": "sub.Tensor"})
-CONVERTERS["negative.default"] = CONVERTERS["neg.default"]
-CONVERTERS["absolute.default"] = CONVERTERS["abs.default"]
-
-_LOGIC = {"and": "logical_and", "or": "logical_or", "xor": "ne"}
-_LOGIC_NAMES = {f"{prefix}{name}{suffix}.Tensor": op for name, op in _LOGIC.items()
-                for prefix, suffix in (("__", "__"), ("bitwise_", ""))}
-
-
-@converts(*_LOGIC_NAMES, "logical_xor.default")
-def _logic(a: Arguments) -> Node:
-    left, right = list(a.values())[:2]
-    if not (isinstance(left, Node) and isinstance(right, Node) and left.dtype == right.dtype == "bool"):
-        raise NotConvertible("bits of integers")
-    return make(_LOGIC_NAMES.get(a["operator"], "ne"), left, right)
-
-
-@converts("bitwise_not.default", "logical_not.default")
-def _negation(a: Arguments) -> Node:
-    if a["operator"].startswith("bitwise") and a["self"].dtype != "bool":
-        raise NotConvertible("bits of integers")
-    return make("logical_not", a["self"] if a["self"].dtype == "bool" else float_only(a["self"]))
-
-
-@converts("isnan.default")
-def _isnan(a: Arguments) -> Node:
-    return make("ne", float_only(a["self"]), a["self"])
-
-
-@converts("prelu.default", "_prelu_kernel.default")
-def _prelu(a: Arguments) -> Node:
-    x, slope = float_only(a["self"]), a["weight"]
-    shape = (1, slope.size, *(1,) * (x.rank - 2)) if slope.size != 1 else (1,) * x.rank
-    return make("prelu", x, reshape(slope, shape))
-
-
-@converts("log10.default")
-def _log10(a: Arguments) -> Node:
-    return make("mul", make("log", float_only(a["self"])), constant(1.0 / log(10.0)))
-
-
-@converts("exp2.default", "pow.Scalar")
-def _power_of(a: Arguments) -> Node:
-    base = a["self"] if a["operator"] == "pow.Scalar" else 2.0
-    if base <= 0:
-        raise NotConvertible("a power of a negative number")
-    return make("pow", constant(float(base)), float_only(a["exponent"] if a["operator"] == "pow.Scalar" else a["self"]))
-
-
-@converts("frac.default")
-def _frac(a: Arguments) -> Node:
-    return make("sub", float_only(a["self"]), make("trunc", a["self"]))
-
-
-@converts("addcmul.default", "addcdiv.default")
-def _added_product(a: Arguments) -> Node:
-    x = float_only(a["self"])
-    term = make("mul" if a["operator"].startswith("addcmul") else "div", float_only(a["tensor1"]),
-                float_only(a["tensor2"]))
-    return make("add", x, term if a["value"] == 1 else make("mul", term, constant(a["value"])))
-
-
-@converts("lerp.Scalar")
-def _lerp(a: Arguments) -> Node:
-    """As PyTorch does it: from the end that is nearer."""
-    x, end, weight = float_only(a["self"]), float_only(a["end"]), float(a["weight"])
-    way = make("sub", end, x)
-    if abs(weight) < 0.5:
-        return make("add", x, make("mul", way, constant(weight)))
-    return make("sub", end, make("mul", way, constant(1.0 - weight)))
-
-
-@converts("masked_fill.Tensor")
-def _masked_fill(a: Arguments) -> Node:
-    if a["value"].dtype != a["self"].dtype:
-        raise NotConvertible("a value of another type")
-    return make("where", a["mask"], as_node(a["value"]), float_only(a["self"]))
-
-
-# Pools -------------------------------------------------------------------------------------------
-
-
-@converts("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
-def _adaptive_max_pool(a: Arguments) -> tuple[Node, None]:
-    x = float_only(a["self"])
-    rank = int(a["operator"].split("pool")[1][0])
-    sizes = spread(a["output_size"], rank)
-    if a["results_used"] - {0} or any(n % s for n, s in zip(x.shape[-rank:], sizes, strict=True)):
-        raise NotConvertible("the indices are used, or windows of several sizes")
-    kernel = tuple(n // s for n, s in zip(x.shape[-rank:], sizes, strict=True))
-    if all(s == 1 for s in sizes):
-        return make("amax", x, axes=tuple(range(x.rank - rank, x.rank)), keepdim=True), None
-    none, one = (0,) * rank, (1,) * rank
-    return make("max_pool", x, kernel=kernel, stride=kernel, padding=none, dilation=one, ceil=False), None

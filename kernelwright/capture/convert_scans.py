@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts, reshape
-from kernelwright.capture.convert import _axes as axes_of
-from kernelwright.capture.convert import _float_only as float_only
+from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only, part, reshape
 from kernelwright.ir.node import Node, make
 
 
@@ -25,7 +23,7 @@ def _narrow(a: Arguments) -> Node:
     if not isinstance(start, int) or not isinstance(length, int):
         raise NotConvertible("a part that a tensor chooses")
     start += x.shape[axis] * (start < 0)
-    return x if length == x.shape[axis] else make("slice", x, axis=axis, start=start, stop=start + length, step=1)
+    return part(x, axis, start, start + length)
 
 
 @converts("cumsum.default", "cumprod.default", "logcumsumexp.default", "cummax.default", "cummin.default")

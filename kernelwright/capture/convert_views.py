@@ -1,34 +1,116 @@
-"""Converters of operators that move elements: views, padding, rolling, repetition (see
-:mod:`kernelwright.capture.convert`)."""
+"""Converters of views (see :mod:`kernelwright.capture.convert`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts, reshape
-from kernelwright.capture.convert import _axes as axes_of
-from kernelwright.capture.convert import _axis as axis_of
-from kernelwright.capture.convert import _float_only as float_only
+from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, axis_of, converts, part, permuted, reshape
 from kernelwright.ir.node import Node, make
 
 
-def _part(x: Node, axis: int, start: int, stop: int) -> Node:
-    return x if stop - start == x.shape[axis] else make("slice", x, axis=axis, start=start, stop=stop, step=1)
+@converts("view.default", "reshape.default", "_unsafe_view.default")
+def _reshape(a: Arguments) -> Node:
+    x, shape = list(a.values())[:2]
+    known = prod(s for s in shape if s != -1)
+    return reshape(x, tuple(x.size // known if s == -1 else s for s in shape))
 
 
-def permuted(x: Node, axes: tuple[int, ...]) -> Node:
-    """x with its axes in another order, or itself."""
-    return x if axes == tuple(range(x.rank)) else make("permute", x, axes=axes)
+@converts("flatten.using_ints")
+def _flatten(a: Arguments) -> Node:
+    x = a["self"]
+    first, last = axis_of(a["start_dim"], x.rank), axis_of(a["end_dim"], x.rank)
+    return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
-# Views -------------------------------------------------------------------------------------------
+@converts("unflatten.int")
+def _unflatten(a: Arguments) -> Node:
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    known = prod(s for s in a["sizes"] if s != -1)
+    sizes = tuple(x.shape[axis] // known if s == -1 else s for s in a["sizes"])
+    return reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
+
+
+@converts("unsqueeze.default")
+def _unsqueeze(a: Arguments) -> Node:
+    x = a["self"]
+    axis = a["dim"] % (x.rank + 1)
+    return reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+@converts("squeeze.default", "squeeze.dim", "squeeze.dims")
+def _squeeze(a: Arguments) -> Node:
+    x = a["self"]
+    axes = axes_of(a.get("dim"), x.rank)
+    return reshape(x, tuple(s for i, s in enumerate(x.shape) if not (i in axes and s == 1)))
+
+
+@converts("permute.default")
+def _permute(a: Arguments) -> Node:
+    axes = tuple(axis_of(d, a["self"].rank) for d in a["dims"])
+    return permuted(a["self"], axes)
+
+
+@converts("transpose.int", "t.default", "numpy_T.default", "mT.default")
+def _transpose(a: Arguments) -> Node:
+    x = a["self"]
+    axes = list(range(x.rank))
+    if a["operator"] == "numpy_T.default":
+        axes.reverse()
+    elif x.rank >= 2:
+        pair = (a["dim0"], a["dim1"]) if "dim0" in a else (-2, -1)
+        first, second = (axis_of(p, x.rank) for p in pair)
+        axes[first], axes[second] = axes[second], axes[first]
+    return permuted(x, tuple(axes))
+
+
+@converts("expand.default", "expand_as.default")
+def _expand(a: Arguments) -> Node:
+    x = a["self"]
+    shape = a["other"].shape if "other" in a else a["size"]
+    lead = len(shape) - x.rank
+    sizes = tuple(x.shape[i - lead] if s == -1 else s for i, s in enumerate(shape))
+    return x if sizes == x.shape else make("expand", x, shape=sizes)
+
+
+@converts("slice.Tensor")
+def _slice(a: Arguments) -> Node:
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    start, stop, step = slice(a["start"], a["end"], a["step"]).indices(x.shape[axis])
+    if (start, stop, step) == (0, x.shape[axis], 1):
+        return x
+    return make("slice", x, axis=axis, start=start, stop=max(stop, start), step=step)
+
+
+@converts("select.int")
+def _select(a: Arguments) -> Node:
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    index = a["index"] % x.shape[axis]
+    return reshape(part(x, axis, index, index + 1), (*x.shape[:axis], *x.shape[axis + 1:]))
+
+
+@converts("split.Tensor", "split_with_sizes.default", "chunk.default", "split.sizes")
+def _split(a: Arguments) -> tuple[Node, ...]:
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    length = x.shape[axis]
+    if a["operator"] == "chunk.default":
+        size = -(-length // a["chunks"])
+        sizes = [size] * (length // size) + ([length % size] if length % size else [])
+    else:
+        given = a.get("split_sizes", a.get("split_size"))
+        sizes = list(given) if isinstance(given, (list, tuple)) else \
+            [given] * (length // given) + ([length % given] if length % given else [])
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(part(x, axis, start, start + size))
+        start += size
+    return tuple(parts)
 
 
 @converts("unbind.int")
 def _unbind(a: Arguments) -> tuple[Node, ...]:
     x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
     shape = (*x.shape[:axis], *x.shape[axis + 1:])
-    return tuple(reshape(_part(x, axis, i, i + 1), shape) for i in range(x.shape[axis]))
+    return tuple(reshape(part(x, axis, i, i + 1), shape) for i in range(x.shape[axis]))
 
 
 @converts("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
@@ -71,125 +153,3 @@ def _unfold(a: Arguments) -> Node:
 def _diagonal(a: Arguments) -> Node:
     x = a["self"]
     return make("diagonal", x, offset=a["offset"], axes=(axis_of(a["dim1"], x.rank), axis_of(a["dim2"], x.rank)))
-
-
-# Rearranged copies are views of views here: kernels read through them ---------------------------------
-
-
-@converts("pixel_shuffle.default")
-def _pixel_shuffle(a: Arguments) -> Node:
-    x, factor = a["self"], a["upscale_factor"]
-    *lead, channels, height, width = x.shape
-    count = len(lead)
-    parts = reshape(x, (*lead, channels // factor**2, factor, factor, height, width))
-    moved = permuted(parts, (*range(count), count, count + 3, count + 1, count + 4, count + 2))
-    return reshape(moved, (*lead, channels // factor**2, height * factor, width * factor))
-
-
-@converts("pixel_unshuffle.default")
-def _pixel_unshuffle(a: Arguments) -> Node:
-    x, factor = a["self"], a["downscale_factor"]
-    *lead, channels, height, width = x.shape
-    count = len(lead)
-    parts = reshape(x, (*lead, channels, height // factor, factor, width // factor, factor))
-    moved = permuted(parts, (*range(count), count, count + 2, count + 4, count + 1, count + 3))
-    return reshape(moved, (*lead, channels * factor**2, height // factor, width // factor))
-
-
-@converts("channel_shuffle.default")
-def _channel_shuffle(a: Arguments) -> Node:
-    x, groups = a["self"], a["groups"]
-    parts = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    return reshape(permuted(parts, (0, 2, 1, *range(3, parts.rank))), x.shape)
-
-
-def _repeated(x: Node, axis: int, count: int, *, inner: bool) -> Node:
-    """x with every element (inner), or the whole, ``count`` times along an axis."""
-    if count == 1:
-        return x
-    place = axis + 1 if inner else axis
-    wide = reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
-    spread = make("expand", wide, shape=(*x.shape[:place], count, *x.shape[place:]))
-    return reshape(spread, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1:]))
-
-
-@converts("repeat_interleave.self_int")
-def _repeat_interleave(a: Arguments) -> Node:
-    x = a["self"]
-    if not isinstance(a["repeats"], int) or a["repeats"] < 1:
-        raise NotConvertible("no repetition")
-    if a["dim"] is None:
-        return _repeated(reshape(x, (x.size,)), 0, a["repeats"], inner=True)
-    return _repeated(x, axis_of(a["dim"], x.rank), a["repeats"], inner=True)
-
-
-@converts("repeat.default", "tile.default")
-def _repeat(a: Arguments) -> Node:
-    x = a["self"]
-    counts = list(a.get("repeats", a.get("dims")))
-    counts = [1] * (x.rank - len(counts)) + counts
-    if 0 in counts or x.size == 0:
-        raise NotConvertible("an empty repetition")
-    x = reshape(x, (*(1,) * (len(counts) - x.rank), *x.shape))
-    for axis, count in enumerate(counts):
-        x = _repeated(x, axis, count, inner=False)
-    return x
-
-
-# Copies ------------------------------------------------------------------------------------------
-
-
-@converts("pad.default", "constant_pad_nd.default")
-def _pad(a: Arguments) -> Node:
-    x = float_only(a["self"])
-    if a.get("mode", "constant") != "constant":
-        raise NotConvertible("padding by other elements")
-    given = list(a["pad"])
-    pairs = [(0, 0)] * (x.rank - len(given) // 2) + [(given[i], given[i + 1]) for i in range(len(given) - 2, -1, -2)]
-    for axis, (before, after) in enumerate(pairs):
-        x = _part(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
-    amounts = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
-    value = a["value"] if a["value"] is not None else 0.0
-    return make("pad", x, amounts=amounts, value=float(value)) if any(map(any, amounts)) else x
-
-
-@converts("roll.default")
-def _roll(a: Arguments) -> Node:
-    x = a["self"]
-    shifts, axes = (list(v) if isinstance(v, (list, tuple)) else [v] for v in (a["shifts"], a["dims"]))
-    if not axes or len(shifts) != len(axes) or x.size == 0:
-        raise NotConvertible("a roll of all elements in a row")
-    total: dict[int, int] = {}
-    for shift, given in zip(shifts, axes, strict=True):
-        axis = axis_of(given, x.rank)
-        total[axis] = (total.get(axis, 0) + shift) % x.shape[axis]
-    moved = {axis: shift for axis, shift in sorted(total.items()) if shift}
-    return make("roll", x, shifts=tuple(moved.values()), axes=tuple(moved)) if moved else x
-
-
-@converts("tril.default", "triu.default")
-def _triangle(a: Arguments) -> Node:
-    return make("triangle", float_only(a["self"]), lower=a["operator"].startswith("tril"), diagonal=a["diagonal"])
-
-
-@converts("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
-def _upsample_nearest(a: Arguments) -> Any:
-    x = float_only(a["input"])
-    rank = x.rank - 2
-    scales = list(a["scale_factors"] or [])
-    sizes = list(a["output_size"] or [])
-    if scales:
-        factors = tuple(int(s) if s == int(s) else 0 for s in scales)
-    else:
-        factors = tuple(n // s if n % s == 0 else 0 for n, s in zip(sizes, x.shape[2:], strict=True))
-    if len(factors) != rank or 0 in factors:
-        raise NotConvertible("no whole factor")
-    return make("upsample_nearest", x, factors=factors) if any(f != 1 for f in factors) else x
-
-
-@converts("glu.default")
-def _glu(a: Arguments) -> Node:
-    x = float_only(a["self"])
-    axis = axes_of(a["dim"], x.rank)[0]
-    half = x.shape[axis] // 2
-    return make("mul", _part(x, axis, 0, half), make("sigmoid", _part(x, axis, half, 2 * half)))

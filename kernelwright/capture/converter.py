@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelwright.capture import convert_integers as _integers  # noqa: F401  (registers its converters)
-from kernelwright.capture import convert_losses as _losses  # noqa: F401  (registers its converters)
+from kernelwright.capture import convert_losses as _losses  # noqa: F401
+from kernelwright.capture import convert_moves as _moves  # noqa: F401
+from kernelwright.capture import convert_pointwise as _pointwise  # noqa: F401
 from kernelwright.capture import convert_products as _products  # noqa: F401
+from kernelwright.capture import convert_reductions as _reductions  # noqa: F401
 from kernelwright.capture import convert_scans as _scans  # noqa: F401
 from kernelwright.capture import convert_views as _views  # noqa: F401
-from kernelwright.capture.aliases import NoInverse, scattered, viewed, writes
+from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, writes, written
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.convert import CONVERTERS, NotConvertible
 from kernelwright.capture.recurrent import OPERATORS
+from kernelwright.capture.tracing import name_of
+from kernelwright.capture.values import (
+    NotCapturable,
+    as_type_of,
+    check_structure,
+    dtype_name,
+    in_own_order,
+    is_typed_as,
+    leaf_of,
+    opaque_of,
+    origin_of,
+    tuples,
+)
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, memory
 from kernelwright.ir.node import Node, Origin, constant, make
 from kernelwright.ir.scalar import INTEGERS
 
 _LITERAL_ELEMENTS = 64
-
-class NotCapturable(Exception):
-    """The model can't be a graph of ours; the reason is for the report. The original computation stays."""
+#: Functional forms of operators in place whose names do not say it.
+_FUNCTIONAL = {"bernoulli_.float": "bernoulli.p", "normal_.default": "normal_functional.default"}
 
 
 class Converter:
@@ -57,10 +73,11 @@ class Converter:
                 node.target = OPERATORS.get(node.target, node.target)
                 self.values[node] = self._call(node)
             else:
-                raise NotCapturable(f"the trace holds a {node.op} of {node.target}")
+                raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
         places: list[Any] = []
         given = {self.group[n] for n in self.program.graph.nodes if n.op == "placeholder"}
+        results = self._without_updates(results)
         for result in results:
             value = self.values[result] if isinstance(result, torch.fx.Node) else result
             if value is None:
@@ -74,9 +91,27 @@ class Converter:
                 outputs.append(value)
             places.append(outputs.index(value))
         structure = pytree.tree_unflatten(places, self.program.call_spec.out_spec)
-        _check_structure(structure)
+        check_structure(structure)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), structure, effects, training))
+
+    def _without_updates(self, results: list[Any]) -> list[Any]:
+        """The results that the user gets; those before them in a program without writes are new values of buffers."""
+        kept = []
+        for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                self.updates[self._first_name(spec.target)] = self.values[result]
+            elif spec.kind == OutputKind.USER_OUTPUT:
+                kept.append(result)
+            else:
+                raise NotCapturable(f"it changes {spec.target} in place")
+        return kept
+
+    def _first_name(self, name: str) -> str:
+        """The name of a parameter or buffer by the first path of its module, which may stand in several places."""
+        path, _, own = name.rpartition(".")
+        module = self.model.get_submodule(path)
+        return next(f"{first}.{own}".lstrip(".") for first, m in self.model.named_modules() if m is module)
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
         value = node.meta.get("val")
@@ -87,14 +122,14 @@ class Converter:
                 inputs.append(None)
                 return
             self.fixed[self.group[node]] = "an input"
-            leaf = _leaf("input", spec.arg.name, value)
+            leaf = leaf_of("input", spec.arg.name, value)
             inputs.append(leaf)
         elif spec.kind == InputKind.PARAMETER:
             self.fixed[self.group[node]] = "a parameter"
-            leaf = _leaf("parameter", spec.target, value)
+            leaf = leaf_of("parameter", self._first_name(spec.target), value)
         elif spec.kind == InputKind.BUFFER:
-            self.buffers[self.group[node]] = spec.target
-            leaf = _leaf("buffer", spec.target, value)
+            name = self.buffers[self.group[node]] = self._first_name(spec.target)
+            leaf = leaf_of("buffer", name, value)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             tensor = self.program.constants[spec.target]
             leaf = self._constant_tensor(spec.target, tensor)
@@ -102,17 +137,17 @@ class Converter:
                 self.fixed[self.group[node]] = "a plain attribute"
         else:
             raise NotCapturable(f"an argument of kind {spec.kind}")
-        self.values[node] = _in_own_order(leaf)
+        self.values[node] = in_own_order(leaf)
 
     def _constant_tensor(self, target: str, tensor: torch.Tensor) -> Node:
         owner: Any = self.model
         for part in target.split("."):
             owner = getattr(owner, part, None)
         if isinstance(owner, torch.Tensor):
-            return _leaf("attribute", target, tensor)
+            return leaf_of("attribute", target, tensor)
         if tensor.numel() > _LITERAL_ELEMENTS:
             raise NotCapturable("it makes a large tensor from literals")
-        return make("literal", value=_tuples(tensor.tolist()), shape=tuple(tensor.shape), dtype=_name(tensor.dtype))
+        return make("literal", value=tuples(tensor.tolist()), shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
 
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
@@ -122,20 +157,22 @@ class Converter:
             self.group[node] = self.group[source] if source in self.source else self._new_group()
             return self._item(node)
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise NotCapturable(f"it uses the higher-order operator {node.target}")
+            raise NotCapturable(f"it uses {name_of(node.target)}, which is more than an operator")
         target = str(node.target).removeprefix("aten.")
         arguments = self._arguments(node)
-        origin = self._origin(node)
-        schema = node.target._schema
-        mutated = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        origin = origin_of(node, self.file)
+        if any(isinstance(t, torch.Tensor) and not all(isinstance(n, int) for n in t.shape)
+               for t in pytree.tree_leaves(node.meta.get("val"))):
+            place = f" ({Path(origin.file).name}:{origin.line}: {origin.text})" if origin.line else ""
+            raise NotCapturable(f"the shape of what {target.split('.')[0]} gives{place} depends on values")
         source = viewed(node)
         if source is not None:
             self.source[node] = source
         self.group[node] = self.group[source] if source is not None else self._new_group()
         if target == "batch_norm.default":
             return self._batch_norm(node, arguments, origin)
-        if mutated:
-            return self._in_place(node, target, arguments, mutated, origin)
+        if writes(node):
+            return self._in_place(node, target, arguments, origin)
         if not node.users and not _draws(node.target):
             return None
         return self._convert(node, target, arguments, origin)
@@ -146,7 +183,7 @@ class Converter:
         if not isinstance(value, Node):
             return value[index]
         meta = node.meta["val"]
-        return make("item", value, index=index, shape=tuple(meta.shape), dtype=_name(meta.dtype))
+        return make("item", value, index=index, shape=tuple(meta.shape), dtype=dtype_name(meta.dtype))
 
     def _new_group(self) -> int:
         return len(self.group) + len(self.values)
@@ -157,10 +194,11 @@ class Converter:
             used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
             try:
                 result = converter({**arguments, "operator": target, "results_used": used})
-            except NotConvertible:
+            except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
-                return self._stamped(result, origin)
+                if is_typed_as(result, node.meta.get("val")):
+                    return self._stamped(result, origin)
         return self._opaque(node, str(node.target), arguments, origin)
 
     def _stamped(self, result: Any, origin: Origin) -> Any:
@@ -170,61 +208,50 @@ class Converter:
         return result
 
     def _opaque(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Node:
-        nodes: list[Node] = []
-        schema = node.target._schema  # type: ignore[union-attr]
-        positional = [a.name for a in schema.arguments if not a.kwarg_only]
-        template = tuple(_template(arguments[n], nodes) for n in positional)
-        keywords = tuple((a.name, _template(arguments[a.name], nodes)) for a in schema.arguments
-                         if a.kwarg_only and arguments[a.name] is not None)
         serial = -1
         if _draws(node.target) or "instance_norm" in target:
             serial, self.serial = self.serial, self.serial + 1
-        meta = node.meta["val"]
-        if isinstance(meta, torch.Tensor):
-            shape, dtype, types = tuple(meta.shape), _name(meta.dtype), None
-        elif isinstance(meta, (list, tuple)):
-            shape, dtype = (), "tuple"
-            types = tuple((tuple(m.shape), _name(m.dtype)) if isinstance(m, torch.Tensor) else None for m in meta)
-        else:
-            raise NotCapturable(f"{target} gives a plain value")
-        return make("opaque", *nodes, origin=origin, target=target, template=template, keywords=keywords, shape=shape,
-                    dtype=dtype, types=types, serial=serial)
+        return opaque_of(node.target, target, arguments, node.meta["val"], serial, origin)
 
-    def _in_place(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], mutated: list[str],
-                  origin: Origin) -> Any:
+    def _in_place(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         """Run the functional twin, then let every name of the changed memory mean the new value."""
-        schema = node.target._schema  # type: ignore[union-attr]
-        if mutated != [schema.arguments[0].name] or not isinstance(node.args[0], torch.fx.Node):
-            raise NotCapturable(f"{target} writes into {', '.join(mutated)}")
-        changed = node.args[0]
+        places = written(node)
+        changed = places[0][1]
+        if len(places) != 1 or not isinstance(changed, torch.fx.Node):
+            raise NotCapturable(f"{target} writes into {', '.join(name for name, _ in places)}")
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
         name, overload = target.split(".")
         old = self.values[changed]
         if name == "copy_":
-            value = _as_type_of(old, arguments["src"])
+            value = as_type_of(old, arguments["src"])
         elif name in ("zero_", "fill_"):
-            value = _as_type_of(old, arguments.get("value", 0))
+            value = as_type_of(old, arguments.get("value", 0))
         elif name == "detach_":
             value = old
         else:
-            functional = getattr(getattr(torch.ops.aten, name.removesuffix("_"), None), overload, None)
-            if functional is None:
+            twin = _FUNCTIONAL.get(target, f"{name.removesuffix('_')}.{overload}")
+            kind = getattr(getattr(torch.ops.aten, twin.split(".")[0], None), twin.split(".")[1], None)
+            if kind is node.target:  # the result goes into memory that is named beside the operands
+                kind = functional(kind)
+            if kind is None:
                 raise NotCapturable(f"{target} has no functional form")
-            converter = CONVERTERS.get(f"{name.removesuffix('_')}.{overload}")
+            twin = str(kind).removeprefix("aten.")
+            names = [a.name for a in node.target._schema.arguments if a.name in arguments]  # type: ignore[union-attr]
+            arguments = dict(zip((a.name for a in kind._schema.arguments), map(arguments.get, names), strict=False))
+            converter = CONVERTERS.get(twin)
             try:
                 if converter is None or old.dtype in INTEGERS:
                     raise NotConvertible
-                value = converter({**arguments, "operator": f"{name.removesuffix('_')}.{overload}",
-                                   "results_used": set()})
+                value = converter({**arguments, "operator": twin, "results_used": set()})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
-                template = type("Twin", (), {"target": functional, "meta": node.meta})()
-                value = self._opaque(template, f"aten.{name.removesuffix('_')}.{overload}", arguments, origin)
-        if value.shape != old.shape or value.dtype != old.dtype:
-            raise NotCapturable(f"{target} changes the type of its target")
-        value = self._stamped(value, origin)
+                stand_in = type("Twin", (), {"target": kind, "meta": node.meta})()
+                value = self._opaque(stand_in, f"aten.{twin}", arguments, origin)
+        if value.shape != old.shape:
+            raise NotCapturable(f"{target} changes the shape of its target")
+        value = self._stamped(as_type_of(old, value), origin)
         whole = self._write(changed, value, target)
         if group in self.buffers:
             self.updates[self.buffers[group]] = whole
@@ -243,7 +270,7 @@ class Converter:
 
             def twin(kind: Any, parts: dict[str, Any], like: torch.Tensor, of: torch.fx.Node = current) -> Node:
                 stand_in = type("Twin", (), {"target": kind, "meta": {"val": like}})()
-                return self._opaque(stand_in, str(kind), parts, self._origin(of))
+                return self._opaque(stand_in, str(kind), parts, origin_of(of, self.file))
 
             try:
                 written[source] = scattered(current, self.values[source], written[current], arguments, twin)
@@ -262,7 +289,8 @@ class Converter:
             return self._item(node)
         if writes(node):
             return self.values[self.source[node]]
-        return self._convert(node, str(node.target).removeprefix("aten."), self._arguments(node), self._origin(node))
+        target = str(node.target).removeprefix("aten.")
+        return self._convert(node, target, self._arguments(node), origin_of(node, self.file))
 
     def _batch_norm(self, node: torch.fx.Node, a: dict[str, Any], origin: Origin) -> Node:
         x = a["input"]
@@ -306,87 +334,7 @@ class Converter:
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
 
-    def _origin(self, node: torch.fx.Node) -> Origin:
-        stack = node.meta.get("nn_module_stack") or {}
-        path = next(reversed(stack.values()))[0] if stack else ""
-        line, text = 0, ""
-        trace = node.meta.get("stack_trace") or ""
-        lines = trace.splitlines()
-        for position, entry in enumerate(lines):
-            if self.file and f'File "{self.file}"' in entry:
-                line = int(entry.split("line ")[1].split(",")[0])
-                text = lines[position + 1].strip() if position + 1 < len(lines) else ""
-        return Origin(module=path, file=self.file or "", line=line, text=text)
-
-
-def _as_type_of(target: Node, value: Any) -> Node:
-    """``value``, a node or a number, in the type and shape of ``target``, as copy_ and fill_ store it."""
-    if not isinstance(value, Node):
-        value = make("literal", value=value, shape=(), dtype=target.dtype)
-    if value.dtype != target.dtype:
-        value = make("cast", value, to=target.dtype, shape=value.shape, dtype=target.dtype)
-    return value if value.shape == target.shape else make("expand", value, shape=target.shape)
-
 
 def _draws(target: Any) -> bool:
     """Whether an operator may draw from torch's random stream."""
     return torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _leaf(op: str, name: str, value: torch.Tensor) -> Node:
-    order = memory_order(value) if op in ("input", "parameter") else None
-    if order is not None:
-        return make(op, name=name, shape=tuple(value.shape[a] for a in order), dtype=_name(value.dtype), order=order)
-    return make(op, name=name, shape=tuple(value.shape), dtype=_name(value.dtype))
-
-
-def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The axes in the order in which a tensor lies contiguously in memory; None where that is the usual one, or where
-    there is none (a slice, an expanded tensor)."""
-    order = tuple(sorted(range(value.ndim), key=lambda axis: -value.stride(axis)))
-    return order if not value.is_contiguous() and value.permute(order).is_contiguous() else None
-
-
-def _in_own_order(leaf: Node) -> Node:
-    """A leaf with its axes as the model has them."""
-    order = leaf.get("order")
-    return leaf if order is None else make("permute", leaf, axes=tuple(order.index(a) for a in range(leaf.rank)))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _template(value: Any, nodes: list[Node]) -> Any:
-    """A hashable form of an argument; see :func:`kernelwright.ir.ops.leaves.fill`."""
-    if isinstance(value, Node):
-        if value not in nodes:
-            nodes.append(value)
-        return ("input", nodes.index(value))
-    if isinstance(value, (list, tuple)):
-        return ("list", *(_template(v, nodes) for v in value))
-    if isinstance(value, str):
-        return ("str", value)
-    for tag, kind in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
-        if isinstance(value, kind):
-            return (tag, str(value).removeprefix("torch."))
-    if isinstance(value, torch.device):
-        return ("device", str(value))
-    if value is None or isinstance(value, (int, float, bool)):
-        return value
-    raise NotCapturable(f"an argument of type {type(value).__name__}")
-
-
-def _check_structure(value: Any) -> None:
-    if isinstance(value, dict):
-        for part in value.values():
-            _check_structure(part)
-    elif type(value) in (list, tuple):
-        for part in value:
-            _check_structure(part)
-    elif value is not None and not isinstance(value, int):
-        raise NotCapturable(f"it returns a {type(value).__name__}")

@@ -11,16 +11,18 @@ import copy
 import io
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 import torch
 
 from kernelwright import errors
 from kernelwright.capture.converter import Converter, NotCapturable
-from kernelwright.capture.recurrent import recurrent_layers_marked
+from kernelwright.capture.tracing import traceable, without_scopes
+from kernelwright.capture.watch import changed, plain_state, watched
 from kernelwright.ir.graph import Graph
+from kernelwright.problem.probe import unsupported
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
@@ -31,54 +33,32 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
-    model, returns the attributes that carry tensors from call to call, and raises HiddenState for other state.
+    model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for other state.
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors),
     and NotCapturable where the model is legal but its graph has no form here.
     """
     work = fresh() if fresh is not None else copy.deepcopy(model)
-    before = _plain_state(work)
+    before = plain_state(work)
     assigned: list[str] = []
     try:
         # The exporter prints the graph of a trace that fails.
         with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()), \
-                _watched(work, assigned), recurrent_layers_marked():
+                watched(work, assigned), traceable():
             warnings.simplefilter("ignore")
-            program = torch.export.export(work, tuple(inputs), strict=False)
+            program = without_scopes(torch.export.export(work, tuple(inputs), strict=False))
     except Exception as error:
-        changed = _changed(before, _plain_state(work)) or assigned
-        _explain(error, model, inputs, changed, name, file)
-        raise NotCapturable(errors.describe(error)) from error
-    changed = _changed(before, _plain_state(work))
-    if changed and check_state is None:
-        raise errors.HiddenState(model=name, attributes=", ".join(changed), where=errors.place(file))
-    carried = check_state() if (changed or assigned) and check_state is not None else ()
+        _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file)
+        raise NotCapturable(_reason(error)) from error
+    left = changed(before, plain_state(work))
+    if left and check_state is None:
+        raise errors.HiddenState(model=name, attributes=", ".join(left), where=errors.place(file))
+    carried = check_state() if (left or assigned) and check_state is not None else ()
     if carried:
-        raise NotCapturable(f"it carries tensors from call to call in the attribute(s) {', '.join(carried)}")
+        raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
     return Converter(program, work, file).graph(training=model.training)
 
 
-@contextmanager
-def _watched(model: torch.nn.Module, assigned: list[str]) -> Iterator[None]:
-    """Note the plain attributes that are assigned to ``model`` and its parts: the exporter takes them back."""
-    paths = {id(m): path for path, m in model.named_modules()}
-    original = torch.nn.Module.__setattr__
-
-    def note(module: torch.nn.Module, key: str, value: Any) -> None:
-        registered = isinstance(value, (torch.nn.Module, torch.nn.Parameter)) or key in vars(module).get("_buffers", ())
-        if id(module) in paths and not registered and not key.startswith("_") and key != "training":
-            name = f"{paths[id(module)]}.{key}".lstrip(".")
-            if name not in assigned:
-                assigned.append(name)
-        original(module, key, value)
-
-    torch.nn.Module.__setattr__ = note  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
-
-
-def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], changed: list[str], name: str,
+def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], attributes: list[str], name: str,
              file: str | None) -> None:
     """Raise the coded error that fits a failed trace, if one does."""
     kinds = {type(e).__name__ for e in (error, error.__cause__, error.__context__) if e is not None}
@@ -90,16 +70,18 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], ch
         raise errors.DataDependentControlFlow(model=name, exception=errors.describe(error),
                                               where=errors.where_of(error, file)) from error
     if "attribute" in text and "assigned during export" in text:
-        raise errors.HiddenState(model=name, attributes=", ".join(changed) or text.splitlines()[0],
+        raise errors.HiddenState(model=name, attributes=", ".join(attributes) or text.splitlines()[0],
                                  where=errors.where_of(error, file)) from error
     trial = copy.deepcopy(model)
     try:
         with torch.no_grad():
-            trial(*inputs)
+            found = unsupported(trial(*inputs))
     except Exception as failure:
         device = next((t.device for t in inputs if isinstance(t, torch.Tensor)), "cpu")
         raise errors.ForwardRaised(model=name, exception=errors.describe(failure), device=device,
                                    where=errors.where_of(failure, file)) from failure
+    if found and "which is not a known type" in text:
+        raise errors.OutputsUnsupported(model=name, found=found, where=errors.place(file)) from error
 
 
 def _inside_library(error: Exception) -> bool:
@@ -110,28 +92,9 @@ def _inside_library(error: Exception) -> bool:
     return bool(layers and own) and layers[-1] > own[-1]
 
 
-def _plain_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Every plain attribute of every module, as far as it can be compared."""
-    state = {}
-    for path, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key.startswith("_") or key == "training":
-                continue
-            state[f"{path}.{key}" if path else key] = _print_of(value)
-    return state
-
-
-def _print_of(value: Any, depth: int = 0) -> Any:
-    if isinstance(value, torch.Tensor):
-        return ("tensor", tuple(value.shape), str(value.dtype), id(value), value._version)
-    if isinstance(value, (int, float, bool, str, bytes, type(None), complex)):
-        return (type(value).__name__, value)
-    if isinstance(value, (list, tuple)) and depth < 3:
-        return (type(value).__name__, *(_print_of(v, depth + 1) for v in value))
-    if isinstance(value, dict) and depth < 3:
-        return ("dict", *((str(k), _print_of(v, depth + 1)) for k, v in value.items()))
-    return (type(value).__name__, id(value))
-
-
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+def _reason(error: Exception) -> str:
+    """Why a trace failed, in words for the report where PyTorch's speak of its own parts."""
+    text = str(error)
+    if "fake tensor in the exported program" in text:
+        return "the trace loses sight of a tensor on its way, as it does where the forward takes derivatives"
+    return errors.describe(error)

@@ -42,7 +42,9 @@ def module_facts(model: nn.Module) -> list[tuple[str, str]]:
     classes = {path: _forms["_kernelwright_name"](type(m), own) for path, m in model.named_modules() if path}
     attributes = {path: found for path, m in model.named_modules()
                   if (found := _forms["_kernelwright_attributes"](m, own))}
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    # By module, so that one in several places counts under its first name alone, as in capture.
+    tensors = [(f"{path}.{key}".lstrip("."), tensor) for kind in ("_parameters", "_buffers")
+               for path, m in model.named_modules() for key, tensor in getattr(m, kind).items() if tensor is not None]
     groups: dict[int, list[str]] = {}
     for name, tensor in tensors:
         groups.setdefault(id(tensor), []).append(name)

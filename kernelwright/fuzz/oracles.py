@@ -39,11 +39,11 @@ from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import certify, default_trials
-from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.tolerance import Tolerance
 
 LEVELS = ("graph", "kernels", "text")
 

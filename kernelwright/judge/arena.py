@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -102,10 +102,29 @@ class Arena:
             if here is not piece:
                 piece.copy_(here)
 
+    def elements(self, at: int, dtype: torch.dtype, places: Sequence[int]) -> torch.Tensor:
+        """The elements at ``places`` of a tensor of ``dtype`` that begins at ``at``, on the CPU.
+
+        Raises EOFError where the arena ends before.
+        """
+        size, most = dtype.itemsize, max(places, default=-1) + 1
+        if at >= ON_DEVICE:
+            values = self._bytes(at, most * size).view(dtype)
+            return values[torch.tensor(places, dtype=torch.int64, device=values.device)].cpu()
+        found = torch.empty(len(places), dtype=dtype)
+        memory = as_memory(found)
+        for number, place in enumerate(places):
+            if os.preadv(self.descriptor, [memory[number * size:(number + 1) * size]], at + place * size) != size:
+                raise EOFError("the arena is shorter than what is read from it")
+        return found
+
     def _part(self, at: int, like: torch.Tensor) -> torch.Tensor:
+        return self._bytes(at, like.numel() * like.element_size())
+
+    def _bytes(self, at: int, size: int) -> torch.Tensor:
         if self.device_memory is None:
             raise EOFError("the arena has no device memory")
-        return self.device_memory.part(at - ON_DEVICE, like.numel() * like.element_size())
+        return self.device_memory.part(at - ON_DEVICE, size)
 
     def release(self) -> None:
         """Hand the memory beyond `KEEP_BYTES` back; contents there become zeros."""

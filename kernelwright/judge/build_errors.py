@@ -18,6 +18,8 @@ _VERDICTS = {"compile": "BUILD-COMPILE", "resources": "BUILD-COMPILE", "tool": "
 _TOOL = {"the C++ compiler": "The C++ compiler"}
 #: Lines that load_inline puts before the text of a file.
 _LINES_BEFORE = {"main.cpp": 1, "cuda.cu": 3}
+#: What a function of two declarations is to the compiler.
+_OVERLOADED = "unresolved overloaded function type"
 #: Where a name is declared.
 _HEADERS = {
     **dict.fromkeys(("getCurrentCUDAStream", "getStreamFromPool", "getCurrentDeviceProperties"),
@@ -58,7 +60,7 @@ def decisive(log: str, candidate_text: str) -> Finding:
     line, text = _place(message, source)
     kind = "missing-function" if _is_binding(message, candidate_text) else message.kind
     if kind == "missing-function" and source is not None:
-        quoted = re.compile(rf"""["']{re.escape(_quoted(message.text))}["']""")
+        quoted = re.compile(rf"""["']{re.escape(_exported(message))}["']""")
         line = next((n for n, words in enumerate(source.lines, 1) if quoted.search(words)), None)
         text = source.lines[line - 1].strip()[:200] if line else text
     same = sum(m.kind == message.kind for m in messages)
@@ -80,7 +82,11 @@ def _taken(text: str) -> Source | None:
 def _sentence(kind: str, message: Message, where: str) -> str:
     said = _demangled(message.text).rstrip(".")
     if kind == "missing-function":
-        name = _quoted(message.text)
+        name = _exported(message)
+        if "PyInit_" in message.text:
+            return "The extension exports nothing: it was built without functions=[...] and has no PYBIND11_MODULE"
+        if _OVERLOADED in message.text:
+            return f"The extension is to export {name}, which the sources declare and define with different parameters"
         return f"The extension is to export {name}, which the sources never declare or define" if name else said
     starts = {"compile": f"{_TOOL.get(message.tool, message.tool)} refuses {where or 'the text'}: {said}",
               "resources": f"A kernel needs more than the device has: {said}",
@@ -133,7 +139,12 @@ def _plain(text: str) -> str:
 def _fix(kind: str, message: Message, shown: str, candidate_text: str) -> str:
     text = message.text
     if kind == "missing-function":
-        name = _quoted(text)
+        name = _exported(message)
+        if "PyInit_" in text:
+            return ("Name the functions that Python calls in functions=[...] of load_inline, or write "
+                    "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) in the source.")
+        if _OVERLOADED in text:
+            return f"Declare {name} in cpp_sources with the parameters that its definition has, or leave that out."
         return f"Declare {name}(...) in cpp_sources and define it, or take it out of functions=[...]."
     if kind == "link":
         name = _symbol(text)
@@ -229,6 +240,12 @@ def _is_binding(message: Message, candidate_text: str) -> bool:
     """Whether the error is in the line that load_inline writes to export a function that is not there."""
     return message.kind == "compile" and re.match(r"m\.def\(\"", message.shown) is not None \
         and "wrap_pybind_function" in message.shown and message.shown not in candidate_text
+
+
+def _exported(message: Message) -> str:
+    """The name of the function that is to be exported: of load_inline's own line where there is that."""
+    shown = re.match(r"m\.def\(\"(\w+)\"", message.shown)
+    return shown.group(1) if shown else _quoted(message.text)
 
 
 def _quoted(text: str) -> str:

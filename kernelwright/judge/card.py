@@ -24,9 +24,13 @@ from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.plain import plain
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State, float64_copy, to_float64
-from kernelwright.verify.trial import Bench, TrialPlan
+from kernelwright.verify.trial import Bench
 
+#: Distributions on which much is wrong that is right on usual inputs: an exponential without its maximum overflows on
+#: large ones, and a wrong epsilon shows on small ones.
+UNUSUAL_SIZES = ("large", "small")
 #: Float64 is left out where one call of the model takes this share of the budget.
 _FLOAT64_SHARE = 0.05
 #: Shares of the budget after which probes, and then parameters one by one, are given up.
@@ -82,6 +86,10 @@ class Card:
         """The time that no version can beat, by the roofline."""
         return self.roof.floor_seconds
 
+    def error_on(self, distribution: str) -> float | None:
+        """Eager's worst relative error on inputs of a distribution with the parameters of construction, where known."""
+        return next((p.eager_error for p in self.probes if p.plan.distribution == distribution and not p.redrawn), None)
+
     @property
     def is_trivial(self) -> bool:
         """Whether PROBLEM-TRIVIAL holds: a candidate that does not compute passes as many trials as that takes, and no
@@ -123,17 +131,28 @@ def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | N
 
 
 def trials(card: Card) -> tuple[TrialPlan, ...]:
-    """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then the others
-    in their usual order. The first ``required(card)`` must run whatever the budget."""
-    usual = judged_trials(card.seed)
-    front = (usual[0], *(t for t in card.needed if t != usual[0]))
-    return front + tuple(t for t in usual if t not in front)
+    """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then those of
+    unusual size, then the others in their usual order. The first ``required(card)`` must run whatever the budget."""
+    first = _first(card)
+    return first + tuple(t for t in judged_trials(card.seed) if t not in first)
 
 
 def required(card: Card) -> int:
     """How many of `trials` no budget may leave out (`Plan.required`): at least two, as the first result of a candidate
     that replays it is right."""
     return max(2, 1 + sum(t != judged_trials(card.seed)[0] for t in card.needed))
+
+
+def wanted(card: Card) -> int:
+    """How many of `trials` run until three times the budget (`Plan.wanted`): on a machine that others use the budget is
+    soon over, and what is wrong must not depend on that."""
+    return max(required(card), len(_first(card)))
+
+
+def _first(card: Card) -> tuple[TrialPlan, ...]:
+    usual = judged_trials(card.seed)
+    front = dict.fromkeys((usual[0], *card.needed))
+    return tuple(dict.fromkeys((*front, *(t for t in usual if t.distribution in UNUSUAL_SIZES))))
 
 
 def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> Card:

@@ -14,6 +14,7 @@ from kernelwright.judge import card as cards
 from kernelwright.judge.census import take_census, unlaunched
 from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
+from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
 from kernelwright.judge.efforts import Budget, Seconds
@@ -24,17 +25,17 @@ from kernelwright.judge.precision import FLOAT32, precision_class
 from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
-from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused
+from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.verify.certificate import Certificate, Plan, certify
-from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.state import float64_copy, to_float64
+from kernelwright.verify.tolerance import Tolerance
 
 #: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
 ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="position")
@@ -166,8 +167,9 @@ class Checker:
 
     def _plan(self) -> Plan:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
-                    budget_seconds=self.budget.check, tolerance=Tolerance(nonfinite="position"),
-                    check_gradients=self.settings.backward, stop_at_failure=not self.budget.diagnose)
+                    wanted=cards.wanted(self.card), budget_seconds=self.budget.check,
+                    tolerance=Tolerance(nonfinite="position"), check_gradients=self.settings.backward,
+                    stop_at_failure=not self.budget.diagnose)
 
     def _make_model(self) -> torch.nn.Module:
         return self.problem.make_model(self.card.seed).train(self.card.training)
@@ -198,7 +200,7 @@ class Checker:
                 if again.passed:
                     result = replace(result, certificate=again, precision=precision_class(again))
                     return self._right(result, remote, seconds)
-            sentence, fix = reason(verdict, certificate, findings)
+            sentence, fix = reason(verdict, certificate, findings, result.findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
             return refused(result, "CHEAT-ASYNC", Finding(
@@ -206,6 +208,8 @@ class Checker:
                 "it.", fix="Launch on the current stream, or join every stream and thread before returning."))
         if remote.launch_errors:
             return never_launched(result, remote.launch_errors)
+        if (repeated := repeats_memory(certificate)) is not None:
+            return refused(result, "WRONG-ALIAS", repeated)
         if self.card.is_trivial:
             why = " and ".join(self.card.trivial)
             return replace(result, verdict="PROBLEM-TRIVIAL", reason=f"Nothing can be said of this candidate: {why} "
@@ -247,9 +251,13 @@ class Checker:
 
     def _findings(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
         """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
+        misfit = find_misfit(self._make_model(), remote, self.problem.source) if certificate.state_problems else None
+        if misfit is not None and not misfit.evidence["loads"]:  # values of other parameters say nothing
+            return [misfit]
+        also = [] if misfit is None else [misfit]
         failing = failing_trial(certificate) if self.budget.diagnose else None
         if failing is None:
-            return []
+            return also
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
                                make_float64=self._make_float64, before=tuple(t.plan for t in certificate.trials))
@@ -258,9 +266,9 @@ class Checker:
                                            make_float64=self._make_float64, budget_seconds=self.budget.diagnose)
             found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
-            return [not_repeatable(failing)] if again_right else found
+            return [*([not_repeatable(failing)] if again_right else found), *also]
         except RuntimeError:  # too little memory, say: the certificate's own words stand
-            return []
+            return also
 
 
 def kept_for(problem: Problem) -> Kept:
@@ -270,9 +278,10 @@ def kept_for(problem: Problem) -> Kept:
     return Kept(int(KEPT_SHARE * free))
 
 
-def timed_tolerance(settings: JudgeSettings) -> Tolerance:
-    """What the values of timed calls are held against."""
-    return ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="position")
+def timed_tolerance(settings: JudgeSettings, distribution: str) -> Tolerance:
+    """What the values of timed calls on inputs of ``distribution`` are held against."""
+    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="position")
+    return Plan(tolerance=usual).tolerance_for(distribution)
 
 
 def _joined(limits: tuple[str, ...]) -> str:

@@ -24,13 +24,18 @@ from kernelwright.timing.clock import flush_bytes
 from kernelwright.timing.environment import environment, throttling
 from kernelwright.timing.statistics import quantile
 from kernelwright.timing.turns import exclusive
-from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.state import call_in_float64, float64_copy, widened
+from kernelwright.verify.tolerance import Tolerance
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 40
-#: Calls longer than this are not batched in a row: their cold slope is exact enough.
+#: Calls longer than this come in short batches.
 LONG_CALL_SECONDS = 0.02
+#: Calls longer than this are not timed in a row at all: next to them the flush of caches is short.
+VERY_LONG_CALL_SECONDS = 0.3
+#: What waiting for processors may take off a candidate's wall time, beside twice the share that it takes of the
+#: model's: who makes its own threads wait for each other gains nothing by it.
+WAITS = 0.05
 #: No delay of the host is hidden behind a longer flush than this.
 LONGEST_FLUSH_SECONDS = 0.02
 #: A floor from a CPU's bandwidth is trusted by half: nobody knows exactly what its caches keep.
@@ -53,23 +58,26 @@ class Clocked:
 def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str, Worker], floor_seconds: float | None,
                     budget_seconds: float, *, model: nn.Module, tolerance: Tolerance | None = None,
                     uses_random: bool = False, cached: bool = False, secret: int | None = None,
-                    distribution: str = AS_GIVEN) -> Clocked:
+                    distribution: str = AS_GIVEN, eager_error: float | None = None) -> Clocked:
     """Time the constructed modules of all workers against each other, about ``budget_seconds`` long.
 
     ``baseline``'s worker holds the problem's own model (`baseline_text`), under which everybody's state is written:
     that of ``model``, in its mode. ``cached``: the problem fits into the CPU's caches, so the floor says nothing there.
-    ``distribution`` names that of the inputs: one from which other draws give other outputs (`Card.varying`).
+    ``distribution`` names that of the inputs: one from which other draws give other outputs (`Card.varying`), and
+    ``eager_error`` is eager's own error on them, where that is known.
     Afterwards workers hold the timing's state, and a RemoteCandidate does not know of it. A candidate that fails gets
     a `Refusal`; nothing is raised for one. Raises what the model itself raises.
     """
     started = time.perf_counter()
     double = _double(model, problem, budget_seconds)
     timed = TimedProblem(problem, model, double, uses_random=uses_random, tolerance=tolerance, secret=secret,
-                         distribution=distribution)
+                         distribution=distribution, eager_error=eager_error)
     reference = Contestant("eager", baseline, model.training, trusted=True)
     null = Contestant("null", baseline, model.training, null=True, trusted=True)
     others = [Contestant(name, worker, model.training) for name, worker in candidates.items()]
     before = environment(problem.device)
+    for contestant in others:
+        contestant.worker.pause()
     with exclusive():
         note = _rounds(timed, reference, null, others, budget_seconds, started)
     floor = _floor(problem.device, floor_seconds, cached)
@@ -125,6 +133,8 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
         live = [reference, null, *(c for c in others if c.refusal is None)]
         order = live if done == 0 else live[done % len(live):] + live[:done % len(live)]
         for contestant in order if done % 2 == 0 else reversed(order):
+            if not contestant.trusted:  # a machine that others use makes the model wait, too
+                contestant.waits = WAITS + 2 * max(reference.waited, null.waited)
             contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
             if contestant.trusted and contestant.refusal is not None:
                 if contestant.refusal.finding.kind != "baseline-differs":
@@ -166,13 +176,18 @@ def _eager_seconds(timed: TimedProblem) -> float:
 
 def _shape(timed: TimedProblem, seconds: float) -> tuple[int, list[tuple[bool, int]]]:
     """(slots, batches) of a round: calls that last and outputs that are large come in smaller numbers."""
-    cold = (2, 6) if seconds < LONG_CALL_SECONDS else (1, 3) if seconds < 0.3 else (1, 2)
+    cold = (2, 6) if seconds < LONG_CALL_SECONDS else (1, 3) if seconds < VERY_LONG_CALL_SECONDS else (1, 2)
     room = max(2, int(_room(timed.problem.device) / 6 / max(1, timed.output_bytes)))
+    if timed.own_slots:
+        cold = (1, 2)
+        room = min(room, 2)
     batches = [(True, min(cold[0], room)), (True, min(cold[1], room))]
     batches[0] = (True, min(batches[0][1], batches[1][1] - 1))
     if seconds < LONG_CALL_SECONDS and room >= 6:
         more = min(room, 4 + max(8, min(48, int(0.03 / max(seconds, 1e-6)))))
         batches += [(False, min(4, more - 2)), (False, more)]
+    elif seconds < VERY_LONG_CALL_SECONDS:
+        batches += [(False, 1), (False, 2)]
     slots = 3 if 12 * timed.input_bytes < _room(timed.problem.device) else 2
     return slots, batches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from kernelwright.judge import process_tree, protocol
 from kernelwright.judge.figures import Ran
 from kernelwright.judge.inside.structure import encode
-from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned, bit_sum
+from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
 from kernelwright.judge.link import CandidateRaised
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.processor import processors, scheduled
@@ -28,17 +29,18 @@ GRACE_SECONDS = 0.3
 LOOK_SECONDS = 1.0
 _IN_ORDER = torch.contiguous_format
 #: Explanations of wrong timed calls, the one that says most first.
-_STRENGTH = ("CHEAT-ASYNC", "CHEAT-DEFERRED", "WRONG-STALE", "CHEAT-REPLAY", "CHEAT-STALE", "CHEAT-MODE",
-             "WRONG-NUMERIC", "JUDGE-ERROR")
+_STRENGTH = ("CHEAT-ASYNC", "CHEAT-DEFERRED", "CHEAT-STALE", "WRONG-STALE", "CHEAT-REPLAY", "CHEAT-INPUT-MUTATION",
+             "CHEAT-MODE", "WRONG-NUMERIC", "WRONG-ALIAS", "JUDGE-ERROR")
 
 
 @dataclass(slots=True)
 class Contestant:
     """A worker that is timed. ``training``: its mode; None leaves it. ``null``: nothing is called, which is what
-    everything around a call takes. ``trusted``: it holds the model itself.
+    everything around a call takes. ``trusted``: it holds the model itself. ``waits``: the share of wall time that may
+    be taken off as waiting for a processor.
 
-    ``rounds`` holds what `run` has measured, by round; ``refusal`` why it is not timed any further, ``wrong`` what was
-    seen of it in the last round.
+    ``waited`` is that share as it was in the last round; ``rounds`` holds what `run` has measured, by round,
+    ``refusal`` why it is not timed any further, and ``wrong`` what was seen of it in the last round.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Contestant:
     training: bool | None
     null: bool = False
     trusted: bool = False
+    waits: float = 1.0
+    waited: float = 0.0
     rounds: list[list[Ran]] = field(default_factory=list)
     refusal: Refusal | None = None
     wrong: list[Refusal] = field(default_factory=list)
@@ -54,12 +58,13 @@ class Contestant:
 
     def run(self, timed: TimedProblem, made: Round, *, flush: int, flush_bytes: int, check: bool) -> None:
         """Run a round's batches; add what was measured, or set ``refusal``. ``check``: values are compared."""
-        self.worker.look_seconds = LOOK_SECONDS
+        self.worker.look_seconds, self.waited = LOOK_SECONDS, 0.0
         try:
             self._prepare(timed, made, full=not self.rounds)
             ran = [self._batch(timed, made, number, batch, flush, flush_bytes, check)
                    for number, batch in enumerate(made.batches)]
-            self.worker.rest()  # the device is the next one's
+            self.worker.rest()  # the device is the next one's, and so are the processors
+            self.worker.pause()
             if self.wrong:
                 # What a longer batch shows may say more than the first wrong call: the strongest explanation counts.
                 self.refusal = min(self.wrong, key=lambda refusal: _STRENGTH.index(refusal.verdict))
@@ -115,12 +120,11 @@ class Contestant:
     def _batch(self, timed: TimedProblem, made: Round, number: int, batch: Batch, flush: int, flush_bytes: int,
                check: bool) -> Ran:
         """Run one batch; compare what its calls left where ``check``."""
-        specification = timed.specification()
-        order = {"calls": batch.calls, "flush": flush if batch.cold else 0, "flush_bytes": flush_bytes,
-                 "null": self.null, "outputs": specification}
         count = len(batch.calls)
-        places = self._places(timed, [len(batch.chosen), count], len(made.positions))
-        wanted = {"whole": batch.chosen, "positions": made.positions, "at": places[0][0]}
+        places = self._places(timed, count)
+        order = {"calls": batch.calls, "key": batch.key, "varied": made.varied, "flush": flush if batch.cold else 0,
+                 "flush_bytes": flush_bytes, "poison": batch.poisons, "null": self.null,
+                 "outputs": timed.specification(), "at": places[0][0] if places and places[0] else 0}
         self.ask("forget", {})
         if not self.processes:
             leader = self.worker.process_number
@@ -130,74 +134,93 @@ class Contestant:
         reply = self.ask("time", order)
         wall = time.perf_counter() - started
         used = scheduled(self.processes, own=True).since(before)
-        self.ask("fetch", wanted)
+        checked = check and not self.null
+        # At once, and without asking: what is computed from now on comes too late for it.
+        probes = self._probes(timed, places, made.positions) if checked else {}
+        whole = {call: self._whole(timed, places[call]) for call in batch.chosen} if checked else {}
         # Threads wait beside each other, so this subtracts too much rather than too little; what ran, took its time.
-        wall = max(wall - used.waited, min(wall, used.ran / processors()))
+        self.waited = max(self.waited, used.waited / wall)
+        least = max(wall - min(used.waited, self.waits * wall), min(wall, used.ran / processors()))
         figures = [_figures(reply, name, count) for name in ("seconds", "issued", "left", "processor")]
         odd = protocol.field(reply, "odd", str)
-        if check and not self.null:
-            if odd:
-                self._is_wrong("CHEAT-MODE", "other-output-when-timed", "A timed call returns another kind of output "
-                               f"than the model: {odd[:200]}.", after=self.calls)
-            else:
-                fetched = self._fetched(timed, places, len(batch.chosen), count, len(made.positions))
-                self._hold_to(_sums(reply, count, len(timed.outputs)), batch, fetched[0])
-                self._compare(timed, made, number, batch, fetched)
+        if checked and odd:
+            self._is_wrong("CHEAT-MODE", "other-output-when-timed", "A timed call returns another kind of output "
+                           f"than the model: {odd[:200]}.", after=self.calls)
+        elif checked:
+            self._compare(timed, made, number, places, probes, whole)
+            self._look(timed, batch)
         self.calls += count
-        return Ran(batch.cold, wall, used.ran, *figures)
+        return Ran(batch.cold, least, used.ran, *figures, waited=wall - least)
 
-    def _places(self, timed: TimedProblem, counts: list[int], positions: int) -> list[tuple[int, int]]:
-        """Where the worker puts what is fetched: (first byte, bytes) of each tensor, in order. There is room then."""
-        whole, calls = counts
-        sizes = [t.numel() * t.element_size() for t in timed.outputs.values()] * whole
-        if positions:
-            sizes += [calls * positions * t.element_size() for t in timed.outputs.values() if t.numel()]
-        size, arena = sum(map(aligned, sizes)), self.worker.outputs
+    def _places(self, timed: TimedProblem, count: int) -> list[list[int]]:
+        """Where the worker puts the outputs of each call: the first byte of each tensor. There is room then."""
+        sizes = [t.numel() * t.element_size() for t in timed.outputs.values()]
+        size, arena = count * sum(map(aligned, sizes)), self.worker.outputs
         self.worker.share(outputs=size)
         at = ON_DEVICE if arena.holds(ON_DEVICE, size) else 0
         arena.reserve(0 if at else size + 4096)
-        found = []
-        for each in sizes:
-            found.append((at, each))
-            at = aligned(at + each)
-        return found or [(at, 0)]
+        found: list[list[int]] = []
+        for _ in range(count):
+            found.append([])
+            for each in sizes:
+                found[-1].append(at)
+                at = aligned(at + each)
+        return found
 
-    def _fetched(self, timed: TimedProblem, places: list[tuple[int, int]], whole: int, count: int, positions: int
-                 ) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-        """Whole outputs, and probed elements by output, as the worker left them in the arena."""
-        outputs: list[dict[str, torch.Tensor]] = []
-        following = iter(places)
-        for _ in range(whole):
-            outputs.append({path: self._read(next(following)[0], torch.empty_like(like, memory_format=_IN_ORDER))
-                            for path, like in timed.outputs.items()})
-        probes = {path: self._read(next(following)[0], torch.empty((count, positions), dtype=like.dtype))
-                  for path, like in timed.outputs.items() if positions and like.numel()}
-        return outputs, probes
+    def _whole(self, timed: TimedProblem, places: list[int]) -> dict[str, torch.Tensor]:
+        """A call's outputs, as they were at its return. Raises Broken."""
+        found = {}
+        for at, (path, like) in zip(places, timed.outputs.items(), strict=True):
+            found[path] = torch.empty_like(like, memory_format=_IN_ORDER)
+            self._taken(lambda at=at, tensor=found[path]: self.worker.outputs.read(at, tensor))
+        return found
 
-    def _read(self, at: int, tensor: torch.Tensor) -> torch.Tensor:
-        self.worker.outputs.read(at, tensor)
-        return tensor
+    def _probes(self, timed: TimedProblem, places: list[list[int]], positions: list[int]) -> dict[str, torch.Tensor]:
+        """The elements at ``positions`` (modulo its size) of each output, as (calls, positions). Raises Broken."""
+        found = {}
+        for number, (path, like) in enumerate(timed.outputs.items()):
+            if like.numel():
+                chosen = [position % like.numel() for position in positions]
+                found[path] = torch.stack([
+                    self._taken(lambda at=at[number], like=like, chosen=chosen: self.worker.outputs.elements(
+                        at, like.dtype, chosen)) for at in places])
+        return found
 
-    def _hold_to(self, told: list[list[int]], batch: Batch, whole: list[dict[str, torch.Tensor]]) -> None:
-        """Whole outputs must be those of which the sums of bits were told when the batch ended."""
-        for call, outputs in zip(batch.chosen, whole, strict=True):
-            if told[call] != [int(bit_sum(value)) for value in outputs.values()]:
-                self._is_wrong("CHEAT-DEFERRED", "computed-afterwards", f"Timed call {self.calls + call + 1} had left "
-                               "other outputs than those that are handed over when they are asked for: they were "
-                               "computed afterwards.", call=self.calls + call + 1)
-                return
+    @staticmethod
+    def _taken(take: Callable[[], Any]) -> Any:
+        try:
+            return take()
+        except EOFError:
+            raise Broken("made the memory smaller in which its results are") from None
 
-    def _compare(self, timed: TimedProblem, made: Round, number: int, batch: Batch,
-                 fetched: tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-        whole, probes = fetched
-        at_return = dict(zip(batch.chosen, whole, strict=True))
+    def _look(self, timed: TimedProblem, batch: Batch) -> None:
+        """Hold a batch to what its calls must leave alone: their inputs, and earlier outputs."""
+        found = self.ask("look", {})
+        left = protocol.field(found, "left", list)
+        again, inside = (protocol.field(found, name, bool) for name in ("again", "in_inputs"))
+        calls = f"Timed calls {self.calls + 1} to {self.calls + len(batch.calls)}"
+        if left != batch.left and not timed.changes_inputs:
+            self._is_wrong("CHEAT-INPUT-MUTATION", "inputs-changed-when-timed", f"{calls} change their inputs, which "
+                           "the candidate leaves alone where it is checked.")
+        elif (inside and not timed.returns_inputs) or (again and not timed.returns_again):
+            whose = "their inputs" if inside and not timed.returns_inputs else "earlier results"
+            self._is_wrong("WRONG-ALIAS", "memory-again-when-timed", f"{calls} return the memory of {whose} instead of "
+                           "their own, which the candidate does not do where it is checked.")
+
+    def _compare(self, timed: TimedProblem, made: Round, number: int, places: list[list[int]],
+                 probes: dict[str, torch.Tensor], whole: dict[int, dict[str, torch.Tensor]]) -> None:
+        batch = made.batches[number]
         grossly = timed.wrong_probes(batch, made.positions, probes)
-        wrong = sorted({call for call, got in at_return.items() if not timed.is_right(batch, call, got)} | set(grossly))
-        if not wrong:
-            return
-        first = wrong[0]
-        got = at_return.get(first) or self._outputs(timed, first)
-        if timed.is_right(batch, first, got):
+        for first in sorted(whole.keys() | set(grossly)):
+            got = whole[first] if first in whole else self._whole(timed, places[first])
+            if timed.differ_from_probes(first, made.positions, probes, got):
+                self._is_wrong("CHEAT-DEFERRED", "computed-afterwards", f"Timed call {self.calls + first + 1} had left "
+                               "other outputs than those that are there when they are looked at again: they were "
+                               "computed afterwards.", call=self.calls + first + 1)
+                return
+            if not timed.is_right(batch, first, got):
+                break
+        else:
             return
         if self.trusted:  # the model itself: what is compared here says nothing about anybody
             self._is_wrong("JUDGE-ERROR", "baseline-differs", "The model in its own process does not repeat the "
@@ -212,14 +235,8 @@ class Contestant:
         elif verdict == "CHEAT-STALE" and (every := _period(right, len(batch.calls))):
             verdict, words = "CHEAT-DEFERRED", f"was not computed: only every {every}th call of {len(batch.calls)} is"
         name = self.calls + first + 1
-        self._is_wrong(verdict, "timed-call-wrong", f"Timed call {name} {words}.", call=name, wrong_calls=len(wrong),
-                       calls=len(batch.calls), **evidence)
-
-    def _outputs(self, timed: TimedProblem, call: int) -> dict[str, torch.Tensor]:
-        """One more call's whole outputs."""
-        places = self._places(timed, [1, 0], 0)
-        self.ask("fetch", {"whole": [call], "positions": [], "at": places[0][0]})
-        return self._fetched(timed, places, 1, 0, 0)[0][0]
+        self._is_wrong(verdict, "timed-call-wrong", f"Timed call {name} {words}.", call=name,
+                       wrong_calls=len({first, *grossly}), calls=len(batch.calls), **evidence)
 
     def _late(self, batch: Batch, call: int) -> tuple[str, str] | None:
         """Whether an output that was wrong at its return was written after it: (verdict, words), or None."""
@@ -231,15 +248,6 @@ class Contestant:
             return "CHEAT-ASYNC", "returned before its outputs were written: they changed later, while nothing was " \
                 "called"
         return "CHEAT-DEFERRED", "returned without its outputs: a later call wrote them"
-
-
-def _sums(reply: dict[str, Any], calls: int, outputs: int) -> list[list[int]]:
-    """The sums of bits of every call's outputs. Raises Broken."""
-    told = protocol.field(reply, "sums", list)
-    if len(told) != calls or not all(type(one) is list and len(one) == outputs and all(type(n) is int for n in one)
-                                     for one in told):
-        raise Broken("sent an answer whose field sums has another form")
-    return told
 
 
 def _figures(reply: dict[str, Any], name: str, count: int) -> tuple[float, ...]:

@@ -23,8 +23,9 @@ from kernelwright.verify.certificate import Plan
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.observe import Called, call, equal_states, identical, random_state, seed_all
+from kernelwright.verify.records import Refused, TrialPlan
 from kernelwright.verify.state import State, redraw
-from kernelwright.verify.trial import Bench, Refused, TrialPlan
+from kernelwright.verify.trial import Bench
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kernelwright.judge.processor import processors
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
@@ -22,6 +23,9 @@ from kernelwright.report.units import seconds as say
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
 COLD, ROW, PROCESSORS = "calls on flushed caches", "calls in a row", "time on processors"
+#: A slope is small where the shorter batch was made long on purpose; the longer batch alone shows that.
+LONGER = {COLD: "all of the longer batch of calls on flushed caches", ROW: "all of the longer batch of calls in a row"}
+_ON_FLUSHED = (COLD, LONGER[COLD])
 #: From so many rounds on nothing is to be said, forged clocks are told, an interval is one (few must all say the same).
 LEAST_ROUNDS, TELLING_ROUNDS, MANY_ROUNDS = 5, 3, 8
 #: The inner clock may be below what the outer one shows by this share and, per call, by these seconds.
@@ -39,7 +43,8 @@ class Ran:
     by their sums, less what threads spent waiting for a processor on a busy machine; ``ran`` is what threads spent on
     one. Both are the kernel's. (Fetching outputs comes after: how long transfers take differs, and nothing can be
     computed then.) The others are what the worker says, by call: seconds, seconds until the host went on, seconds that
-    other streams went on, seconds of processor time."""
+    other streams went on, seconds of processor time. ``waited`` is what was taken off the wall time: no clock beside
+    calls can do that, so that where the judge's counts instead, it is not taken off, either."""
 
     cold: bool
     wall: float
@@ -48,6 +53,7 @@ class Ran:
     issued: tuple[float, ...]
     left: tuple[float, ...]
     processor: tuple[float, ...]
+    waited: float = 0.0
 
 
 #: Batches by round.
@@ -62,9 +68,16 @@ def slope(ran: Sequence[Ran], value: Callable[[Ran], float], *, cold: bool) -> f
     return (value(found[1]) - value(found[0])) / (len(found[1].seconds) - len(found[0].seconds))
 
 
+def _longer(ran: Sequence[Ran], value: Callable[[Ran], float], *, cold: bool) -> float | None:
+    """Seconds per call of the longer of two batches, with what a request costs."""
+    found = [one for one in ran if one.cold is cold]
+    return value(found[1]) / len(found[1].seconds) if len(found) == 2 else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Outer:
-    """Seconds per call that the judge's watch shows: median, ends of its interval, and by round."""
+    """Seconds per call that the judge's watch shows, without waiting for processors: median and ends of its interval;
+    and by round, with that."""
 
     value: float
     low: float
@@ -72,17 +85,26 @@ class _Outer:
     by_round: tuple[float, ...]
 
 
+def _wall(ran: Ran) -> float:
+    return ran.wall
+
+
+def _whole_wall(ran: Ran) -> float:
+    return ran.wall + ran.waited
+
+
 def _outers(rounds: Rounds, null: Rounds, kind: str) -> dict[str, _Outer]:
     """What the judge sees of a call in each way, less what it sees of the null candidate. The time on processors holds
     on a busy machine, too: that of all threads, as if they had kept every processor busy."""
     row = any(not ran.cold for ran in rounds[-1])
-    ways = {COLD: (True, lambda ran: ran.wall), ROW: (False, lambda ran: ran.wall),
-            PROCESSORS: (not row, lambda ran: ran.ran / processors())}
+    ways: dict[str, tuple[Any, bool, Callable[[Ran], float]]] = {
+        COLD: (slope, True, _wall), ROW: (slope, False, _wall), LONGER[COLD]: (_longer, True, _wall),
+        LONGER[ROW]: (_longer, False, _wall), PROCESSORS: (slope, not row, lambda ran: ran.ran / processors())}
     if kind == "cuda":  # where a processor that waits for the device is busy
         del ways[PROCESSORS]
     outers = {}
-    for way, (cold, value) in ways.items():
-        slopes = [(slope(own, value, cold=cold), slope(empty, value, cold=cold))
+    for way, (each, cold, value) in ways.items():
+        slopes = [(each(own, value, cold=cold), each(empty, value, cold=cold))
                   for own, empty in zip(rounds[1:], null[1:])]
         found = [own - empty for own, empty in slopes if own is not None and empty is not None]
         if found:
@@ -92,7 +114,10 @@ def _outers(rounds: Rounds, null: Rounds, kind: str) -> dict[str, _Outer]:
             nothing = [empty for _, empty in slopes if empty is not None] if kind == "cuda" else [0.0]
             few = max(nothing) - min(nothing)
             ends = median_interval(found) if len(found) >= MANY_ROUNDS else (min(found) - few, max(found) + few)
-            outers[way] = _Outer(quantile(found, 0.5), *ends, tuple(found))
+            shown = found if value is not _wall else [
+                each(own, _whole_wall, cold=cold) - each(empty, _whole_wall, cold=cold)
+                for own, empty in zip(rounds[1:], null[1:])]
+            outers[way] = _Outer(quantile(found, 0.5), *ends, tuple(shown))
     return outers
 
 
@@ -117,12 +142,12 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
                      0.5)
     claims = {cold: max(interval[1], _claimed(rounds, kind, flush, cold=cold)) for cold in (True, False)}
     outers = _outers(everything, null, kind)
-    excess = {way: found.low - claims[way == COLD] * (1 + AGREEMENT) - margin for way, found in outers.items()}
+    excess = {way: found.low - claims[way in _ON_FLUSHED] * (1 + AGREEMENT) - margin for way, found in outers.items()}
     worst = max(excess, key=lambda way: excess[way], default=COLD)
     outer = min((outers[way] for way in (COLD, ROW) if way in outers), key=lambda o: o.high - o.low, default=None)
     seconds, note, why = inner, "", ""
     if excess and excess[worst] > 0 and not trusted:
-        claim, least = claims[worst == COLD], outers[worst].low
+        claim, least = claims[worst in _ON_FLUSHED], outers[worst].low
         outer = max(outers.values(), key=lambda found: found.value)
         evidence = {"inner_seconds": inner, "outer_seconds": outer.value, "outer_low": least, "seen_by": worst}
         why = f"The worker's clock says {say(claim)} a call, the judge's own at least {say(least)} ({worst})."
@@ -137,7 +162,8 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
         findings.append(Finding("clock-not-supported", why, "clock"))
         note = "by the judge's own clock: " + why
     if why and outer is not None and outer.value > inner:
-        seconds, samples = outer.value, tuple(max(1e-9, value) for value in outer.by_round)
+        samples = tuple(max(1e-9, value) for value in outer.by_round)
+        seconds = max(outer.value, quantile(samples, 0.5))
         interval = median_interval(samples)
     slept = _slept(everything)
     if slept:
@@ -177,6 +203,12 @@ def _unsupported(rounds: Rounds, kind: str, cold: float, flush: float, margin: f
         issued = quantile([i for one in rounds for ran in one if ran.cold for i in ran.issued], 0.5)
         if issued - flush > AGREEMENT * cold + margin:
             return f"the host takes {say(issued)} to launch a call, longer than a flush hides."
+        # Where the host is not ahead, the device's clock goes on while it launches.
+        row = [ran for one in rounds for ran in one if not ran.cold]
+        own = [max(0.0, s - i) for ran in row for s, i in zip(ran.seconds, ran.issued)]
+        warm = quantile(own, 0.5) if own else 0.0
+        if warm > FORGED_FACTOR * cold + margin:
+            return f"calls in a row take the device {say(warm)}, longer than those on flushed caches, {say(cold)}."
         return ""
     row = [s for one in rounds for ran in one if not ran.cold for s in ran.seconds]
     warm = quantile(row, 0.5) if row else 0.0

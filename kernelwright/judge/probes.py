@@ -17,12 +17,15 @@ from torch import nn
 from kernelwright.problem import Problem
 from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan, default_trials
-from kernelwright.verify.compare import NOISE_MARGIN, Comparison, Tolerance, compare
+from kernelwright.verify.compare import compare
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import flatten, map_tensors, tensors_of
+from kernelwright.verify.floating import NOISE_MARGIN
 from kernelwright.verify.observe import call, seed_all
+from kernelwright.verify.records import Comparison, Refused, TrialPlan
 from kernelwright.verify.state import redraw
-from kernelwright.verify.trial import Bench, Refused, TrialPlan
+from kernelwright.verify.tolerance import Tolerance
+from kernelwright.verify.trial import Bench
 
 #: Candidates that do not compute: a problem on which one of them passes every trial is trivial.
 TRIVIAL = {

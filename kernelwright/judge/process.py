@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import sandbox, zygote
+from kernelwright.judge import process_tree, sandbox, zygote
 from kernelwright.judge.exchange import START_SECONDS, Exchange
 from kernelwright.judge.limits import Limits
 from kernelwright.judge.machine import free_bytes, oom_kills, overrides, proportional_bytes
@@ -55,6 +55,7 @@ class Worker(Exchange):
         self.source_name = source_name(candidate)
         super().__init__(device)
         self.failure: WorkerFailure | None = None
+        self._paused = False
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
         self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
@@ -119,6 +120,7 @@ class Worker(Exchange):
         """
         if self.failure is not None:
             raise self.failure
+        self._resume()
         nonce = secrets.token_hex(8)
         deadline = time.monotonic() + seconds
         try:
@@ -148,6 +150,17 @@ class Worker(Exchange):
     def breach(self, sentence: str, stage: str) -> WorkerFailure:
         """End the worker for a breach of the protocol; the failure, to be raised."""
         return self._broken(Broken(sentence), stage)
+
+    def pause(self) -> None:
+        """Stop everything that the worker started, until the next request: others are timed meanwhile."""
+        if self.failure is None and self._process is not None:
+            self._paused = True
+            process_tree.signal_members(self._process.pid, signal.SIGSTOP)
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            process_tree.signal_members(self._process.pid, signal.SIGCONT)
 
     @property
     def process_number(self) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: In the environment of a worker and of all that it starts.
 TOKEN = "KERNELWRIGHT_JUDGE_WORKER"
+#: How often processes are looked for that were started while others were stopped.
+_TURNS = 20
 _PROC = Path("/proc")
 _CHILDREN = Path("/proc/thread-self/children")
 
@@ -104,6 +106,22 @@ def resident_bytes(numbers: Iterable[int]) -> int:
                 if line.startswith(("RssAnon:", "RssShmem:")):
                     total += int(line.split()[1]) * 1024
     return total
+
+
+def signal_members(leader: int, wanted: signal.Signals) -> None:
+    """Send ``wanted`` (SIGSTOP or SIGCONT) to every process under ``leader``, also to those that are started meanwhile.
+
+    The leader is left out: a launcher ends what is below it when the judge is gone, also what is stopped.
+    """
+    reached: set[int] = set()
+    for _ in range(_TURNS):
+        found = _descendants(leader) if _CHILDREN.exists() else [p.number for p in members(leader)]
+        fresh = [number for number in found if number not in reached]
+        if not fresh:
+            return
+        for number in fresh:
+            _send(number, wanted)
+        reached.update(fresh)
 
 
 def end_members(leader: int, token: str | None = None, limit_seconds: float = 5.0) -> bool:

@@ -11,7 +11,7 @@ from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.timing.statistics import Ratio, quantile
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.plain import plain
-from kernelwright.verify.trial import TrialPlan
+from kernelwright.verify.records import TrialPlan
 
 #: Version of the JSON document; changes when a field changes its meaning or goes away.
 SCHEMA = 1

@@ -1,8 +1,9 @@
-"""Results of candidates that ended before there was anything to compare: a process that failed, an exception, a launch
-that nobody looked after."""
+"""Results of candidates that are refused for more than values: a process that failed, an exception, a launch that
+nobody looked after, memory that is not an output's own."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from kernelwright.judge.build_errors import decisive
@@ -11,7 +12,17 @@ from kernelwright.judge.emulated import emulated_failure
 from kernelwright.judge.link import CandidateRaised
 from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.records import CandidateResult, Finding
+from kernelwright.verify.certificate import Certificate
 
+#: What Python says where a function is called with other arguments than it takes.
+_NOT_TAKEN = re.compile(r"\b(?:takes|missing|unexpected) .*\barguments?\b|unexpected keyword argument")
+#: What mends an end of which only the kind is known.
+_FIXES = {
+    "CRASH-SIGNAL": "Look for an index beyond an array, a pointer of another type or device, and a call of exit or "
+                    "abort: raise an exception (TORCH_CHECK) instead.",
+    "CRASH-TIMEOUT": "Look for a loop whose variable never reaches its end, for a lock that nobody releases, and for "
+                     "work that grows faster than the input.",
+    "CRASH-MEMORY": "Allocate less: reuse buffers, and compute in parts what is larger than the inputs."}
 _MISSING = ("AttributeError", "NameError", "UnboundLocalError")
 
 
@@ -22,7 +33,7 @@ def failed(result: CandidateResult, failure: WorkerFailure, text: str) -> Candid
         finding = decisive(failure.printed, text)
     findings = (*((finding,) if finding else ()), *result.findings)
     return replace(result, verdict=failure.verdict, reason=failure.sentence, findings=findings,
-                   fix=finding.fix if finding else "")
+                   fix=finding.fix if finding else _FIXES.get(failure.verdict, ""))
 
 
 def raised(result: CandidateResult, raised: CandidateRaised, text: str) -> CandidateResult:
@@ -45,13 +56,25 @@ def raised(result: CandidateResult, raised: CandidateRaised, text: str) -> Candi
     request, words = error["request"], f"{error['type']}: {error['message'].strip() or 'no message'}"
     line = error.get("line")
     source = text.splitlines()[line - 1].strip()[:200] if line and line <= len(text.splitlines()) else ""
-    hint = next((f for f in result.findings if f.kind.startswith("missing-")), None)
+    hint = next((f for f in result.findings if f.kind.startswith(("missing-", "undefined-"))
+                 and any(f"'{name}'" in error["message"] for name in f.evidence.values())), None)
     if error["type"] in _MISSING:
         verdict, fix = "BUILD-INCOMPLETE", hint.fix if hint else "Create what is used, or use what exists."
     elif request == "call":
         verdict, fix = "CRASH-RAISED", ""
     else:
         verdict, fix = ("BUILD-IMPORT" if request == "load" else "BUILD-CONSTRUCT"), ""
+    if error["type"] == "TypeError" and _NOT_TAKEN.search(error["message"]):
+        own = next((f for f in result.findings if f.kind == "signature"
+                    and f"{f.evidence['method']}()" in error["message"]), None)
+        if own is not None:
+            fix, line, source = own.fix, own.line, own.text
+    supported = re.search(r"argument types are supported:\s*1\. \((.*?)\) ->", error["message"], re.DOTALL)
+    if error["type"] == "TypeError" and supported is not None:  # what pybind11 says, with all values behind it
+        words = f"{error['type']}: {error['message'].partition(':')[0]}: it takes ({supported.group(1)})"
+        fix = f"Call it with what it takes: ({supported.group(1)})."
+    if re.search(r"must be (?:a |on )?(?:the )?(?:CUDA|GPU)", error["message"], re.IGNORECASE):
+        fix = "It asks for a GPU: judge it with --target cuda where there is one, or leave out the check."
     where = {"load": "Importing the file", "construct": "ModelNew(...)"}.get(request, "forward")
     sentence = f"{where} raises {words[:400]}"
     sentence += "" if sentence.endswith(".") else "."
@@ -75,3 +98,16 @@ def never_launched(result: CandidateResult, errors: tuple[str, ...]) -> Candidat
     return refused(result, "CRASH-LAUNCH", Finding(
         "launch-error", f"A kernel never ran, and nobody read the error: {', '.join(errors)}.",
         fix="Ask for a grid, a block and shared memory that the device has; read cudaGetLastError after each launch."))
+
+
+def repeats_memory(certificate: Certificate) -> Finding | None:
+    """Whether elements of an output share memory by a stride of zero, where those of the model's have their own."""
+    compared = [trial.comparison for trial in certificate.trials if trial.comparison is not None]
+    for output in (output for comparison in compared for output in comparison.outputs):
+        for axis, (size, own, model) in enumerate(zip(output.shape, output.strides, output.eager_strides)):
+            if size > 1 and own == 0 and model != 0:
+                return Finding(
+                    "repeated-memory", f"All {size} elements of {output.path} along axis {axis} share one place in "
+                    "memory, by a stride of zero: whoever writes to one changes all. The model's have their own.",
+                    fix="Write every element: expand() only repeats the one that is there, clone() writes them.")
+    return None

@@ -98,6 +98,7 @@ def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateR
     """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
     problem, card, settings, budget = checker.problem, checker.card, checker.settings, checker.budget.time
     model = problem.make_model(card.seed).train(card.training)
+    distribution = card.varying[0] if card.varying else AS_GIVEN
     with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
         file = Path(folder) / "baseline.py"
         file.write_text(baseline_text(problem), encoding="utf-8")
@@ -105,8 +106,8 @@ def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateR
             said = checker.control(baseline)
             found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
                                     budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
-                                    cached=card.roof.cached, tolerance=timed_tolerance(settings),
-                                    distribution=card.varying[0] if card.varying else AS_GIVEN)
+                                    cached=card.roof.cached, tolerance=timed_tolerance(settings, distribution),
+                                    distribution=distribution, eager_error=card.error_on(distribution))
     found = replace(found, note=" ".join(filter(None, (said, found.note))))
     for number, worker in waiting.items():
         results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)

@@ -30,8 +30,8 @@ from kernelwright.report.units import seconds as say
 from kernelwright.timing.statistics import quantile
 from kernelwright.verify.certificate import Plan, certify
 from kernelwright.verify.plain import plain
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import float64_copy
-from kernelwright.verify.trial import TrialPlan
 
 CONTROLS = Path(__file__).parent / "controls"
 #: The controls' calls overwrite no large caches: only the order of things is tested, not how long they take.

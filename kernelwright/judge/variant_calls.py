@@ -15,12 +15,14 @@ from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.variant_records import Step, Variant, VariantResult
 from kernelwright.problem import Problem
 from kernelwright.timing.turns import clock
-from kernelwright.verify.compare import Tolerance, compare
+from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.memory import poison_before
 from kernelwright.verify.observe import call, first_line, identical, seed_all
+from kernelwright.verify.records import Expected, Refused
 from kernelwright.verify.state import State, float64_copy, redraw
-from kernelwright.verify.trial import Bench, Expected, Refused
+from kernelwright.verify.tolerance import Tolerance
+from kernelwright.verify.trial import Bench
 
 #: Float64 is left out where one call of the model takes this share of the budget.
 _FLOAT64_SHARE = 0.03

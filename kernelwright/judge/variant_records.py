@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.judge.records import Finding
-from kernelwright.verify.compare import Comparison
 from kernelwright.verify.plain import plain
+from kernelwright.verify.records import Comparison
 
 Inputs = Callable[[], list[Any]]
 

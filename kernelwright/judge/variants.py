@@ -15,9 +15,9 @@ from kernelwright.judge import layouts
 from kernelwright.judge.variant_calls import Caller
 from kernelwright.judge.variant_records import Inputs, Step, Variant, VariantResult
 from kernelwright.problem import Problem
-from kernelwright.verify.compare import Tolerance
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import tensors_of
+from kernelwright.verify.tolerance import Tolerance
 
 __all__ = ["Variant", "VariantResult", "check_variants", "variants"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -121,7 +121,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
     for node in own:
         target.append(node)
         value = as_real(node.inputs[0], puller.pull(node.inputs[0], full))
-        meaning[node] = _reduction(node, value, own, reductions, meaning)
+        meaning[node] = reduced_value(node, value, own, reductions)
         if node.dtype in INTEGERS:
             meaning[node] = Apply("to_whole", (meaning[node],))
     values: dict[Node, Expression] = dict(meaning)
@@ -186,9 +186,9 @@ def types_of(group: Group, stored: Callable[[Node], bool]) -> set[str]:
     return result
 
 
-def _reduction(node: Node, expression: Expression, own: dict[Node, int], reductions: list[Reduction],
-               meaning: dict[Node, Expression]) -> Expression:
-    """Register a reduction; the expression of its result. Mean and variance of one value share moments."""
+def reduced_value(node: Node, expression: Expression, own: Iterable[Node], reductions: list[Reduction]) -> Expression:
+    """Register a reduction; the expression of its result. Mean and variance of one value, of those in ``own``, share
+    moments."""
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
     paired = any(n.op == "var" and n.inputs[0] is node.inputs[0] for n in own)
     kind = "moments" if node.op == "mean" and paired else _KINDS[node.op]

@@ -102,7 +102,8 @@ def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:
     if not all(_has_no_window(axis) for axis in windows):
         return kernel
     sizes = kernel.domain
-    found = [*(s.index for s in kernel.stores), *indices_of([kernel.left, *(s.expression for s in kernel.stores)])]
+    found = [*(s.index for s in kernel.stores),
+             *indices_of([kernel.left, *(part.expression for part in (*kernel.reductions, *kernel.stores))])]
     if sizes[outer] != 1 and sizes[inner] != 1 and any(
             i.strides[outer] != i.strides[inner] * sizes[inner] for i in found):
         return kernel
@@ -121,9 +122,10 @@ def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:
     if outer >= 3:
         axes[outer - 3] = unit_axis(total)
     stores = tuple(Store(s.buffer, change(s.index), replaced(s.expression, _moving(change))) for s in kernel.stores)
+    reductions = tuple(replace(r, expression=replaced(r.expression, _moving(change))) for r in kernel.reductions)
     return replace(kernel, batch=total if outer == 0 else kernel.batch, axes=tuple(axes),
                    left=replaced(kernel.left, _moving(change)), right=replaced(kernel.right, _moving(without)),
-                   stores=stores)
+                   stores=stores, reductions=reductions)
 
 
 def _has_no_window(axis: ContractionAxis) -> bool:

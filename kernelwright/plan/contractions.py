@@ -6,6 +6,8 @@ the domains of the record, so views and pointwise operators below them are read 
 
 A row of a matrix product may be several axes, which a view around it moves apart: they become a batch axis and axes
 without a window.
+
+Reductions of the group are over the record's output channels, and pointwise results may live on what they leave.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from functools import partial
 
 from kernelwright.ir.node import Node
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart
-from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit_axis
+from kernelwright.plan.compile import Apart, reduced_value
+from kernelwright.plan.contraction_axes import FineDomain, axis_of, indices_of, joined, unit_axis
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
-from kernelwright.plan.groups import Group
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store
+from kernelwright.plan.groups import REDUCTIONS, Group
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store
 from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
+from kernelwright.plan.typed import as_real
 
 _TYPES = {*TYPES, "bool", "scalar"}
 #: Axes beside batch, groups and channels, at most.
@@ -113,6 +116,10 @@ class _Compiler:
         self.anchor = group.nodes[0]
         self.axes = (*(unit_axis(size) for size in rows[1:]), *form.axes)
         self.inputs: list[Node] = []
+        self.own = [n for n in group.nodes if n.op in REDUCTIONS]
+        # Results of reductions count from 1: 0 are the sums, and no reduction.
+        self.reductions = [Reduction("", Reduced(0))]
+        self.meaning: dict[Node, Expression] = {}
         self.current: tuple[str, Node] = ("operand", self.anchor.inputs[0])
 
     def refusal(self) -> MustStore | Apart:
@@ -131,7 +138,8 @@ class _Compiler:
         except SplitAxis as split:  # a weight has no rows
             raise self.refusal() from split
         values, places = self._stores(record.domain)
-        record = replace(record, left=left, right=right, input_dtypes=tuple(n.dtype for n in self.inputs))
+        record = replace(record, left=left, right=right, input_dtypes=tuple(n.dtype for n in self.inputs),
+                         reductions=tuple(self.reductions[1:]))
         return ContractionLoop(record, len(self.rows) - 1, values, places, tuple(self.inputs))
 
     def _operand(self, number: int, sizes: tuple[int, ...], choice: Choice) -> Expression:
@@ -174,17 +182,23 @@ class _Compiler:
         return values, places
 
     def _store(self, node: Node, domain: FineDomain) -> tuple[Expression, Index]:
-        """What is stored for ``node`` at each point of the domain, and where."""
+        """What is stored for ``node`` at each point of the domain, and where. A reduction is registered on the way."""
         while True:
             place = [domain.variable(axis) for axis in range(len(domain.parts))]
             full = _narrowed(self.form.result(self._row(domain), place[1], place[2],
                                               tuple(place[2 + len(self.rows):])), self.anchor)
-            puller = Puller(domain.sizes, partial(self._sums, full), self._buffer)
+            known: dict[Node, Position | None] = {self.anchor: full}
+            puller = Puller(domain.sizes, partial(self._result, known), self._buffer)
             try:
-                position = self._shown(node, puller, {self.anchor: full})
-                if position is None:
-                    raise Apart(node)
-                value = puller.pull(node, position)
+                for other in (*self.meaning, node):
+                    if self._shown(other, puller, known, place[2]) is None:
+                        raise Apart(node)
+                if node in self.own:
+                    x = node.inputs[0]
+                    value, position = as_real(x, puller.pull(x, known[x])), known[node]
+                else:
+                    position = known[node]
+                    value = puller.pull(node, position)
                 break
             except SplitAxis as split:
                 domain.split(split.axis, split.inner)
@@ -193,24 +207,34 @@ class _Compiler:
                     raise Apart(node) from problem
                 raise
         flat = linear(position, node.shape, len(domain.sizes))
-        return domain.whole(value, Index(flat.coefficients, flat.constant))
+        value, index = domain.whole(value, Index(flat.coefficients, flat.constant))
+        if node in self.own:
+            self.meaning[node] = value = reduced_value(node, value, self.own, self.reductions)
+        if not index.strides[2] and self.meaning and any(i.strides[2] for i in indices_of([value])):
+            raise Apart(node)  # it stands once for all channels, and reads what differs among them
+        return value, index
 
-    def _sums(self, full: Position, node: Node, position: Position) -> Expression | None:
-        if node is not self.anchor:
+    def _result(self, known: Mapping[Node, Position | None], node: Node, position: Position) -> Expression | None:
+        if node is not self.anchor and node not in self.meaning:
             return None
-        if position != full:
+        if _narrowed(position, node) != known[node]:
             raise Apart(self.current[1])
-        return Reduced(0)
+        return self.meaning.get(node, Reduced(0))
 
-    def _shown(self, node: Node, puller: Puller, known: dict[Node, Position | None]) -> Position | None:
+    def _shown(self, node: Node, puller: Puller, known: dict[Node, Position | None], channel: Affine
+               ) -> Position | None:
         """Where ``node`` has the element that belongs to the point of the domain; None where it does not show it."""
         if node in known:
             return known[node]
         known[node] = None
+        if node in self.own:
+            below = self._shown(node.inputs[0], puller, known, channel)
+            known[node] = None if below is None else _left_over(node, below, channel)
+            return known[node]
         for operand in node.inputs:
             if operand.size != node.size or (self.stored(operand) and operand not in self.group.nodes):
                 continue
-            below = self._shown(operand, puller, known)
+            below = self._shown(operand, puller, known, channel)
             if below is not None:
                 known[node] = self._moved(node, operand, below, puller)
                 break
@@ -268,3 +292,15 @@ def _narrowed(position: Position, node: Node) -> Position:
     """The position with nothing along axes of size one, so that equal places compare equal."""
     return tuple(Affine((0,) * len(p.coefficients)) if s == 1 else p
                  for p, s in zip(position, node.shape, strict=True))
+
+
+def _left_over(node: Node, below: Position, channel: Affine) -> Position | None:
+    """The position in a reduction of what stands at ``below`` in its operand; None where that is not the same for all
+    channels, whose number is ``channel``, and so for them alone."""
+    kept = [p for axis, p in enumerate(below) if axis not in node["axes"]]
+    if any(a and c for p in kept for a, c in zip(p.coefficients, channel.coefficients, strict=True)):
+        return None
+    if node["keepdim"]:
+        zero = Affine((0,) * len(channel.coefficients))
+        kept = [zero if axis in node["axes"] else p for axis, p in enumerate(below)]
+    return _narrowed(tuple(kept), node)

@@ -67,7 +67,9 @@ def meaning(step: KernelStep) -> str:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
     if isinstance(kernel, Contraction):
-        return f"{products(kernel)}, {SCHEMES[kernel.scheme]}: {', '.join(list(dict.fromkeys(words))[:8])}"
+        kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.reductions))
+        over = f", {kinds} over the {kernel.out_channels} channels of each position" if kinds else ""
+        return f"{products(kernel)}, {SCHEMES[kernel.scheme]}{over}: {', '.join(list(dict.fromkeys(words))[:8])}"
     shown = ", ".join(list(dict.fromkeys(words))[:8])
     if isinstance(kernel, Extremum):
         return f"{kernel.kind} with its place along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"

@@ -14,9 +14,10 @@ from math import prod
 from kernelwright.ir.node import Node, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
-from kernelwright.plan.epilogues import ends_sums
+from kernelwright.plan.epilogues import channel_reductions, ends_sums
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.pieces import COPIES, can_read_through
+from kernelwright.plan.products import channels_of
 from kernelwright.plan.records import Choice
 from kernelwright.plan.typed import computable, sum_type
 
@@ -140,6 +141,7 @@ class Grouping:
         for node in self.order:  # the value comes with the place
             if self.roles[node] == "reduction" and (node.op, node.inputs[0], node["axes"]) in placed:
                 self.roles[node] = "place"
+        self.joined = channel_reductions(self.order, self.roles, self.products, apart)
         self.in_memory = self._in_memory(stored)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -166,7 +168,7 @@ class Grouping:
             if kind == "view":
                 if demanded and node.op != "windows":
                     result.add(node)
-            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.roots)) \
+            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.roots, self.joined)) \
                     or self._worth_storing(node, result):
                 result.add(node)
         return result
@@ -239,7 +241,8 @@ class Grouping:
         if kind == "place":
             self._add_place(node, needs)
             return
-        for group in reversed(self.groups):
+        near = [self.home[self.joined[node]]] if node in self.joined else []
+        for group in (*near, *reversed(self.groups)):
             if group.kind not in ("torch", "special") and self._fits(node, kind, group, needs) and not any(
                     other is not group and depends(other, group) for other in needs):
                 self._extend(group, node, needs)
@@ -278,11 +281,16 @@ class Grouping:
             return kind == "pointwise" and group in needs and node not in self.apart and \
                 wide(node.shape) == wide(group.outer)
         if group.kind in ("scan", "contraction"):
-            same = node.size == prod(group.domain)  # a reshape of the domain: see whether it maps (else Apart)
-            return kind == "pointwise" and group in needs and same and node not in self.apart
+            if kind == "reduction":
+                return group in needs and self.joined.get(node) is group.nodes[0]
+            # A reshape of the domain, or of what reductions leave of it: see whether it maps (else Apart).
+            sizes = [prod(group.domain)]
+            if any(n in self.joined for n in group.nodes):
+                sizes.append(sizes[0] // channels_of(group.nodes[0]))
+            return kind == "pointwise" and group in needs and node.size in sizes and node not in self.apart
         if kind == "reduction":
             same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
-            return same and (group in needs or self._share(node, group))
+            return same and (node not in self.apart if group in needs else self._share(node, group))
         if not group.axes:
             # Results of the same shape that read the same tensors: one pass. A pointwise result that
             # is stored is not read again inside its own kernel.

@@ -17,25 +17,36 @@ from dataclasses import dataclass
 import torch
 
 from kernelwright.algebra.build import align
-from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, make, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.groups import role
 from kernelwright.plan.lower import FLOATS
+from kernelwright.plan.orders import (
+    Order,
+    channels_last,
+    first_order,
+    in_axes_of,
+    inverse,
+    reshaped,
+    reshaped_order,
+    seen,
+    transposed,
+)
 
-Order = tuple[int, ...]
 # Operators that we do not know but of which we know that any memory order does.
 _ANY_ORDER = ("aten.upsample_", "aten._upsample_", "aten.pixel_", "aten.native_batch_norm", "aten.silu", "aten.gelu")
-
-
-def channels_last(rank: int) -> Order:
-    """The order (N, *space, C)."""
-    return (0, *range(2, rank), 1)
 
 
 def can_be_channels_last(node: Node) -> bool:
     """Whether libraries have channels-last forms of this convolution: 2-D and 3-D ones of floats."""
     return node.op == "convolution" and node.rank in (4, 5) and node.dtype in FLOATS and node.size > 0
+
+
+def below_views(node: Node) -> Node:
+    """The node whose elements a view shows."""
+    while node.kind == "view":
+        node = node.inputs[0]
+    return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class _Layout:
 
     def _wanted(self, roots: list[Node]) -> dict[Node, Order]:
         """The order that the last reader of each value wants; a convolution's wish comes first."""
-        wanted = {below_views(r): _first(below_views(r).rank) for r in roots}
+        wanted = {below_views(r): first_order(below_views(r).rank) for r in roots}
         firmly: set[Node] = set()
         for node in reversed(list(walk(roots))):
             order = wanted.get(node)
@@ -115,9 +126,10 @@ class _Layout:
     def _wish(self, node: Node, place: int, operand: Node, order: Order | None) -> Order | None:
         """The order that ``node``, wanted in ``order`` itself, wants of an operand."""
         if node.op == "convolution":
-            return (channels_last(node.rank) if node in self.chosen else _first(node.rank)) if place == 0 else None
+            return (channels_last(node.rank) if node in self.chosen else first_order(node.rank)) if place == 0 else None
         if node.op == "reshape":
-            return reshaped_order(order or _first(node.rank), node.shape, operand.shape) or _first(operand.rank)
+            order = order or first_order(node.rank)
+            return reshaped_order(order, node.shape, operand.shape) or first_order(operand.rank)
         if order is None or operand.rank != node.rank or node.op in ("windows", "opaque", "item"):
             return None
         if node.op == "permute":
@@ -130,7 +142,7 @@ class _Layout:
         """Build a node in the order that suits it; its inputs have been placed."""
         kind = self.roles[node]
         if kind == "leaf" or not node.inputs:
-            self._set(node, node, _first(node.rank), node)
+            self._set(node, node, first_order(node.rank), node)
         elif kind == "torch":
             self._place_call(node)
         elif kind == "reduction":
@@ -141,7 +153,7 @@ class _Layout:
             order = self.wanted.get(node) or self._usual(node)
             attributes = dict(node.attributes)
             built = make(node.op, *(self._aligned(i, order) for i in node.inputs), origin=node.origin,
-                         **{**attributes, **_in_axes_of(order, attributes)})
+                         **{**attributes, **in_axes_of(order, attributes)})
             self._set(node, built, order, built)
         else:
             self._unordered(node)
@@ -155,7 +167,7 @@ class _Layout:
         for operand in node.inputs:
             if operand.rank == node.rank and operand.op != "constant":
                 amounts[self.orders[operand]] = amounts.get(self.orders[operand], 0) + operand.bytes
-        return max(amounts, key=lambda o: amounts[o], default=_first(node.rank))
+        return max(amounts, key=lambda o: amounts[o], default=first_order(node.rank))
 
     def _place_reduction(self, node: Node) -> None:
         x = node.inputs[0]
@@ -179,42 +191,43 @@ class _Layout:
         elif node.op in ("slice", "flip", "concatenate", "pad", "roll"):
             order = order if node.kind == "view" else self.wanted.get(node) or self._usual(node)
             built = make(node.op, *(self.in_order(i, order) for i in node.inputs), origin=node.origin,
-                         **{**attributes, **_in_axes_of(order, attributes)})
+                         **{**attributes, **in_axes_of(order, attributes)})
             self._set(node, built, order, built)
         elif node.op == "expand" and node.rank == x.rank:
             built = make("expand", below, shape=tuple(node.shape[a] for a in order), origin=node.origin)
             self._set(node, built, order, built)
         elif node.op == "reshape" and (after := reshaped_order(order, x.shape, node.shape)) is not None:
-            built = _reshaped(below, tuple(node.shape[a] for a in after))
+            built = reshaped(below, tuple(node.shape[a] for a in after))
             self._set(node, built, after, built)
         elif node.op == "windows":
-            built = make("windows", self.in_order(x, _first(x.rank)), origin=node.origin, **attributes)
+            built = make("windows", self.in_order(x, first_order(x.rank)), origin=node.origin, **attributes)
             order = (*order, *range(x.rank, node.rank))
             self._set(node, transposed(built, order), order, built)
         else:
-            built = rebuild(node, tuple(self.in_order(i, _first(i.rank)) for i in node.inputs))
-            order = self.wanted.get(node, order) if node.op == "upsample_nearest" else _first(node.rank)
-            moved = built if order == _first(node.rank) else make("copy", transposed(built, order), origin=node.origin)
+            built = rebuild(node, tuple(self.in_order(i, first_order(i.rank)) for i in node.inputs))
+            first = first_order(node.rank)
+            order = self.wanted.get(node, order) if node.op == "upsample_nearest" else first
+            moved = built if order == first else make("copy", transposed(built, order), origin=node.origin)
             self._set(node, moved, order, built)
 
     def _place_call(self, node: Node) -> None:
         """A torch call: on permuted tensors where that does, else on what it would get without us."""
         if node in self.chosen:
             order = channels_last(node.rank)
-            first = _seen(self.in_memory(node.inputs[0], order), order)
+            first = seen(self.in_memory(node.inputs[0], order), order)
             call = rebuild(node, (first, *(self._plain(i) for i in node.inputs[1:])))
             self._set(node, make("contiguous", call, axes=order), order, call)
             return
-        if not self._takes_any_order(node) or all(self.orders[i] == _first(i.rank) for i in node.inputs):
+        if not self._takes_any_order(node) or all(self.orders[i] == first_order(i.rank) for i in node.inputs):
             self._unordered(node)
             return
-        call = rebuild(node, tuple(_seen(self.stored[i], self.orders[i]) for i in node.inputs))
+        call = rebuild(node, tuple(seen(self.stored[i], self.orders[i]) for i in node.inputs))
         order = self._order_of_call(node)
         self._set(node, make("contiguous", call, axes=order), order, call)
 
     def _unordered(self, node: Node) -> None:
         built = rebuild(node, tuple(self._plain(i) for i in node.inputs))
-        order = _first(node.rank)
+        order = first_order(node.rank)
         stored = make("contiguous", built, axes=order) if self._strided(node) else built
         self._set(node, stored, order, built)
 
@@ -225,7 +238,7 @@ class _Layout:
         for operand in node.inputs:
             while operand.kind == "view":
                 operand = operand.inputs[0]
-                if self.orders[operand] != _first(operand.rank):
+                if self.orders[operand] != first_order(operand.rank):
                     return True
         return False
 
@@ -244,14 +257,14 @@ class _Layout:
                 return operand["value"]
             order = self.orders[operand]
             stored = torch.empty([operand.shape[a] for a in order], dtype=torch_dtype(operand.dtype), device="meta")
-            return stored.permute(_inverse(order))
+            return stored.permute(inverse(order))
 
         with torch.no_grad():
             result = node.operator.reference(*map(meta, node.inputs), **dict(node.attributes))
         order = tuple(sorted(range(node.rank), key=lambda a: (-result.stride(a), a)))
         wide = [a for a in order if node.shape[a] != 1]
         dense = result.permute(order).is_contiguous()
-        return order if dense and wide != sorted(wide) else _first(node.rank)
+        return order if dense and wide != sorted(wide) else first_order(node.rank)
 
     # The same value in another order -----------------------------------------------------------------
 
@@ -270,9 +283,9 @@ class _Layout:
         return copied
 
     def _plain(self, node: Node) -> Node:
-        if self.orders[node] == _first(node.rank):
+        if self.orders[node] == first_order(node.rank):
             return self.stored[node]
-        return self.in_memory(node, _first(node.rank))
+        return self.in_memory(node, first_order(node.rank))
 
     def as_result(self, node: Node) -> Node:
         """A root: views stand as they stood, since callers see their strides."""
@@ -286,86 +299,6 @@ class _Layout:
             return operand
         if operand.rank == len(order):
             return self.in_order(operand, order)
-        if order == _first(len(order)):
-            return self.in_order(operand, _first(operand.rank))
-        return transposed(align(self.in_order(operand, _first(operand.rank)), len(order)), order)
-
-
-def reshaped_order(order: Order, before: tuple[int, ...], after: tuple[int, ...]) -> Order | None:
-    """The order of a reshaped tensor whose memory is that of the tensor in ``order``, or None where there is none.
-
-    That is where the axes that become one, or come of one, stand together: (N, *space, C) split to
-    (N, groups, C / groups, *space) is stored as (N, *space, groups, C / groups).
-    """
-    groups = axis_groups(before, after)
-    if groups is None:
-        return None
-    left = [a for a in order if before[a] != 1]
-    if left == sorted(left):
-        return _first(len(after))
-    result: list[int] = []
-    runs = {next(a for a in axes if before[a] != 1): (axes, made) for axes, made in groups
-            if any(before[a] != 1 for a in axes)}
-    while left:
-        axes, made = runs.get(left[0], ([], []))
-        run = [a for a in axes if before[a] != 1]
-        if not run or left[:len(run)] != run:
-            return None
-        result += made
-        left = left[len(run):]
-    return (*result, *(a for a in range(len(after)) if a not in result))
-
-
-def transposed(x: Node, axes: Order) -> Node:
-    """x with permuted axes: merged with a permutation below, and a reshape where only unit axes move."""
-    if x.op == "permute":
-        axes, x = tuple(x["axes"][a] for a in axes), x.inputs[0]
-    if axes == _first(x.rank):
-        return x
-    wide = [a for a in axes if x.shape[a] != 1]
-    if wide == sorted(wide):
-        return _reshaped(x, tuple(x.shape[a] for a in axes))
-    return make("permute", x, axes=axes)
-
-
-def _reshaped(x: Node, shape: tuple[int, ...]) -> Node:
-    if x.op == "reshape":
-        x = x.inputs[0]
-    return x if x.shape == shape else make("reshape", x, shape=shape)
-
-
-def _in_axes_of(order: Order, attributes: dict[str, object]) -> dict[str, object]:
-    """Attributes that name axes, or have an entry for each, for the tensor in ``order``."""
-    changed: dict[str, object] = {}
-    if "axis" in attributes:
-        changed["axis"] = order.index(attributes["axis"])
-    if "axes" in attributes:
-        changed["axes"] = tuple(map(order.index, attributes["axes"]))
-    for name in ("amounts", "shape"):
-        if name in attributes:
-            changed[name] = tuple(attributes[name][a] for a in order)
-    return changed
-
-
-def _seen(stored: Node, order: Order) -> Node:
-    """What a torch call is given for a value stored in ``order``."""
-    if order == _first(len(order)):
-        return stored
-    if stored.op == "contiguous" and stored["axes"] == order:
-        return stored.inputs[0]
-    return make("reordered", stored, axes=_inverse(order))
-
-
-def _first(rank: int) -> Order:
-    return tuple(range(rank))
-
-
-def _inverse(order: Order) -> Order:
-    return tuple(map(order.index, range(len(order))))
-
-
-def below_views(node: Node) -> Node:
-    """The node whose elements a view shows."""
-    while node.kind == "view":
-        node = node.inputs[0]
-    return node
+        if order == first_order(len(order)):
+            return self.in_order(operand, first_order(operand.rank))
+        return transposed(align(self.in_order(operand, first_order(operand.rank)), len(order)), order)

@@ -170,7 +170,7 @@ def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tu
 
 def _buffers(kernel: LoopKernel | Scan | Extremum | Contraction) -> set[int]:
     if isinstance(kernel, Contraction):
-        roots = [kernel.left, kernel.right, *(s.expression for s in kernel.stores)]
+        roots = [kernel.left, kernel.right, *(part.expression for part in (*kernel.reductions, *kernel.stores))]
     else:
         kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
         roots = [r.expression for r in kernel.reductions]

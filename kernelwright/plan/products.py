@@ -15,6 +15,8 @@ from kernelwright.ir.node import Node, make
 NARROW_TYPES = ("float16", "bfloat16")
 TYPES = ("float32", *NARROW_TYPES)
 ANCHORS = ("matmul", "convolution")
+#: Output channels that a kernel can reduce: a tile has all of them.
+MOST_REDUCED = 256
 
 
 def can_contract(node: Node) -> bool:
@@ -26,6 +28,11 @@ def can_contract(node: Node) -> bool:
     if node.op == "contract":
         return _letters(node) is not None
     return node.op != "convolution" or (1 <= len(node["stride"]) <= 3 and node.rank == len(node["stride"]) + 2)
+
+
+def channels_of(anchor: Node) -> int:
+    """Output channels of an anchor, of each group of a convolution."""
+    return anchor.shape[-1] if anchor.op == "matmul" else anchor.shape[1] // anchor["groups"]
 
 
 def as_product(node: Node) -> Node:

@@ -25,12 +25,14 @@ class Figures:
 class Choice:
     """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
 
-    figures: None where nothing was measured.
+    figures: None where nothing was measured. reduces: whether reductions of its output channels join it, where a kernel
+    can take them.
     """
 
     scheme: str
     tiling: Tiling | int | None = None
     figures: Figures | None = None
+    reduces: bool = True
 
 
 @dataclass(frozen=True, slots=True)

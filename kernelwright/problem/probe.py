@@ -15,7 +15,7 @@ from kernelwright.problem.load import source_file
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import differences, plain_attributes, same, tensors
+from kernelwright.problem.state import differences, kinds_of, plain_attributes, same, spoil, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Probe:
     cached_attributes: tuple[str, ...]
     """Plain attributes that the run set to values independent of the inputs: caches, harmless."""
     state_attributes: tuple[str, ...] = ()
-    """Plain attributes in which the model carries tensors from call to call: no graph holds them."""
+    """Plain attributes in which a call leaves tensors of its own, or in place of others: no graph holds them."""
 
 
 def probe_forward(problem: Problem, seed: int = 0) -> Probe:
@@ -37,7 +37,8 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
 
     Runs it again, on other inputs, only where a plain attribute changed, to tell a cache from state.
     Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202; for state other than tensors,
-    which nobody could compare), OutputsUnsupported (KW203), and what make_model and make_inputs raise.
+    which nobody could compare, where the next call may read it), OutputsUnsupported (KW203), and what make_model and
+    make_inputs raise.
     """
     model = problem.make_model(seed)
     plain, before = plain_attributes(model), tensors(model)
@@ -50,21 +51,35 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
     if changed:
         # A cache is the same after another call, and the same in a new model that sees other inputs.
         other = problem.make_model(seed)
-        other_inputs = problem.make_inputs(seed + 1)
-        run_forward(problem, other, other_inputs)
-        run_forward(problem, model, problem.make_inputs(seed + 1))
-        unstable = set(differences(after, plain_attributes(other))) | set(
-            differences(after, plain_attributes(model)))
+        run_forward(problem, other, problem.make_inputs(seed + 1))
+        again = run_forward(problem, model, problem.make_inputs(seed + 1))
+        ends = plain_attributes(other), plain_attributes(model)
+        unstable = {name for end in ends for name in differences(after, end)}
         state = [name for name in changed if name in unstable]
         hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))]
-        if hidden:
+        alike = all(kinds_of(end.get(name)) == kinds_of(after.get(name)) for end in ends for name in state)
+        if hidden and not (alike and _unread(problem, seed, state, again, model)):
             where = next((text for name in hidden if (text := _assignment(problem, name))), "")
             raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
-        carried = tuple(state)
-        caches = [name for name in changed if name not in state]
+        caches = [name for name in changed if name not in state and not _leaves(plain.get(name))]
+        carried = tuple(name for name in changed if name not in caches)
     now = tensors(model)
     altered = tuple(name for name in before if name in now and not same(before[name], now[name]))
     return Probe(outputs, altered, tuple(caches), carried)
+
+
+def _unread(problem: Problem, seed: int, names: list[str], outputs: Any, model: nn.Module) -> bool:
+    """Whether a second run gives ``outputs`` and leaves the tensors of ``model`` also after the tensors that the first
+    run left in the attributes ``names`` were spoiled."""
+    other = problem.make_model(seed)
+    run_forward(problem, other, problem.make_inputs(seed))
+    for name in names:
+        spoil(other, name)
+    try:
+        return same(run_forward(problem, other, problem.make_inputs(seed + 1)), outputs) and \
+            same(tensors(other), tensors(model))
+    except ForwardRaised:
+        return False
 
 
 def _tensor_or_none(value: Any) -> bool:
@@ -87,14 +102,15 @@ def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:
 
 def check_outputs(outputs: Any, problem: Problem) -> None:
     """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or nested containers of tensors."""
-    found = _unsupported(outputs, "")
+    found = unsupported(outputs)
     if found is None and not list(_leaves(outputs)):
         found = "no tensor at all"
     if found:
         raise OutputsUnsupported(where=_forward_place(problem), model=problem.class_name, found=found)
 
 
-def _unsupported(value: Any, position: str) -> str | None:
+def unsupported(value: Any, position: str = "") -> str | None:
+    """What in a forward's result no error bound fits, with its position; None where there is nothing of the kind."""
     if isinstance(value, torch.Tensor):
         return None if value.layout is torch.strided else f"a tensor that is not dense{position}"
     if isinstance(value, (tuple, list)):
@@ -105,13 +121,13 @@ def _unsupported(value: Any, position: str) -> str | None:
         kind = "None" if value is None else f"an object of type {type(value).__name__}"
         return f"{kind}{position}"
     outer = position.removeprefix(" at ")
-    return next((text for key, item in items if (text := _unsupported(item, f" at {outer}[{key!r}]"))), None)
+    return next((text for key, item in items if (text := unsupported(item, f" at {outer}[{key!r}]"))), None)
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    items = value.values() if isinstance(value, dict) else value
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return [leaf for item in items for leaf in _leaves(item)]
 
 

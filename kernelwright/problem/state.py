@@ -79,3 +79,35 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     return a is b or a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+
+
+def kinds_of(value: Any) -> Any:
+    """A value of :func:`plain_attributes` with types in place of tensors: equal where only their elements differ."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", tuple(value.shape), value.dtype, value.device
+    if isinstance(value, dict):
+        return {key: kinds_of(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [kinds_of(item) for item in value]
+    return type(value.value) if isinstance(value, _Identity) else value
+
+
+def spoil(model: nn.Module, name: str) -> None:
+    """Put NaN, or the complement of integers, in place of every tensor that a plain attribute holds."""
+    path, _, attribute = name.rpartition(".")
+    own = vars(model.get_submodule(path))
+    if attribute in own:
+        own[attribute] = _spoiled(own[attribute])
+
+
+def _spoiled(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.full_like(value, math.nan) if value.is_floating_point() or value.is_complex() else ~value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _spoiled(item)
+        return value
+    if isinstance(value, list):
+        value[:] = map(_spoiled, value)
+        return value
+    return tuple(map(_spoiled, value)) if type(value) is tuple else value

@@ -1,7 +1,7 @@
 """Devices as rows: what memory and arithmetic can do at most, per second.
 
 A new target is one row here (and its kernels' folder). Rows are looked up by the device's name; a CUDA device
-without a row gets one made from its properties, a CPU one measured by `kernelwright.roofline.doctor`.
+without a row gets one made from its properties, a CPU one measured by `kernelwright.roofline.measure`.
 """
 
 from __future__ import annotations
@@ -261,11 +261,11 @@ def current_device(target: str | torch.device = "cpu", *, measure: bool = True) 
     without any GPU "cuda" is the generic row, so that planning works anywhere. The CPU is measured once per
     machine, thread count and torch version (about two seconds, cached). Raises ValueError for others.
     """
-    from kernelwright.roofline import doctor  # doctor makes rows, so it imports this module
+    from kernelwright.roofline import peaks  # which makes rows, so it imports this module
 
     device = torch.device("cpu" if target == "cpp" else target)
     if device.type == "cpu":
-        return doctor.measured_cpu()
+        return peaks.measured_cpu()
     if device.type != "cuda":
         raise ValueError(f"{target}: there are rows for the CPU and for CUDA devices only")
     if not torch.cuda.is_available():
@@ -275,4 +275,4 @@ def current_device(target: str | torch.device = "cpu", *, measure: bool = True) 
     row = named_device(properties.name)
     if row is not None:
         return row
-    return doctor.measured_cuda(index) if measure else device_from_properties(properties)
+    return peaks.measured_cuda(index) if measure else device_from_properties(properties)

@@ -18,11 +18,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from kernelwright.timing.baselines import CompiledBaseline, Timing, compiled_baseline, summarize, time_model
-    from kernelwright.timing.clock import Times, measure, ratio
+    from kernelwright.timing.rounds import Times, measure, ratio
     from kernelwright.timing.statistics import Ratio
 
-_HOMES = {"CompiledBaseline": "baselines", "Ratio": "statistics", "Times": "clock", "Timing": "baselines",
-          "compiled_baseline": "baselines", "measure": "clock", "ratio": "clock", "summarize": "baselines",
+_HOMES = {"CompiledBaseline": "baselines", "Ratio": "statistics", "Times": "rounds", "Timing": "baselines",
+          "compiled_baseline": "baselines", "measure": "rounds", "ratio": "rounds", "summarize": "baselines",
           "time_model": "baselines"}
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from kernelwright.roofline.devices import processor_name
-from kernelwright.timing.clock import Times, measure, ratio
 from kernelwright.timing.environment import environment
+from kernelwright.timing.rounds import Times, measure, ratio
 from kernelwright.timing.statistics import Ratio
 from kernelwright.timing.turns import clock, exclusive
 from kernelwright.verify.flatten import tensors_of

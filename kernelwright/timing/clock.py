@@ -1,79 +1,25 @@
-"""TIME's clock: several callables in one process, interleaved, on cold caches.
+"""TIME's clocks: the time of one call on cold caches, on a CPU and on a CUDA device.
 
 On CUDA every call stands between two events on the current stream. Before it the second-level cache is
 overwritten and a short delay is put on the stream, so that the host is ahead when the call's first kernel may
-start: what is measured is the device's time. What the host costs shows in ``back_to_back_seconds``, the wall
-time per call of a batch. Work that a call leaves on other streams is looked for in a call of its own.
-On the CPU the clock is `time.perf_counter` and the cache flush writes twice the last-level cache.
+start: what is measured is the device's time. Work that a call leaves on other streams is looked for in a call of its
+own. On the CPU the clock is `time.perf_counter` and the cache flush writes twice the last-level cache.
 """
 
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kernelwright.roofline.devices import last_level_cache_bytes
-from kernelwright.timing.statistics import Ratio, median_interval, paired_ratio, quantile
-from kernelwright.verify.plain import plain
 
-MOST_ROUNDS = 500
-LEAST_ROUNDS = 2
-#: A call much faster than the slowest of its round is measured several times in it, at most this often.
-MOST_CALLS_IN_ROUND = 8
 #: The longest device-side delay, and the assumed clock of the counter behind it.
 LONGEST_DELAY_SECONDS = 0.02
 DELAY_CLOCK_HERTZ = 2.0e9
-#: Wall time that a batch of back-to-back calls aims at, and how many there are.
-BATCH_SECONDS = 0.02
-BATCHES = 3
-#: Measuring ends early where every median's 95 % interval is as narrow as this, relative to the median.
-NARROW = 0.004
-
-
-@dataclass(frozen=True)
-class Times:
-    """Times of one callable, in seconds. ``seconds`` are all measured calls in order; ``rounds`` the median
-    of each interleaved round (for pairing); ``interval`` a 95 % bootstrap interval of the median.
-
-    ``first_seconds`` is the wall time of the very first call. ``back_to_back_seconds`` is wall time per call
-    of ``batch`` calls in a row on warm caches, host overhead included (None where the budget had no room).
-    ``elsewhere_seconds`` is how long the device went on after a call's end on its own stream: work on other
-    streams that the events did not see. ``note`` says what limits the measurement.
-    """
-
-    name: str
-    seconds: tuple[float, ...]
-    rounds: tuple[float, ...]
-    median: float
-    lower_quartile: float
-    upper_quartile: float
-    minimum: float
-    interval: tuple[float, float]
-    repetitions: int
-    warmups: int
-    first_seconds: float
-    back_to_back_seconds: float | None
-    batch: int
-    elsewhere_seconds: float
-    note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; of the single times only their number is kept."""
-        document = plain(self)
-        del document["seconds"], document["rounds"]
-        return document
-
-
-def ratio(slower: Times, faster: Times) -> Ratio:
-    """Return how many times faster ``faster`` is than ``slower``, with its interval over common rounds."""
-    return paired_ratio(slower.name, faster.name, slower.rounds, faster.rounds)
 
 
 class CpuClock:
@@ -145,184 +91,6 @@ class CudaClock:
         seconds = time.perf_counter() - started
         del kept
         return seconds if seconds > 5e-5 else 0.0
-
-
-def measure(
-    callables: Mapping[str, Callable[[], object]],
-    *,
-    device: torch.device | str,
-    repetitions: int | None = None,
-    budget_seconds: float = 5.0,
-    flush_cache: bool = True,
-    fresh_inputs: Callable[[], object] | None = None,
-) -> dict[str, Times]:
-    """Measure ``callables`` in interleaved rounds and return their `Times` by name.
-
-    ``repetitions`` fixes the number of rounds; otherwise as many as ``budget_seconds`` allows for all
-    together, between 2 and 500. ``fresh_inputs`` is called, untimed, before every round to renew the inputs.
-    Each callable is warmed up at least once, unless that one call exceeds the budget: then it is the
-    measurement, and the note says so. Raises what the callables raise; ValueError for none.
-    """
-    if not callables:
-        raise ValueError("there is nothing to measure")
-    device = torch.device(device)
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-        with torch.cuda.device(device), without_collector():
-            clock: Any = CudaClock(device, flush_cache)
-            return _measure(callables, clock, repetitions, budget_seconds, fresh_inputs)
-    with without_collector():
-        return _measure(callables, CpuClock(flush_cache), repetitions, budget_seconds, fresh_inputs)
-
-
-@dataclass
-class _Warm:
-    first: float
-    typical: float  # wall seconds of a warm call, the device's work included
-    issue: float  # host seconds until the call returns
-    calls: int
-    overlong: bool
-
-
-def _measure(
-    callables: Mapping[str, Callable[[], object]],
-    clock: Any,
-    repetitions: int | None,
-    budget: float,
-    fresh_inputs: Callable[[], object] | None,
-) -> dict[str, Times]:
-    names = list(callables)
-    started = time.perf_counter()
-    if fresh_inputs is not None:
-        fresh_inputs()
-    warm = {name: _warm_up(callables[name], clock, budget, len(names)) for name in names}
-    live = [name for name in names if not warm[name].overlong or repetitions is not None]
-    samples: dict[str, list[float]] = {n: [] if n in live else [warm[n].first] for n in names}
-    rounds: dict[str, list[float]] = {n: list(samples[n]) for n in names}
-    slowest = max((warm[n].typical for n in live), default=0.0)
-    calls = {n: max(1, min(MOST_CALLS_IN_ROUND, int(slowest / max(warm[n].typical, 1e-9) / 4))) for n in live}
-    done = 0
-    longest = 0.0
-    while live:
-        if repetitions is not None and done >= max(1, repetitions):
-            break
-        used = time.perf_counter() - started
-        # A fifth of the budget is kept for the batches of back-to-back calls.
-        if repetitions is None and (
-            done >= MOST_ROUNDS or (done >= LEAST_ROUNDS and used + longest > 0.8 * budget)
-            or (done >= 25 and done % 5 == 0 and all(_narrow(samples[n]) for n in live))
-        ):
-            break
-        begun = time.perf_counter()
-        if fresh_inputs is not None:
-            fresh_inputs()
-        # Each round starts with another one and every second runs backwards: no fixed predecessor.
-        order = live[done % len(live) :] + live[: done % len(live)]
-        for name in order if done % 2 == 0 else reversed(order):
-            taken = [clock.once(callables[name], warm[name].issue * 1.5) for _ in range(calls[name])]
-            samples[name] += taken
-            rounds[name].append(quantile(taken, 0.5))
-        longest = max(longest, time.perf_counter() - begun)
-        done += 1
-    clock.finish()
-    return {
-        name: _times(name, callables[name], clock, samples[name], rounds[name], warm[name], budget)
-        for name in names
-    }
-
-
-def _narrow(seconds: list[float]) -> bool:
-    """Whether the median is known well enough: its interval by order statistics (binomial, normal approximation)."""
-    values, half = sorted(seconds), 0.98 * math.sqrt(len(seconds))
-    low = values[max(0, math.floor(len(values) / 2 - half))]
-    high = values[min(len(values) - 1, math.ceil(len(values) / 2 + half))]
-    return high - low <= NARROW * quantile(values, 0.5)
-
-
-def _warm_up(function: Callable[[], object], clock: Any, budget: float, among: int) -> _Warm:
-    """Call until warm: at least once, at most a tenth of this callable's share of the budget or ten times."""
-    started = time.perf_counter()
-    issue, first = _issue(function, clock)
-    typical, calls = first, 1
-    # A single call longer than the whole budget is not repeated.
-    if first > budget:
-        return _Warm(first, first, issue, 0, True)
-    while calls < 10 and (calls < 2 or time.perf_counter() - started < 0.1 * budget / among):
-        if typical * 2 > budget / among:
-            break
-        issue, typical = _issue(function, clock)
-        calls += 1
-    return _Warm(first, typical, issue, calls, False)
-
-
-def _issue(function: Callable[[], object], clock: Any) -> tuple[float, float]:
-    """(seconds until the call returns, seconds until its work is done)."""
-    clock.finish()
-    started = time.perf_counter()
-    kept = function()
-    returned = time.perf_counter() - started
-    clock.finish()
-    total = time.perf_counter() - started
-    del kept
-    return returned, total
-
-
-def _times(
-    name: str,
-    function: Callable[[], object],
-    clock: Any,
-    seconds: list[float],
-    rounds: list[float],
-    warm: _Warm,
-    budget: float,
-) -> Times:
-    median = quantile(seconds, 0.5)
-    notes = []
-    per_call, batch, elsewhere = None, 0, 0.0
-    if warm.overlong:
-        notes.append(f"one call takes longer than the budget of {budget:g} s: the first is the only one")
-    else:
-        room = min(BATCH_SECONDS, 0.1 * budget)
-        batch = max(2, min(1000, math.ceil(room / max(warm.typical, 1e-7))))
-        if BATCHES * batch * warm.typical <= 0.2 * budget:
-            per_call = _back_to_back(function, clock, batch)
-        else:
-            batch = 0
-        elsewhere = clock.elsewhere(function) if warm.typical <= 0.2 * budget else 0.0
-    if elsewhere > 0.05 * median:
-        notes.append(f"the device works {elsewhere:.2g} s longer on other streams than the events saw")
-    if len(seconds) < 5 and not warm.overlong:
-        notes.append(f"only {len(seconds)} measurements fitted the budget")
-    return Times(
-        name=name,
-        seconds=tuple(seconds),
-        rounds=tuple(rounds),
-        median=median,
-        lower_quartile=quantile(seconds, 0.25),
-        upper_quartile=quantile(seconds, 0.75),
-        minimum=min(seconds),
-        interval=median_interval(seconds),
-        repetitions=len(seconds),
-        warmups=warm.calls,
-        first_seconds=warm.first,
-        back_to_back_seconds=per_call,
-        batch=batch,
-        elsewhere_seconds=elsewhere,
-        note="; ".join(notes),
-    )
-
-
-def _back_to_back(function: Callable[[], object], clock: Any, batch: int) -> float:
-    """Wall seconds per call: the least of a few batches, as whatever else the host does only adds."""
-    found = []
-    for _ in range(BATCHES):
-        clock.finish()
-        started = time.perf_counter()
-        for _ in range(batch):
-            function()
-        clock.finish()
-        found.append((time.perf_counter() - started) / batch)
-    return min(found)
 
 
 def flush_bytes() -> int:

@@ -19,7 +19,7 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.kernels import Contraction, Store
 
 #: Distributions of what the model does not give itself: of both signs, of one, and of several magnitudes.
 DISTRIBUTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -48,27 +48,41 @@ class Error:
 
 
 def some_points(kernel: Contraction, device: torch.device) -> Points:
-    """Random points of a contraction's domain: one int64 tensor for each of its axes, the same on every call."""
-    depth = kernel.in_channels * prod(len(a.taps) for a in kernel.axes)
+    """Random points of a contraction's domain: one int64 tensor for each of its axes, the same on every call.
+
+    Where output channels are reduced all of them follow each other, at each of the other axes' places.
+    """
+    depth = kernel.in_channels * prod(len(a.taps) for a in kernel.axes) * _row(kernel)
     count = max(512, min(_POINTS, (1 << 29) // depth))
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(0, size, (count,), generator=generator).to(device) for size in kernel.domain]
+    points = [torch.randint(0, size, (count,), generator=generator) for size in kernel.domain]
+    if kernel.reductions:
+        points = [p.repeat_interleave(_row(kernel)) for p in points]
+        points[2] = torch.arange(_row(kernel)).repeat(count)
+    return [p.to(device) for p in points]
+
+
+def _row(kernel: Contraction) -> int:
+    """How many of `some_points` follow each other that differ in the output channel alone."""
+    return kernel.out_channels if kernel.reductions else 1
 
 
 def values_at(root: Expression, points: Points, inputs: Sequence[torch.Tensor], dtype: torch.dtype,
-              sums: torch.Tensor | None = None) -> torch.Tensor:
-    """The value of an expression at points of its domain, computed in ``dtype``; ``sums`` stands for ``Reduced(0)``.
+              reduced: Mapping[Reduced, torch.Tensor] | None = None) -> torch.Tensor:
+    """The value of an expression at points of its domain, computed in ``dtype``.
 
-    float64 rounds nothing in between. Raises TypeError for what is no expression of a contraction.
+    reduced: the sums, and what reductions give at the points. float64 rounds nothing in between. Raises TypeError for
+    what is no expression of a contraction.
     """
+    known = reduced or {}
     memo: dict[Expression, torch.Tensor] = {}
     for node in walk(root):
         match node:
             case Constant(value=number):
                 memo[node] = torch.full((), number, dtype=torch.int64 if isinstance(number, int) else dtype,
                                         device=points[0].device)
-            case Reduced() if sums is not None:
-                memo[node] = sums.to(dtype)
+            case Reduced() if node in known:
+                memo[node] = known[node].to(dtype)
             case Load(buffer=buffer, index=index, guards=guards, otherwise=otherwise):
                 place = _position(index, points)
                 legal = torch.ones_like(place, dtype=torch.bool)
@@ -180,20 +194,48 @@ def _whole(root: Expression, domain: tuple[int, ...], inputs: Sequence[torch.Ten
 
 
 def stored_at(kernel: Contraction, points: Points, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """What a kernel stored for the points, in the order of its stores; results that are not floating are left out."""
-    return [outputs[s.buffer].reshape(-1)[_position(s.index, points)] for s in _floating(kernel)]
+    """What a kernel stored for `some_points`, in the order of its stores; results that are not floating are left out,
+    and what stands once for all channels is there once."""
+    return [outputs[s.buffer].reshape(-1)[_position(s.index, points)][::_step(kernel, s)] for s in _floating(kernel)]
 
 
 def results_at(kernel: Contraction, points: Points, sums: torch.Tensor, inputs: Sequence[torch.Tensor], *,
                exact: bool) -> list[torch.Tensor]:
-    """What follows from sums at the points: in float64, or in float32 and rounded to the results' types."""
-    found = [values_at(s.expression, points, inputs, torch.float64 if exact else torch.float32, sums)
+    """What follows from sums at `some_points`, as in `stored_at`: in float64, or in float32 and rounded to the results'
+    types."""
+    dtype = torch.float64 if exact else torch.float32
+    reduced = {Reduced(0): sums}
+    for number, reduction in enumerate(kernel.reductions, 1):
+        value = values_at(reduction.expression, points, inputs, dtype, reduced).broadcast_to(sums.shape)
+        for component, result in enumerate(_of_rows(reduction.kind, value.reshape(-1, _row(kernel)))):
+            reduced[Reduced(number, component)] = result.repeat_interleave(_row(kernel))
+    found = [values_at(s.expression, points, inputs, dtype, reduced).broadcast_to(sums.shape)[::_step(kernel, s)]
              for s in _floating(kernel)]
     return found if exact else [value.to(torch_dtype(kernel.output_dtypes[s.buffer]))
                                 for value, s in zip(found, _floating(kernel), strict=True)]
 
 
-def _floating(kernel: Contraction) -> list:
+def _of_rows(kind: str, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The components of a reduction of each row."""
+    match kind:
+        case "sum":
+            return (values.sum(-1),)
+        case "max":
+            return (values.amax(-1),)
+        case "min":
+            return (values.amin(-1),)
+        case "logsumexp":
+            return (values.logsumexp(-1),)
+        case _:
+            return values.mean(-1), values.var(-1, correction=0)
+
+
+def _step(kernel: Contraction, store: Store) -> int:
+    """From one result of a store to the next among `some_points`."""
+    return 1 if store.index.strides[2] else _row(kernel)
+
+
+def _floating(kernel: Contraction) -> list[Store]:
     return [s for s in kernel.stores if kernel.output_dtypes[s.buffer] != "bool"]
 
 

@@ -10,12 +10,15 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import kernelwright.codegen
+from kernelwright.errors import DeviceLost
 from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
@@ -73,8 +76,49 @@ def remember(key: str, measured: Measured) -> None:
             Path(temporary).unlink(missing_ok=True)
 
 
+@contextmanager
+def attempt(key: str, form: str) -> Iterator[None]:
+    """Around the first call of a form, until the device is done with it. ``form``: in words, one line.
+
+    While the block runs, and for good where the process ends in it or it raises DeviceLost, the form is one of `fatal`.
+    """
+    path = _path(key).with_suffix(".fatal")
+    before = fatal(key)
+    _write(path, [*before, form])
+    try:
+        yield
+    except DeviceLost:
+        raise
+    except BaseException:
+        _write(path, before)
+        raise
+    _write(path, before)
+
+
+def fatal(key: str) -> list[str]:
+    """The forms, in words, that are not to be tried again."""
+    try:
+        return _path(key).with_suffix(".fatal").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def folder() -> Path:
+    """Where all this is kept."""
+    return cache_folder() / "contractions"
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    with suppress(OSError):
+        if lines:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
+
+
 def _path(key: str) -> Path:
-    return cache_folder() / "contractions" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
 def _errors(document: dict[str, Any]) -> tuple[Error, ...]:

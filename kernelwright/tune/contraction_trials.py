@@ -14,16 +14,17 @@ from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
+from kernelwright.errors import DeviceLost
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.records import Choice, KernelStep
 from kernelwright.roofline.devices import Device
-from kernelwright.timing.clock import measure
+from kernelwright.timing.rounds import measure
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
-from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, folder
 from kernelwright.tune.regions import tensor_for
 
 # A kernel's workspace may take so much of the memory that is free.
@@ -103,20 +104,22 @@ def words(form: Choice) -> str:
         + "".join(extra)
 
 
-def try_out(case: Case, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
+def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
             device: torch.device, row: Device, *, strict: bool, budget_seconds: float) -> Measured:
-    """Run and time the forms that compiled.
+    """Run and time the forms that compiled, but those that ended a process before.
 
-    own: the model's tensors and its example inputs, by their leaves. strict: the torch call is held to true float32.
-    Raises torch.OutOfMemoryError.
+    key: what the case's measurements are kept under. own: the model's tensors and its example inputs, by their leaves.
+    strict: the torch call is held to true float32. Raises torch.OutOfMemoryError, DeviceLost (KW305).
     """
     step, why = case.step, list(failures)
     inputs = [tensor_for(n, device) for n in step.inputs]
     outputs = [torch.empty(n.shape, dtype=getattr(torch, n.dtype), device=device) for n in step.outputs]
     memory = dict(zip((*step.inputs, *step.outputs), (*inputs, *outputs), strict=True))
-    fitting = []
+    fitting, ended = [], fatal(key)
     for form in built:
-        if form.launcher.workspace_bytes > _SHARE_OF_MEMORY * _free_bytes(device):
+        if words(form.form) in ended:
+            why.append(f"{words(form.form)}: ended the process that tried it ({folder()})")
+        elif form.launcher.workspace_bytes > _SHARE_OF_MEMORY * _free_bytes(device):
             why.append(f"{words(form.form)}: its workspace does not fit the memory that is free")
         else:
             fitting.append(form)
@@ -127,7 +130,8 @@ def try_out(case: Case, built: Sequence[Built], failures: Sequence[str], own: Ma
     for number, form in enumerate(fitting):
         call = _launch(form, memory, workspace, device)
         try:
-            call()
+            with attempt(key, words(form.form)):
+                _first_call(call, words(form.form), device)
         except RuntimeError as failure:
             why.append(f"{words(form.form)}: {failure}")
             continue
@@ -159,6 +163,22 @@ def _launch(form: Built, memory: Mapping[Node | str, torch.Tensor], workspace: t
             raise RuntimeError(failure.decode(errors="replace"))
 
     return call
+
+
+def _first_call(call: Callable[[], None], name: str, device: torch.device) -> None:
+    """Call, and wait for the device. Raises RuntimeError, and DeviceLost where nothing runs on the device any more."""
+    try:
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError as failure:
+        if device.type == "cuda":
+            try:
+                torch.cuda.synchronize(device)
+            except RuntimeError:
+                message = str(failure).strip().splitlines()[0]
+                raise DeviceLost(kernel=name, message=message, folder=folder()) from failure
+        raise
 
 
 # What a kernel replaces ---------------------------------------------------------------------------

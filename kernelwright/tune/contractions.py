@@ -5,13 +5,14 @@ form counts only where its results are no less accurate than that call's (policy
 may round to TF32; ``strict``: in true float32). The fastest one that counts stays if it wins.
 
 What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
-pass over memory: the lesser of both is what has to be beaten. Without a device the roofline model decides.
+pass over memory: the lesser of both is what has to be beaten. A contraction whose output channels are reduced is tried
+with the reductions in its kernel and without them. Without a device the roofline model decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import inf
 
@@ -73,10 +74,15 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
             promising[node] = Choice("native" if narrow else "fp16x3")
     if not promising:
         return {}
-    plan = make_plan(graph, captured, move_bias=True, contractions=promising)
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
-    return {s.covers[0]: replace(promising[s.covers[0]], tiling=best) for s in plan.kernels
-            if isinstance(s.kernel, Contraction) and (best := next(iter(tilings(s.kernel, core)), None)) is not None}
+    while True:
+        best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in _steps(graph, captured, {}, promising)]
+        full = [s.covers[0] for s, tiling in best if tiling is None and _reductions(s)]
+        if not full:
+            break
+        promising |= {n: replace(promising[n], reduces=False) for n in full}  # no tiling holds all channels
+    return {s.covers[0]: _as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
+            if tiling is not None}
 
 
 # With a device ------------------------------------------------------------------------------------
@@ -92,8 +98,11 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     """
     nodes = worth_trying(graph, kept)
     first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in nodes}
-    plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=first)
-    steps = [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
+    steps = _steps(graph, captured, kept, first)
+    whole = {s.covers[0]: s for s in steps if _reductions(s)}
+    if whole:
+        apart = {n: replace(c, reduces=False) for n, c in first.items()}
+        steps += [s for s in _steps(graph, captured, kept, apart) if s.covers[0] in whole]
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
     cases = [_case(some[0], device, most, strict=strict) for some in alike]
@@ -107,25 +116,55 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     with exclusive() if missing else nullcontext(), without_collector():
         for (key, case), (built, failures) in zip(missing, compiled, strict=True):
             try:
-                measured[key] = try_out(case, built, failures, own, device, row, strict=strict,
+                measured[key] = try_out(case, key, built, failures, own, device, row, strict=strict,
                                         budget_seconds=budget.contraction_seconds / len(missing))
             except torch.OutOfMemoryError:
                 continue
             finally:
                 if device.type == "cuda":
-                    torch.cuda.empty_cache()
+                    with suppress(RuntimeError):  # of a device that was lost, which is said already
+                        torch.cuda.empty_cache()
             remember(key, measured[key])
     chosen: dict[Node, Choice] = {}
+    seconds: dict[Node, float] = {}
     left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
     for key, case, some in zip(keys, cases, alike, strict=True):
         choice, reason = decide(case, measured[key])
         say(_line(case, measured[key], choice, reason))
         for step in some:
+            node = step.covers[0]
             if choice is not None:
-                chosen[step.covers[0]] = choice
-            elif not lowerable(step.covers[0]):  # a small einsum may still be rows of dot products
-                left[step.covers[0]] = reason
-    return chosen, left
+                figures = choice.figures
+                took = (figures.seconds if figures is not None else 0.0) + _seconds_after(step, whole.get(node), row)
+                if took < seconds.get(node, inf):
+                    chosen[node], seconds[node] = choice, took
+            elif not lowerable(node):  # a small einsum may still be rows of dot products
+                left[node] = reason
+    return chosen, {n: reason for n, reason in left.items() if n not in chosen}
+
+
+def _steps(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> list[KernelStep]:
+    """The contractions of a plan."""
+    plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
+    return [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
+
+
+def _reductions(step: KernelStep) -> bool:
+    """Whether a contraction's kernel reduces its output channels."""
+    return isinstance(step.kernel, Contraction) and bool(step.kernel.reductions)
+
+
+def _as_tried(step: KernelStep, choice: Choice) -> Choice:
+    """The choice of a form that a step was tried in: a tiling that held no reductions may be too narrow for any."""
+    return replace(choice, reduces=_reductions(step))
+
+
+def _seconds_after(step: KernelStep, whole: KernelStep | None, row: Device) -> float:
+    """What it takes, after a contraction, to have what its kernel ``whole`` with reductions would give: one pass."""
+    if whole is None or _reductions(step):
+        return 0.0
+    moved = sum(n.bytes for n in step.outputs) + sum(n.bytes for n in whole.outputs if n not in step.outputs)
+    return moved / row.copy + row.launch_seconds
 
 
 def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]], list[KernelStep]]:
@@ -187,12 +226,13 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
     if best.seconds > share * measured.seconds:
         return None, f"measured on this device: {library} is as fast"
     figures = Figures(best.seconds, measured.seconds, best.errors[0].rms, measured.errors[0].rms)
-    return replace(best.form, figures=figures), ""
+    return _as_tried(case.step, replace(best.form, figures=figures)), ""
 
 
 def _line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
     """What was measured of one contraction, for the progress."""
     shapes = " by ".join("x".join(map(str, i.shape)) for i in case.node.inputs[:2])
+    shapes += ", its channels reduced," if case.kernel.reductions else ""
     if measured is None or not measured.trials:
         return f"{case.node.op} {shapes}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))
     operations = case.node.operator.operations(case.node)

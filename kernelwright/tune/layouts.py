@@ -20,7 +20,8 @@ from kernelwright.plan.layouts import below_views, can_be_channels_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.roofline.devices import Device
-from kernelwright.timing.clock import Times, measure, without_collector
+from kernelwright.timing.clock import without_collector
+from kernelwright.timing.rounds import Times, measure
 from kernelwright.timing.turns import exclusive
 from kernelwright.tune.regions import SLOWER
 

@@ -19,7 +19,8 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan
-from kernelwright.timing.clock import measure, without_collector
+from kernelwright.timing.clock import without_collector
+from kernelwright.timing.rounds import measure
 from kernelwright.timing.turns import exclusive, without_device
 from kernelwright.tune.budget import Budget
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kernelwright.verify.certificate import Certificate, Plan, Skipped, certify, default_trials
-from kernelwright.verify.compare import Comparison, OutputError, Tolerance, compare
+from kernelwright.verify.compare import compare
 from kernelwright.verify.distributions import DISTRIBUTIONS, Distribution
-from kernelwright.verify.trial import Trial, TrialPlan
+from kernelwright.verify.records import Comparison, OutputError, Trial, TrialPlan
+from kernelwright.verify.tolerance import Tolerance
 
 __all__ = [
     "DISTRIBUTIONS",

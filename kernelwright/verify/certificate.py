@@ -12,14 +12,16 @@ import torch
 from torch import nn
 
 from kernelwright.timing.turns import clock
-from kernelwright.verify.compare import Comparison, Tolerance
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
+from kernelwright.verify.records import Comparison, Refused, Trial, TrialPlan
+from kernelwright.verify.reference import UNCHANGED
 from kernelwright.verify.state import State, float64_copy
-from kernelwright.verify.trial import UNCHANGED, Bench, Refused, Trial, TrialPlan
+from kernelwright.verify.tolerance import Tolerance
+from kernelwright.verify.trial import Bench
 
 
 def default_trials(seed: int = 0) -> tuple[TrialPlan, ...]:
@@ -56,8 +58,8 @@ class Plan:
     deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
     reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
     ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed. The first ``required`` trials
-    run whatever the budget. ``stop_at_failure``: the first trial that fails ends the certification, where nobody asks
-    in what else the candidate fails.
+    run whatever the budget, the first ``wanted`` until three times the budget is over. ``stop_at_failure``: the first
+    trial that fails ends the certification, where nobody asks in what else the candidate fails.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -75,6 +77,7 @@ class Plan:
     check_gradients: bool = False
     gradient_inputs: Callable[[int], Sequence[Any]] | None = None
     required: int = 1
+    wanted: int = 0
     stop_at_failure: bool = False
 
     def tolerance_for(self, distribution: str) -> Tolerance:
@@ -212,8 +215,9 @@ def _certify(
     estimate, budget = 0.0, plan.budget_seconds
     stopped = False
     for trial_plan in plan.trials:
-        left = budget - (clock() - started)
-        if len(trials) + len(skipped) >= plan.required and trials and estimate > left:
+        place = len(trials) + len(skipped)
+        left = budget * (3 if place < plan.wanted else 1) - (clock() - started)
+        if place >= plan.required and trials and estimate > left:
             skipped.append(
                 Skipped(trial_plan, f"would take about {estimate:.2g} s, {max(0.0, left):.2g} s are left")
             )

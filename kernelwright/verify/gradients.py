@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.verify.compare import Comparison, OutputError, Tolerance, compare
+from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.observe import first_line, seed_all
+from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.tolerance import Tolerance
 
 
 def check_gradients(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.observe import Called, equal_states, identical, returns_own_state
+from kernelwright.verify.records import Reference, TrialPlan
 from kernelwright.verify.state import State
-
-if TYPE_CHECKING:
-    from kernelwright.verify.trial import TrialPlan
 
 
 @dataclass
@@ -27,7 +25,7 @@ class ByModel:
     called: Called
     random_before: list[torch.Tensor]
     random_after: list[torch.Tensor]
-    reference: tuple[Any, str, dict[str, Any] | None, Any] | None = None
+    reference: Reference | None = None
 
     @property
     def uses_randomness(self) -> bool:

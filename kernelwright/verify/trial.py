@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,9 +11,9 @@ import torch
 from torch import nn
 
 from kernelwright.timing.turns import clock
-from kernelwright.verify.compare import Comparison, Tolerance, compare, compare_with_eager
+from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
-from kernelwright.verify.flatten import clone_tensors, map_tensors, tensors_of
+from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.kept import ByModel, Kept
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import (
@@ -24,87 +23,31 @@ from kernelwright.verify.observe import (
     changed_inputs,
     changed_parameters,
     equal_states,
-    first_line,
     identical,
     random_state,
     returns_own_state,
     seed_all,
     shares_memory,
-    without_tf32,
 )
-from kernelwright.verify.state import State, call_in_float64, redraw, widened
-
-#: An eager result further than this from float64 (relative) means that the two did not compute the same.
-SAME_COMPUTATION = 0.05
-#: The usual reference, and that of a candidate that is the original computation.
-FLOAT64 = "float64"
-UNCHANGED = "eager itself: nothing is replaced"
+from kernelwright.verify.records import Comparison, Expected, Reference, Refused, Trial, TrialPlan
+from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, UNCHANGED, reference_of
+from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
+from kernelwright.verify.state import State, redraw
+from kernelwright.verify.tolerance import Tolerance
 
 
-@dataclass(frozen=True)
-class TrialPlan:
-    """Which inputs and parameters a trial uses; ``distribution`` names an entry of `DISTRIBUTIONS`."""
+@dataclass
+class _Calls:
+    """What the candidate's calls showed. ``first`` is the first call, if it gave outputs; ``inputs`` are its arguments,
+    ``state`` the candidate's buffers and plain tensor attributes after it. ``problems`` are kinds by sentence."""
 
-    seed: int
-    distribution: str = AS_GIVEN
-    redrawn_parameters: bool = False
-
-    def words(self) -> str:
-        """Describe the trial."""
-        return f"seed {self.seed}, {self.distribution}" + (
-            ", other parameters" if self.redrawn_parameters else ""
-        )
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What one trial found.
-
-    ``comparison`` is against ``reference``; ``against_eager`` covers the whole output where float64 covered
-    sampled entries only; ``state`` compares buffers, plain tensor attributes and inputs that the model
-    changes. Times in seconds; ``repeat_seconds`` is the last repeated candidate call, whose first one may
-    include a build. ``kinds`` has a name for each problem, in their order: raises, random-state, alias,
-    parameter-changed, input-changed, poisoned (other bits on poisoned memory), nondeterministic, shared-memory,
-    sampling or state-missing.
-    """
-
-    plan: TrialPlan
-    passed: bool
-    gates: bool
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    reference: str
-    comparison: Comparison | None
-    against_eager: Comparison | None
-    state: Comparison | None
-    deterministic: bool | None
-    uses_randomness: bool
-    seconds: float
-    eager_seconds: float
-    candidate_seconds: float
-    repeat_seconds: float | None
-    kinds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The model itself could not run on these inputs, so there is nothing to compare with."""
-
-    why: str
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the model gave for some inputs: its outputs as PyTorch runs it, and the ``reference``, of which ``words``
-    say what it is. ``state`` are buffers and plain tensor attributes after the call, ``inputs`` the arguments."""
-
-    outputs: Any
-    reference: Any
-    words: str
-    uses_randomness: bool
-    state: dict[str, Any]
-    inputs: Sequence[Any]
-    seconds: float
+    first: Called | None = None
+    inputs: Any = None
+    state: dict[str, Any] = field(default_factory=dict)
+    deterministic: bool | None = None
+    repeat_seconds: float | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -137,22 +80,46 @@ class Bench:
         unfit = State.of(self.eager, owned=False).apply(self.candidate) if plan.redrawn_parameters else ()
         if unfit:
             return Refused("changed parameters cannot be copied by name: " + "; ".join(unfit[:3]))
-        problems: dict[str, str] = {}  # kind by sentence
         State.of(self.eager, owned=False).apply(self.candidate)
         model = self._by_model(plan)
-        inputs, before, arguments, by_eager = model.inputs, model.before, model.arguments, model.called
-        if by_eager.error is not None:
-            return Refused(f"the model itself fails on these inputs: {by_eager.error}")
-        random_before, random_after, uses_randomness = model.random_before, model.random_after, model.uses_randomness
+        if model.called.error is not None:
+            return Refused(f"the model itself fails on these inputs: {model.called.error}")
+        calls = self._call_candidate(plan, model, repeats)
+        problems, first = calls.problems, calls.first
+        comparison = against_eager = state_comparison = None
+        reference = "none"
+        if first is not None:
+            comparison, against_eager, state_comparison, reference, more = self._judge(plan, model, first, calls)
+            problems |= more
+        passed = not problems and all(
+            c is None or c.passed for c in (comparison, against_eager, state_comparison)
+        )
+        return Trial(
+            plan,
+            passed and comparison is not None,
+            gates,
+            tuple(problems),
+            tuple(dict.fromkeys(calls.notes)),
+            reference,
+            comparison,
+            against_eager,
+            state_comparison,
+            calls.deterministic,
+            model.uses_randomness,
+            clock() - started,
+            model.called.seconds,
+            first.seconds if first else 0.0,
+            calls.repeat_seconds,
+            tuple(problems.values()),
+        )
 
-        first: Called | None = None
-        deterministic: bool | None = None
-        repeat_seconds: float | None = None
-        notes: list[str] = []
-        state: dict[str, Any] = {}
-        own: list[Any] = []
+    def _call_candidate(self, plan: TrialPlan, model: ByModel, repeats: int) -> _Calls:
+        """Call the candidate as the model was called, and ``repeats`` times more."""
+        inputs, by_eager = model.inputs, model.called
+        calls = _Calls()
+        problems, notes = calls.problems, calls.notes
         for turn in range(1 + repeats):
-            before.apply(self.candidate)
+            model.before.apply(self.candidate)
             own = clone_tensors(inputs)
             if self.poison:
                 poison_before(self.candidate, tensors_of(by_eager.outputs))
@@ -164,67 +131,36 @@ class Bench:
                 when = "" if turn == 0 else f" (call {turn + 1} of the same inputs)"
                 problems[f"the candidate raises{when} {called.error}"] = "raises"
                 break
+            first = calls.first
             if first is None:
-                first = called
+                calls.first, calls.inputs = called, own
                 random_own = random_state()
-                if not uses_randomness and not equal_states(random_before, random_own):
+                if not model.uses_randomness and not equal_states(model.random_before, random_own):
                     problems["the candidate changes PyTorch's random state, the model does not"] = "random-state"
-                elif uses_randomness and not equal_states(random_after, random_own):
+                elif model.uses_randomness and not equal_states(model.random_after, random_own):
                     notes.append("the random state after the call is not the model's")
-                problems |= dict.fromkeys(aliases(called.outputs, own, by_eager.outputs, arguments), "alias")
+                problems |= dict.fromkeys(aliases(called.outputs, own, by_eager.outputs, model.arguments), "alias")
                 problems |= dict.fromkeys(changed_parameters(self.eager, self.candidate), "parameter-changed")
-                problems |= dict.fromkeys(changed_inputs(inputs, arguments, own), "input-changed")
-                state = State.of(self.candidate, parameters=False).tracked()
+                problems |= dict.fromkeys(changed_inputs(inputs, model.arguments, own), "input-changed")
+                calls.state = State.of(self.candidate, parameters=False).tracked()
                 notes += called.notes
-                first_inputs = own
-            else:
-                repeat_seconds = called.seconds
-                same = identical(first.outputs, called.outputs)
-                deterministic = same if deterministic is None else deterministic and same
-                if not same:
-                    found, kind = "a repeated call gives other bits", "nondeterministic"
-                    if turn == 1 and self.poison:
-                        found, kind = "a repeated call on poisoned memory gives other bits", "poisoned"
-                    # A library's call that eager makes as well may add in any order.
-                    if self._eager_varies(plan, inputs, before, by_eager):
-                        notes.append(found + ", as eager does")
-                    else:
-                        problems[found] = kind
-                if shares_memory(first.outputs, called.outputs) and not returns_own_state(
-                    self.eager, by_eager
-                ):
-                    problems["every call returns the same memory, so an earlier result is overwritten"] = (
-                        "shared-memory"
-                    )
-            del called
-
-        comparison = against_eager = state_comparison = None
-        reference = "none"
-        if first is not None:
-            judged = self._judge(plan, model, first, first_inputs, state)
-            comparison, against_eager, state_comparison, reference, more = judged
-            problems |= more
-        passed = not problems and all(
-            c is None or c.passed for c in (comparison, against_eager, state_comparison)
-        )
-        return Trial(
-            plan,
-            passed and comparison is not None,
-            gates,
-            tuple(problems),
-            tuple(dict.fromkeys(notes)),
-            reference,
-            comparison,
-            against_eager,
-            state_comparison,
-            deterministic,
-            uses_randomness,
-            clock() - started,
-            by_eager.seconds,
-            first.seconds if first else 0.0,
-            repeat_seconds,
-            tuple(problems.values()),
-        )
+                continue
+            calls.repeat_seconds = called.seconds
+            same = identical(first.outputs, called.outputs)
+            calls.deterministic = same and calls.deterministic is not False
+            if not same:
+                found, kind = "a repeated call gives other bits", "nondeterministic"
+                if turn == 1 and self.poison:
+                    found, kind = "a repeated call on poisoned memory gives other bits", "poisoned"
+                # A library's call that eager makes as well may add in any order.
+                if self._eager_varies(plan, model):
+                    notes.append(found + ", as eager does")
+                else:
+                    problems[found] = kind
+            if shares_memory(first.outputs, called.outputs) and not returns_own_state(self.eager, by_eager):
+                problems["every call returns the same memory, so an earlier result is overwritten"] = "shared-memory"
+            del called  # before the next call
+        return calls
 
     def expect(
         self,
@@ -248,16 +184,15 @@ class Bench:
         made = ByModel(list(inputs), before, arguments, called, random_before, random_state())
         state = State.of(self.eager, parameters=False).tracked()
         known = self.kept.trials.get(like) if like is not None else None
-        if known is not None and known.reference is not None and known.reference[1] == FLOAT64:
-            made.reference = known.reference
+        if known is not None and known.reference is not None and known.reference.words == FLOAT64:
+            reference = known.reference
         else:
-            made.reference = self._reference(
-                TrialPlan(seed), inputs, before, called, None, made.uses_randomness
-            )
+            reference = self._reference(made, seed, None)
+        made.reference = reference
         if keep_as is not None and self.double is not None:
             self.kept.keep(keep_as, made, self.eager)
-        reference, words, _, _ = made.reference
-        return Expected(called.outputs, reference, words, made.uses_randomness, state, arguments, called.seconds)
+        truth, words, _, _ = reference
+        return Expected(called.outputs, truth, words, made.uses_randomness, state, arguments, called.seconds)
 
     def _by_model(self, plan: TrialPlan) -> ByModel:
         """The model's call of a trial, in the state that it is in; or the kept one."""
@@ -270,45 +205,51 @@ class Bench:
         called = call(self.eager, arguments)
         return ByModel(inputs, before, arguments, called, random_before, random_state())
 
-    def _eager_varies(self, plan: TrialPlan, inputs: Any, before: State, by_eager: Called) -> bool:
+    def _eager_varies(self, plan: TrialPlan, model: ByModel) -> bool:
         """Whether the model itself gives other bits in one of a few further calls."""
         after = State.of(self.eager, parameters=False)
         varies = False
         for _ in range(3):
-            before.apply(self.eager)
+            model.before.apply(self.eager)
             seed_all(plan.seed)
-            again = call(self.eager, clone_tensors(inputs))
-            varies = again.error is None and not identical(by_eager.outputs, again.outputs)
+            again = call(self.eager, clone_tensors(model.inputs))
+            varies = again.error is None and not identical(model.called.outputs, again.outputs)
             if varies:
                 break
         after.apply(self.eager)
         return varies
 
+    def _reference(self, model: ByModel, seed: int, entries: torch.Tensor | None) -> Reference:
+        outputs = model.called.outputs
+        if self.unchanged:
+            return Reference(outputs if entries is None else take(outputs, entries), UNCHANGED)
+        batched = batched_inputs(model.inputs, self.batched_arguments)
+        return reference_of(model, self.eager, self.double, seed, entries, batched)
+
     def _judge(
-        self,
-        plan: TrialPlan,
-        model: ByModel,
-        first: Called,
-        own: Any,
-        state: dict[str, Any],
+        self, plan: TrialPlan, model: ByModel, first: Called, calls: _Calls
     ) -> tuple[Comparison, Comparison | None, Comparison | None, str, dict[str, str]]:
+        """The comparisons of outputs, of all of them with eager's, and of the state; the reference; problems."""
         problems: dict[str, str] = {}
-        inputs, before, arguments, by_eager = model.inputs, model.before, model.arguments, model.called
+        inputs, arguments, by_eager = model.inputs, model.arguments, model.called
         tolerance = self.given_tolerance if plan.distribution == AS_GIVEN else self.derived_tolerance
         eager_state = State.of(self.eager, parameters=False).tracked()
-        entries = self._entries(inputs, by_eager.outputs, plan.seed)
-        if model.reference is None:
-            model.reference = self._reference(plan, inputs, before, by_eager, entries, model.uses_randomness)
+        entries = None
+        if self.sample_axis0:
+            batched = batched_inputs(inputs, self.batched_arguments)
+            entries = sampled_entries(inputs, batched, by_eager.outputs, plan.seed)
+        reference = model.reference
+        if reference is None:
+            reference = model.reference = self._reference(model, plan.seed, entries)
             self.kept.keep(plan, model, self.eager)
-        reference, words, state_reference, input_reference = model.reference
         against_eager = None
         if entries is None:
-            comparison = compare(first.outputs, by_eager.outputs, reference, tolerance=tolerance)
+            comparison = compare(first.outputs, by_eager.outputs, reference.outputs, tolerance=tolerance)
         else:
             comparison = compare(
-                _take(first.outputs, entries),
-                _take(by_eager.outputs, entries),
-                reference,
+                take(first.outputs, entries),
+                take(by_eager.outputs, entries),
+                reference.outputs,
                 tolerance=tolerance,
             )
             against_eager = compare_with_eager(
@@ -323,110 +264,19 @@ class Bench:
                 ] = "sampling"
         # State: buffers, plain attributes and those inputs that the model changes.
         wanted: dict[str, Any] = {}
+        before = model.before.tracked()
         for name, value in eager_state.items():
-            if name in state:
+            if name in calls.state:
                 wanted[name] = value
-            elif not identical(before.tracked()[name], value):
+            elif name in before and not identical(before[name], value):  # what was not there before is a cache
                 problems[f"the model updates {name}, the candidate does not have it"] = "state-missing"
-        got = {name: state[name] for name in wanted}
-        expected = {name: (state_reference or {}).get(name, value) for name, value in wanted.items()}
+        got = {name: calls.state[name] for name in wanted}
+        expected = {name: (reference.state or {}).get(name, value) for name, value in wanted.items()}
         for index, (given, after) in enumerate(zip(inputs, arguments, strict=True)):
             if not identical(given, after):
-                wanted[f"input {index}"], got[f"input {index}"] = after, own[index]
-                expected[f"input {index}"] = after if input_reference is None else input_reference[index]
+                wanted[f"input {index}"], got[f"input {index}"] = after, calls.inputs[index]
+                expected[f"input {index}"] = after if reference.inputs is None else reference.inputs[index]
         state_comparison = (
             compare(got, wanted, expected, tolerance=tolerance, root="state") if wanted else None
         )
-        return comparison, against_eager, state_comparison, words, problems
-
-    def _entries(self, inputs: Sequence[Any], outputs: Any, seed: int) -> torch.Tensor | None:
-        """Two batch entries for float64, or None for all. A planted NaN or Inf is among them."""
-        batch = next((t.shape[0] for t, b in zip(inputs, self._batched(inputs), strict=True) if b), 0)
-        if not self.sample_axis0 or batch < 3:
-            return None
-        if not all(t.dim() and t.shape[0] == batch for t in tensors_of(outputs)):
-            return None
-        generator = torch.Generator().manual_seed(seed)
-        entries = torch.randperm(batch, generator=generator)[:2]
-        for value, batched in zip(inputs, self._batched(inputs), strict=True):
-            if batched and value.dtype.is_floating_point:
-                bad = ~torch.isfinite(value.reshape(batch, -1)).all(1)
-                if bool(bad.any()) and not bool(bad[entries.to(bad.device)].any()):
-                    entries[0] = int(bad.to(torch.uint8).argmax())
-        return entries.unique().sort().values
-
-    def _batched(self, inputs: Sequence[Any]) -> list[bool]:
-        """Which positional arguments have the batch in axis 0 (by declaration, else by equal size)."""
-        if self.batched_arguments is not None:
-            return [
-                index < len(self.batched_arguments)
-                and self.batched_arguments[index]
-                and isinstance(v, torch.Tensor)
-                for index, v in enumerate(inputs)
-            ]
-        size = next((v.shape[0] for v in inputs if isinstance(v, torch.Tensor) and v.dim()), None)
-        return [isinstance(v, torch.Tensor) and v.dim() > 0 and v.shape[0] == size for v in inputs]
-
-    def _reference(
-        self,
-        plan: TrialPlan,
-        inputs: Any,
-        before: State,
-        by_eager: Called,
-        entries: torch.Tensor | None,
-        uses_randomness: bool,
-    ) -> tuple[Any, str, dict[str, Any] | None, Any]:
-        """Return (outputs, words, state after the call or None, inputs after the call or None)."""
-        if self.unchanged:
-            return (by_eager.outputs if entries is None else _take(by_eager.outputs, entries)), UNCHANGED, None, None
-        why = "the model cannot be copied to float64"
-        if self.double is not None:
-            try:
-                State.of(self.eager, owned=False).apply(self.double)
-                before.apply(self.double)
-                chosen = (
-                    inputs
-                    if entries is None
-                    else [
-                        v[entries.to(v.device)] if b else v
-                        for v, b in zip(inputs, self._batched(inputs), strict=True)
-                    ]
-                )
-                arguments = widened(chosen)
-                seed_all(plan.seed)
-                with torch.no_grad(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    outputs = call_in_float64(self.double, arguments)
-                words = FLOAT64
-                if entries is not None:
-                    words = f"float64 on entries {entries.tolist()} of axis 0, eager for the others"
-                    return outputs, words, None, None
-                if not uses_randomness or _close(by_eager.outputs, outputs):
-                    return outputs, words, State.of(self.double, parameters=False).tracked(), arguments
-                return by_eager.outputs, "eager itself: float64 draws other random numbers", None, None
-            except Exception as error:  # out of memory, an operator without float64, ...
-                why = f"float64 failed ({first_line(error)})"
-        after = State.of(self.eager, parameters=False)
-        before.apply(self.eager)
-        seed_all(plan.seed)
-        with without_tf32():
-            strict = call(self.eager, clone_tensors(inputs))
-        after.apply(self.eager)
-        outputs = by_eager.outputs if strict.error is not None else strict.outputs
-        return (
-            (outputs if entries is None else _take(outputs, entries)),
-            f"eager with TF32 off: {why}",
-            None,
-            None,
-        )
-
-
-def _take(outputs: Any, entries: torch.Tensor) -> Any:
-    return map_tensors(outputs, lambda t: t.detach().index_select(0, entries.to(t.device)))
-
-
-def _close(outputs: Any, reference: Any) -> bool:
-    found = compare(outputs, outputs, reference)
-    return not found.structure and all(
-        o.eager_relative <= SAME_COMPUTATION and not o.misplaced_nonfinite for o in found.outputs
-    )
+        return comparison, against_eager, state_comparison, reference.words, problems

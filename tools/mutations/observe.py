@@ -15,12 +15,13 @@ import torch
 
 from kernelwright.judge.probes import judged_trials
 from kernelwright.problem import Problem
-from kernelwright.verify.compare import Tolerance, compare
+from kernelwright.verify.compare import compare
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors, tensors_of
 from kernelwright.verify.memory import poisoned_empty
 from kernelwright.verify.observe import identical, seed_all
 from kernelwright.verify.state import redraw
+from kernelwright.verify.tolerance import Tolerance
 
 SEEDS = (11, 29)
 _TOLERANCE = Tolerance(nonfinite="position")

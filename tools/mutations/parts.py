@@ -10,7 +10,7 @@ from mutations.fault import Fault, binary, called, everywhere, keyword
 
 _PLACES = frozenset({"tail", "unwritten", "reduction-cut"})
 _MOVED = frozenset({"shifted", "rolled", "wrong-index", "permuted-slices", "one-for-all", "slice", "roll", "one-slice",
-                    "transposed", "reversed"})
+                    "transposed", "reversed", "input-index"})
 
 
 def _range(node: ast.AST) -> list[str] | None:

@@ -19,6 +19,7 @@ from kernelwright.codegen.cpp.support import used_snippets
 from kernelwright.codegen.region_axes import Axis, TooFineError, join_axes
 from kernelwright.codegen.region_text import (
     Dialect,
+    fill,
     literal,
     one_output_text,
     outputs_text,
@@ -82,7 +83,7 @@ def _definition(kernel: RegionSum, name: str) -> KernelSource:
     }
     outputs = prod(axis.outputs for axis in axes)
     if outputs == 0:
-        return KernelSource(name, _fill(text.EMPTY, names))
+        return KernelSource(name, fill(text.EMPTY, names))
     if _is_small(axes):
         return KernelSource(name, _small(axes, name, names))
     try:
@@ -92,15 +93,9 @@ def _definition(kernel: RegionSum, name: str) -> KernelSource:
     except TooFineError:
         names["OUTPUTS"] = literal(outputs)
         return KernelSource(
-            name, one_output_text(axes, name, str(names["IN"]), 1, DIALECT) + _fill(text.DIRECT, names)
+            name, one_output_text(axes, name, str(names["IN"]), 1, DIALECT) + fill(text.DIRECT, names)
         )
     return _streaming(stream, name, names, elements)
-
-
-def _fill(template: str, names: dict[str, object]) -> str:
-    for key in sorted(names, key=len, reverse=True):
-        template = template.replace(f"@{key}@", str(names[key]))
-    return template
 
 
 def _is_small(axes: tuple[Axis, ...]) -> bool:
@@ -134,7 +129,7 @@ def _small(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> str:
         for part, title in enumerate(("start", "stop", "step")):
             pieces.append(table(f"{name}_{title}{number}", [p[part] for p in flat], DIALECT))
         pieces.append(
-            _fill(
+            fill(
                 text.SMALL_AXIS,
                 {
                     **names,
@@ -149,7 +144,7 @@ def _small(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> str:
         calls.append(f"    {name}_axis{number}(buffer{len(calls) % 2}, buffer{1 - len(calls) % 2});")
         sizes[number] = len(classes)
         room = max(room, prod(sizes))
-    return "".join(pieces) + _fill(
+    return "".join(pieces) + fill(
         text.SMALL,
         {
             **names,
@@ -189,7 +184,7 @@ def _lists_text(stream: Stream, name: str) -> str:
     lines += table(f"{name}_first_run", first_run, DIALECT)
     for part, title in enumerate(("start", "count", "step")):
         lines += table(f"{name}_run_{title}", [run[part] for run in flat], DIALECT)
-    return lines + _fill(text.RUN, {"NAME": name})
+    return lines + fill(text.RUN, {"NAME": name})
 
 
 def _streaming(stream: Stream, name: str, names: dict[str, object], elements: int) -> KernelSource:
@@ -234,5 +229,5 @@ def _streaming(stream: Stream, name: str, names: dict[str, object], elements: in
     ]
     if not kept_columns:
         pieces.append(_lists_text(stream, name))
-    pieces.append(_fill(rows + store + (text.SPLIT if split > 1 else text.WHOLE), names))
+    pieces.append(fill(rows + store + (text.SPLIT if split > 1 else text.WHOLE), names))
     return KernelSource(name, "".join(pieces), 8 * stream.units * split * totals if split > 1 else 0)

@@ -2,8 +2,9 @@
 
 Every ``kw_`` function exists for ``float`` and ``double``. The ``float`` forms are branch-free, so
 g++ vectorises the ``#pragma omp simd`` loops that call them; the ``double`` forms use the C
-library. Text for scalar functions is in :mod:`kernelwright.codegen.cpp.support_math`, for
-accumulators in :mod:`kernelwright.codegen.cpp.support_rows`.
+library. Text for values (16-bit floats, choices) is in :mod:`kernelwright.codegen.cpp.support_values`, for scalar
+functions in :mod:`kernelwright.codegen.cpp.support_math`, for accumulators in
+:mod:`kernelwright.codegen.cpp.support_rows`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Iterable
 from kernelwright.codegen.cpp.support_math import FUNCTION_SNIPPETS
 from kernelwright.codegen.cpp.support_rows import ROW_SNIPPETS
 from kernelwright.codegen.cpp.support_scans import SCAN_SNIPPETS
+from kernelwright.codegen.cpp.support_values import VALUE_SNIPPETS
 
 HEADERS = (
     "#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <limits>\n#include <type_traits>\n"
 )
 
-SNIPPETS: dict[str, str] = {**FUNCTION_SNIPPETS, **ROW_SNIPPETS, **SCAN_SNIPPETS}
+SNIPPETS: dict[str, str] = {**VALUE_SNIPPETS, **FUNCTION_SNIPPETS, **ROW_SNIPPETS, **SCAN_SNIPPETS}
 """Name to text. A snippet uses only snippets that precede it."""
 
 _NAME = re.compile(r"\bkw_\w+")

@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda import contraction_direct, contraction_mma, contr
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.host import alignment_check, head
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import Contraction
 
@@ -43,11 +43,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]
     body += [f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {offset}LL);"
              for part, (offset, size) in geometry.places.items() if size]
-    vectors = [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))]
-    if vectors:
-        together = " | ".join(f"reinterpret_cast<uintptr_t>({v})" for v in vectors)
-        body += [f"if (({together}) % 16 != 0)",
-                 f'  return "{name}: {", ".join(vectors)} must be aligned to 16 bytes";']
+    body += alignment_check(name, [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))])
     body += [*packed.launches, *core.launches]
     return _source(kernel, name, [packed.definitions, finish.definitions, core.definitions], body,
                    geometry.workspace_bytes, packed.support | finish.support | core.support)
@@ -56,9 +52,6 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
 def _source(kernel: Contraction, name: str, definitions: list[str], body: list[str], workspace_bytes: int,
             support: frozenset[str]) -> KernelSource:
     """The host function behind the device texts."""
-    heads = [f"const {C_TYPES[dtype]}* in{i}" for i, dtype in enumerate(kernel.input_dtypes)]
-    heads += [f"{C_TYPES[dtype]}* out{i}" for i, dtype in enumerate(kernel.output_dtypes)]
-    heads += ["void* workspace", "cudaStream_t stream"]
-    lines = [f"static const char* {name}({', '.join(heads)}) {{", *(f"  {line}" for line in body), "  return nullptr;",
-             "}"]
+    lines = [head(name, kernel.input_dtypes, kernel.output_dtypes), *(f"  {line}" for line in body),
+             "  return nullptr;", "}"]
     return KernelSource(name, "\n".join([*definitions, "\n".join(lines)]), workspace_bytes, tuple(sorted(support)))

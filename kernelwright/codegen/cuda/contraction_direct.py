@@ -32,14 +32,13 @@ from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
 from kernelwright.codegen.cuda.contraction_direct_schedule import fits, predicted_seconds, tensor_core_seconds
 from kernelwright.codegen.cuda.contraction_direct_schedule import schedules as normal_schedules
 from kernelwright.codegen.cuda.contraction_direct_text import DeviceText, main_load
-from kernelwright.codegen.cuda.expressions import C_TYPES, functions_used
-from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
+from kernelwright.codegen.cuda.host import alignment_check, head
+from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import Contraction
 
 #: What tensor cores reach of that with few channels is a third to a half, and with three products for each an eighth.
 _WORTH = 8.0
-_SNIPPET_OF = {"kw_read4": "kw_vector", "kw_write4": "kw_vector"}
 
 
 def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
@@ -93,18 +92,11 @@ def generate(kernel: Contraction, name: str, schedule: Schedule | None = None) -
                             f"stream, {arguments});")
     inputs = [f"in{n}" for n in range(len(kernel.input_dtypes))]
     outputs = [f"out{n}" for n in range(len(kernel.output_dtypes))]
-    parameters = [f"const {C_TYPES[t]}* {n}" for n, t in zip(inputs, kernel.input_dtypes, strict=True)]
-    parameters += [f"{C_TYPES[t]}* {n}" for n, t in zip(outputs, kernel.output_dtypes, strict=True)]
-    lines = [f"static const char* {name}({', '.join([*parameters, 'void* workspace', 'cudaStream_t stream'])}) {{",
-             *(f"  (void){n};" for n in (["workspace"] if launches else [*inputs, *outputs, "workspace", "stream"]))]
-    if vectors:
-        names = [n for n in (*inputs, *outputs) if n in vectors]
-        together = " | ".join(f"reinterpret_cast<uintptr_t>({n})" for n in names)
-        lines += [f"  if (({together}) % 16 != 0)",
-                  f'    return "{name}: {", ".join(names)} must be aligned to 16 bytes";']
+    lines = [head(name, kernel.input_dtypes, kernel.output_dtypes),
+             *(f"  (void){n};" for n in (["workspace"] if launches else [*inputs, *outputs, "workspace", "stream"])),
+             *(f"  {line}" for line in alignment_check(name, [n for n in (*inputs, *outputs) if n in vectors]))]
     definition = "\n".join([*texts, *lines, *launches, "  return nullptr;", "}", ""])
-    support = {_SNIPPET_OF.get(f, f) for f in functions_used(definition)}
-    return KernelSource(name, definition, 0, ("check", *sorted(support & SCALAR_SNIPPETS.keys())))
+    return KernelSource(name, definition, 0, ("check", *sorted(snippets_of(definition))))
 
 
 def _comment(layout: Layout) -> str:

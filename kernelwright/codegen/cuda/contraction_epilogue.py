@@ -35,9 +35,9 @@ from kernelwright.codegen.cuda.contraction_points import (
     device_function,
     emitter_of,
     parameter_texts,
-    snippets_of,
     straight,
 )
+from kernelwright.codegen.cuda.math import snippets_of
 
 __all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
 
@@ -66,10 +66,11 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
 
     Raises ValueError where a slab does not hold all channels that the kernel reduces.
     """
-    kernel, columns = geometry.kernel, slab_columns(geometry.tiling)
+    kernel = geometry.kernel
+    columns = slab_columns(kernel, geometry.tiling)
     if not holds(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of {columns}")
-    kind = ReducingWalk if kernel.reductions else ChannelWalk if channels_fastest(kernel) else RowWalk
+    kind = ReducingWalk if kernel.reductions else ChannelWalk if channels_fastest(kernel, kernel.stores[0]) else RowWalk
     walk = kind(geometry, name)
     body = walk.body()
     used = set(walk.emitter.used)

@@ -2,7 +2,8 @@
 
 A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
 they first finish the sums in place, then walk over them once per reduction and once for the stores, and exchange what
-they found. Writes of a warp are runs of 16 neighbouring positions.
+they found. Writes of a warp are runs of 16 neighbouring positions. Where channels are neighbours in the output, the
+lanes turn before they store: eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     Walk,
+    channels_fastest,
     operand_pointers,
     row_scale_text,
     write_stores,
@@ -20,6 +22,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
 from kernelwright.codegen.cuda.contraction_points import (
     STARTS,
     TAKES,
+    PointEmitter,
     as_float,
     coordinates,
     emitter_of,
@@ -27,7 +30,8 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
 )
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.kernels import Reduction
+from kernelwright.plan.expressions import Reduced, walk
+from kernelwright.plan.kernels import Reduction, Store
 
 _EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 _PITCH = SLAB_ROWS + 4
@@ -43,9 +47,7 @@ class ReducingWalk(Walk):
         super().__init__(geometry, name)
         self.strides = (1, _PITCH)
         self.floats = self.columns * _PITCH
-        roots = [r.expression for r in self.kernel.reductions]
-        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, self.kernel.stores, walked=(2,))
-        self.emitter.reduced[0, 0] = "sum"
+        self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = self.kernel.out_channels // 2
         self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
@@ -69,14 +71,43 @@ class ReducingWalk(Walk):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(reduction))
         along = [s for s in self.kernel.stores if s.index.strides[2]]
         once = [s for s in self.kernel.stores if not s.index.strides[2]]
-        for stores in filter(None, (along, once)):
+        turned = bool(along) and channels_fastest(self.kernel, along[0])
+        for stores in filter(None, (() if turned else along, once)):
             self.emitter.start_walk("")
             write_stores(self.emitter, self.kernel, stores)
             step = straight(self.emitter)
             lines += self._fixed()
             lines += ["if (there) {", *indent(self._walk(step)), "}"] if stores is along else \
                 ["if (there && first == 0) {", *indent(step), "}"]
-        return lines
+        return lines + (self._turned(along) if turned else [])
+
+    def _new_emitter(self) -> PointEmitter:
+        """An emitter of walks over the channels, which has met nothing."""
+        roots = [r.expression for r in self.kernel.reductions]
+        emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, self.kernel.stores, walked=(2,))
+        emitter.reduced[0, 0] = "sum"
+        return emitter
+
+    def _turned(self, stores: list[Store]) -> list[str]:
+        """Stores by eight lanes a row, which ask the row's own lane for what its reductions gave."""
+        emitter = self._new_emitter()
+        asked = []
+        for part in dict.fromkeys(p for s in stores for p in walk(s.expression) if isinstance(p, Reduced)):
+            if part.reduction:
+                own = self.emitter.reduced[part.reduction, part.component]
+                emitter.reduced[part.reduction, part.component] = f"{own}_there"
+                asked.append(f"const float {own}_there = __shfl_sync(0xffffffffu, {own}, r);")
+        write_stores(emitter, self.kernel, stores)
+        step = straight(emitter)
+        self.emitter.used |= emitter.used
+        self.emitter.vectors |= emitter.vectors
+        return ["__syncwarp();  // the sums of all rows are finished", "#pragma unroll 1",
+                "for (int r = thread % 32 / 8; r < 16; r += 4) {", *indent([
+                    *asked, f"const {self.kind} row = first_row + thread / 32 * 16 + r;",
+                    f"if (row >= {self.geometry.rows}) continue;", *self.position("continue"),
+                    "const float* const row_sums = sums + thread / 32 * 16 + r;", *emitter.fixed_lines,
+                    "#pragma unroll 4", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
+                    f"  const float sum = {_SUM};", *indent(step), "}"]), "}"]
 
     def _walk(self, step: list[str]) -> list[str]:
         """``step`` for every channel of this lane."""

@@ -24,8 +24,10 @@ _THREADS = 128
 _MOST_COLUMNS = 128
 
 
-def slab_columns(tiling: Tiling) -> int:
-    """Columns of a slab: all of a block's, or an equal part of them of at most 128."""
+def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
+    """Columns of a slab: all of a block's, or an equal part of at most 128 where nothing reduces them."""
+    if kernel.reductions:
+        return tiling.columns
     parts = -(-tiling.columns // _MOST_COLUMNS)
     while tiling.columns % (8 * parts):
         parts += 1
@@ -34,12 +36,12 @@ def slab_columns(tiling: Tiling) -> int:
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether slabs hold all output channels where the kernel reduces them."""
-    return not kernel.reductions or kernel.out_channels <= slab_columns(tiling)
+    return not kernel.reductions or kernel.out_channels <= slab_columns(kernel, tiling)
 
 
-def channels_fastest(kernel: Contraction) -> bool:
-    """Whether output channels are closer to each other in memory than positions, in the first store."""
-    strides = kernel.stores[0].index.strides
+def channels_fastest(kernel: Contraction, store: Store) -> bool:
+    """Whether output channels are closer to each other in memory than positions, in a store."""
+    strides = store.index.strides
     positions = [abs(s) for a, (s, size) in enumerate(zip(strides, kernel.domain, strict=True))
                  if a not in (1, 2) and size > 1]
     return kernel.out_channels > 1 and abs(strides[2]) < min(positions, default=abs(strides[2]) + 1)
@@ -75,7 +77,7 @@ class Walk:
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
-        self.columns = slab_columns(geometry.tiling)
+        self.columns = slab_columns(self.kernel, geometry.tiling)
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"

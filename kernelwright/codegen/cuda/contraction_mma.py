@@ -57,7 +57,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     blocks = geometry.blocks[0] * geometry.blocks[1] * kernel.groups * len(geometry.classes)
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
-    slab = slab_columns(tiling)
+    slab = slab_columns(kernel, tiling)
     parameters = [("const unsigned short* __restrict__", "left"), ("const unsigned short* __restrict__", "right"),
                   *epilogue.parameters]
     checks, support = [], epilogue.support | {"mma_sync"}

@@ -141,7 +141,7 @@ def shared_bytes(geometry: Geometry, slab_floats: int) -> int:
         copies += tiling.columns * (tiling.stages * 4 * tiling.depth + 2 * (line + 4) + 4)
     else:
         copies += tiling.columns * tiling.stages * line
-    slabs = tiling.rows // SLAB_ROWS * (tiling.columns // slab_columns(tiling))
+    slabs = tiling.rows // SLAB_ROWS * (tiling.columns // slab_columns(geometry.kernel, tiling))
     return max(copies, slabs * 4 * slab_floats)
 
 
@@ -155,7 +155,7 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
-        shared = _STATIC_BYTES + shared_bytes(geometry, SLAB_ROWS * (slab_columns(tiling) + 8))
+        shared = _STATIC_BYTES + shared_bytes(geometry, SLAB_ROWS * (slab_columns(kernel, tiling) + 8))
         if shared > block_bytes:
             continue
         blocks = min(least_blocks(tiling), (block_bytes + _RESERVED_BYTES) // (shared + _RESERVED_BYTES))

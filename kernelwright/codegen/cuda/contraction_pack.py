@@ -31,10 +31,11 @@ from kernelwright.codegen.cuda.contraction_points import (
     device_function,
     guessed,
     operands,
-    snippets_of,
     value_function,
     wrapped,
 )
+from kernelwright.codegen.cuda.host import alignment_check
+from kernelwright.codegen.cuda.math import snippets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,7 @@ def packing(geometry: Geometry, name: str) -> Packing:
                      _launch(name, f"{name}_pack", packs, again=True)]
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
     if vectors:
-        together = " | ".join(f"reinterpret_cast<uintptr_t>({v})" for v in vectors)
-        message = f"{name}: {', '.join(vectors)} must be aligned to 16 bytes"
-        launches.insert(0, f'if (({together}) % 16 != 0)\n    return "{message}";')
+        launches.insert(0, "\n  ".join(alignment_check(name, vectors)))
     definitions = "\n".join(texts)
     return Packing(definitions, tuple(launches), snippets_of(definitions))
 

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.expressions import C_TYPES, functions_used, is_long
+from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops_site import Site, indent
-from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
 
 #: Elements of one scale, and bytes of x, from which scales are guessed.
 LEAST_SHARED, LEAST_BYTES = 1 << 16, 1 << 26
-_SNIPPET_OF = {"kw_read4": "kw_vector", "kw_write4": "kw_vector",
-               **{f"kw_{t}_{f}": f"kw_{t}" for t in ("float16", "bfloat16") for f in ("bits", "value")}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +205,3 @@ def wrapped(lines: Sequence[str]) -> list[str]:
             line = margin + line[cut:]
         result.append(line)
     return result
-
-
-def snippets_of(text: str) -> frozenset[str]:
-    """The scalar snippets that a text uses."""
-    return frozenset({_SNIPPET_OF.get(f, f) for f in functions_used(text)} & SCALAR_SNIPPETS.keys())

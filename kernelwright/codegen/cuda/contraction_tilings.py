@@ -62,7 +62,7 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
 def _layout(geometry: Geometry) -> Layout:
     """The layout with the larger of the epilogue's slabs."""
     tiling = geometry.tiling
-    return Layout(geometry, 72 * slab_columns(tiling) if tiling.split == 1 else 0)
+    return Layout(geometry, 72 * slab_columns(geometry.kernel, tiling) if tiling.split == 1 else 0)
 
 
 def _ordered(best: list[Tiling]) -> list[Tiling]:

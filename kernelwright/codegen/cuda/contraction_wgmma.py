@@ -80,7 +80,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": epilogue.floats, "SLAB_COLUMNS": slab_columns(tiling), "WORKERS": layout.workers,
+        "SLAB": epilogue.floats, "SLAB_COLUMNS": slab_columns(kernel, tiling), "WORKERS": layout.workers,
         "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths, "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows,
         "ALL_COLUMNS": geometry.allocated_columns, "LEFT_TERM": geometry.left_term_bytes // 2,

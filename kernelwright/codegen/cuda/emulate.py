@@ -29,6 +29,11 @@ _SANITIZE = (
     "-fsanitize=alignment,bounds,null,integer-divide-by-zero,signed-integer-overflow",
     "-DKERNELWRIGHT_EMULATION_SANITIZE=1",
 )
+#: The emulation's headers, each after those that it uses.
+_HEADERS = (
+    "emulation", "emulation_fibers", "emulation_meetings", "emulation_shared", "emulation_blocks", "emulation_launches",
+    "emulation_device", "emulation_math", "emulation_runtime", "emulation_tensor", "emulation_mma",
+)
 _BOUNDED_KERNEL = re.compile(r"__launch_bounds__\s*\(\s*(\w+)\s*(?:,[^()]*)?\)\s*(?:void\s+)?(\w+)\s*\(")
 
 
@@ -36,15 +41,9 @@ class EmulationError(RuntimeError):
     """The emulated source did not compile or load; the text holds the compiler's messages."""
 
 
-def emulation_header() -> Path:
-    """Path of the header that the compiler includes before the CUDA source."""
-    return Path(__file__).with_name("emulation.hpp")
-
-
 def emulation_text() -> str:
-    """The header and what emulates PTX, in one text."""
-    parts = (emulation_header().with_name(f"emulation{part}.hpp") for part in ("", "_tensor", "_mma"))
-    return "\n".join(part.read_text() for part in parts if part.exists())
+    """The header that the compiler includes before the CUDA source: the texts beside this file, in one."""
+    return "\n".join(Path(__file__).with_name(f"{part}.hpp").read_text() for part in _HEADERS)
 
 
 def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:

@@ -1,5 +1,5 @@
 // Emulates what `tensor_core.py` wraps of PTX: barriers with phases in shared memory, bulk copies, named barriers and
-// warpgroup-wide matrix products. `emulate.py` appends this text to emulation.hpp.
+// warpgroup-wide matrix products.
 //
 // What is asynchronous on a device is late here: a bulk copy arrives when a thread waits for its barrier, and a
 // product reads shared memory when its thread waits for it. So a missing wait, or a buffer that is filled again too

@@ -20,7 +20,6 @@ C_TYPES = {
 """C type of an element, by dtype."""
 
 _TYPES_OF = {"whole": "(long long)", "uwhole": "(unsigned long long)"}
-_CALLS = re.compile(r"\bkw_\w+")
 
 
 def literal(value: float, real: str) -> str:
@@ -58,11 +57,6 @@ def _closes_at_end(text: str) -> bool:
         if depth == 0:
             return position == len(text) - 1
     return False
-
-
-def functions_used(text: str) -> set[str]:
-    """Names of the ``kw_*`` functions that a text calls."""
-    return set(_CALLS.findall(text))
 
 
 def affine_text(strides: Sequence[int], names: Sequence[str], offset: int, long: bool) -> str:

@@ -1,13 +1,49 @@
-"""Kernels made of a loop kernel: with results read back, with other axes, and what later passes need."""
+"""Kernels made of a loop kernel: a part of its stores, with results read back, with other axes; and what later passes
+need."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, nan, prod
 
 from kernelwright.codegen.cuda.loops_domain import Pass, change_kernel
-from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import Constant, Expression, Index, Load, Reduced, walk
 from kernelwright.plan.kernels import LoopKernel
+
+_OF_NOTHING = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf, "moments": nan}
+
+
+def only_outer(kernel: LoopKernel) -> LoopKernel:
+    """The outer stores alone, without row axes."""
+    split = len(kernel.outer)
+
+    def cut(index: Index) -> Index:
+        return Index(index.strides[:split], index.offset)
+
+    def change(node: Expression) -> Expression | None:
+        if isinstance(node, Load):
+            guards = tuple(replace(guard, index=cut(guard.index)) for guard in node.guards)
+            return replace(node, index=cut(node.index), guards=guards)
+        return None
+
+    return change_kernel(replace(kernel, row=(), row_stores=(), reductions=()), change, cut)
+
+
+def only_row(kernel: LoopKernel) -> LoopKernel:
+    """The row stores alone, which read no reduction, as stores of a pointwise kernel."""
+    return replace(kernel, outer=kernel.outer + kernel.row, row=(), reductions=(), outer_stores=kernel.row_stores,
+                   row_stores=())
+
+
+def without_row(kernel: LoopKernel) -> LoopKernel:
+    """The outer stores of reductions over nothing, which are constants."""
+
+    def change(node: Expression) -> Expression | None:
+        if isinstance(node, Reduced):
+            return Constant(_OF_NOTHING[kernel.reductions[node.reduction].kind])
+        return None
+
+    return replace(change_kernel(kernel, change), reductions=(), row_stores=())
 
 
 def reading(kernel: LoopKernel, known: dict[tuple[int, int], int]) -> LoopKernel:

@@ -243,6 +243,21 @@ SCALAR_SNIPPETS: dict[str, str] = {
 ``kw_vector`` defines ``kw_read4`` and ``kw_write4``.
 """
 
+_NAME = re.compile(r"\bkw_\w+")
+_DEFINED_BY = {
+    "kw_read4": "kw_vector",
+    "kw_write4": "kw_vector",
+    "kw_logsumexp_merge": "kw_logsumexp",
+    "kw_logsumexp_result": "kw_logsumexp",
+    "kw_logsumexp_add": "kw_logsumexp",
+    **{f"kw_{kind}_{part}": f"kw_{kind}" for kind in ("float16", "bfloat16") for part in ("bits", "value")},
+}
+
+
+def snippets_of(text: str) -> frozenset[str]:
+    """The scalar snippets that define the ``kw_*`` functions and types of a text."""
+    return frozenset({_DEFINED_BY.get(name, name) for name in _NAME.findall(text)} & SCALAR_SNIPPETS.keys())
+
 
 def scalar_snippets(names: Iterable[str]) -> str:
     """The text of the named snippets, each once, in a fixed order.

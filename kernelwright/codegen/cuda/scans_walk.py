@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from kernelwright.codegen.cuda.expressions import C_TYPES, functions_used, is_long
-from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
+from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
+from kernelwright.codegen.cuda.host import alignment_check, head
+from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.scans_points import Points, indent, loads_of, vectorises
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Index
 from kernelwright.plan.kernels import Extremum, Scan
 
-_SNIPPET_OF = {"kw_read4": "kw_vector", "kw_write4": "kw_vector",
-               **{f"kw_{t}_{f}": f"kw_{t}" for t in ("float16", "bfloat16") for f in ("bits", "value")}}
 #: Rows (or blocks of columns) that fill a device; with fewer, they are cut into parts.
 _FILLED = 264
 _MOST_COLUMN_PARTS = 64
@@ -108,19 +107,14 @@ def source(kernel: Scan | Extremum, name: str, writer: AxisWalk | None) -> Kerne
     """
     inputs = [f"in{n}" for n in range(len(kernel.input_dtypes))]
     outputs = [f"out{n}" for n in range(len(kernel.output_dtypes))]
-    parameters = [f"const {C_TYPES[t]}* {n}" for n, t in zip(inputs, kernel.input_dtypes, strict=True)]
-    parameters += [f"{C_TYPES[t]}* {n}" for n, t in zip(outputs, kernel.output_dtypes, strict=True)]
-    lines = [f"static const char* {name}({', '.join([*parameters, 'void* workspace', 'cudaStream_t stream'])}) {{"]
+    lines = [head(name, kernel.input_dtypes, kernel.output_dtypes)]
     texts, size = [], 0
     if writer is None:
         lines += [f"  (void){n};" for n in (*inputs, *outputs, "workspace", "stream")]
     else:
         launches = writer.device_kernels()
         vectors = [n for n in (*inputs, *outputs) if n in writer.vectors]
-        if vectors:
-            together = " | ".join(f"reinterpret_cast<uintptr_t>({n})" for n in vectors)
-            lines += [f"  if (({together}) % 16 != 0)",
-                      f'    return "{name}: {", ".join(vectors)} must be aligned to 16 bytes";']
+        lines += [f"  {line}" for line in alignment_check(name, vectors)]
         size = writer.workspace_bytes
         lines.append("  double* partial = static_cast<double*>(workspace);" if size else "  (void)workspace;")
         for launch in launches:
@@ -130,9 +124,7 @@ def source(kernel: Scan | Extremum, name: str, writer: AxisWalk | None) -> Kerne
             lines.append(f'  KW_LAUNCH("{name}", {launch.name}, {launch.grid}, {launch.threads}, 0, stream, '
                          f'{", ".join(launch.arguments)});')
     definition = "\n".join([*texts, *lines, "  return nullptr;", "}", ""])
-    called = functions_used(definition)
-    support = {_SNIPPET_OF.get(f, f) for f in called}
-    return KernelSource(name, definition, size, ("check", *sorted(support & SCALAR_SNIPPETS.keys())))
+    return KernelSource(name, definition, size, ("check", *sorted(snippets_of(definition))))
 
 
 class AxisWalk:

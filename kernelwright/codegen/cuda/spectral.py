@@ -26,7 +26,9 @@ from math import ceil
 from kernelwright.codegen.cuda import spectral_dft as dft
 from kernelwright.codegen.cuda import spectral_gram as gram
 from kernelwright.codegen.cuda import spectral_quadratic as quadratic
+from kernelwright.codegen.cuda import spectral_weights as weights
 from kernelwright.codegen.cuda.spectral_layout import Layout
+from kernelwright.codegen.cuda.spectral_tables import tables_kernel
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import SpectralEnergy
 
@@ -43,8 +45,8 @@ def generate(kernel: SpectralEnergy, name: str) -> KernelSource:
     """
     layout = Layout(kernel, name)
     kernels = [
-        quadratic.tables_kernel(layout),
-        quadratic.weight_kernel(layout),
+        tables_kernel(layout),
+        weights.weight_kernel(layout),
         dft.transform_kernels(layout),
         gram.gram_kernel(layout),
         *(gram.fold_kernel(layout, number, parts) for number, parts in gram.folds(layout)),
@@ -163,8 +165,8 @@ def _host(layout: Layout) -> str:
 
 def _weights(layout: Layout, indent: str, begin: str, count: str) -> list[str]:
     name = layout.name
-    across, channels = quadratic.weight_blocks(layout)
-    width, rows = quadratic.weight_outputs(layout), quadratic.weight_rows(layout)
+    across, channels = weights.weight_blocks(layout)
+    width, rows = weights.weight_outputs(layout), weights.weight_rows(layout)
     return [
         f'{indent}KW_LAUNCH("{name}_weights", {name}_weights,',
         f"{indent}          dim3({across}, {channels}, ({count} + {rows - 1}) / {rows}), dim3({width}, {rows}), 0,",

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, prod
 
+from kernelwright.codegen.cuda.spectral_axes import Axis
 from kernelwright.codegen.cuda.spectral_codelets import complex_codelet, real_codelet
-from kernelwright.codegen.cuda.spectral_layout import SHARED_HALF, SHARED_LIMIT, Axis, Layout
+from kernelwright.codegen.cuda.spectral_layout import SHARED_HALF, SHARED_LIMIT, Layout
 
 Coordinate = tuple[str, int, int]
 """Name, extent and stride in shared memory of a coordinate that a loop runs over."""

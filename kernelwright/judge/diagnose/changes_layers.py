@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from kernelwright.ir.node import Node
 from kernelwright.judge.diagnose.change import Change, Number, applied, attribute, on_input
 from kernelwright.judge.diagnose.changes_linear import fitted
 from kernelwright.judge.diagnose.changes_pointwise import about
+from kernelwright.judge.diagnose.changes_reduction import cut
 from kernelwright.judge.diagnose.graph_values import Get, recomputed
 from kernelwright.judge.diagnose.naming import told
 
@@ -33,6 +34,11 @@ def pools(node: Node) -> Iterator[Change]:
                          {node: applied(node, lambda v: v.amax(tuple(range(v.dim() - len(node["size"]), v.dim())),
                                                                keepdim=True))},
                          here)
+            x = node.inputs[0]
+            yield from cut(node, x, tuple(range(x.rank - len(node["size"]), x.rank)),
+                           lambda part: on_input(node, 0, part))
+            yield from cut(node, x, tuple(range(x.rank - len(node["size"]), x.rank)), lambda part: (
+                lambda get: _over_all(node, get(x), part)))
         return
     rank = len(node["kernel"])
     tried: dict[str, set[Any]] = {
@@ -65,6 +71,7 @@ def pools(node: Node) -> Iterator[Change]:
                          {node: lambda get: recomputed(node, get, F.pad(get(node.inputs[0]), amounts), padding=(0,
                                                        ) * rank)},
                          here)
+        yield from _extremum_windows(node, rank)
         yield Change("extremum-start", f"with {told(node)} starting at 0", "start at -infinity", 0.8,
                      {node: lambda get: recomputed(node, get).clamp_min(0)}, here)
         yield Change("wrong-operator", f"with the mean in place of the maximum in {told(node)}", "take the maximum",
@@ -78,6 +85,13 @@ def pools(node: Node) -> Iterator[Change]:
         yield Change("wrong-operator", f"with the maximum in place of the mean in {told(node)}", "take the mean", 1.2,
                      {node: applied(node, lambda v: (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1](
                          v, node["kernel"], node["stride"], node["padding"], 1, node["ceil"]))}, here)
+
+
+def _over_all(node: Node, whole: torch.Tensor, part: Callable[[Any], Any]) -> torch.Tensor:
+    """The mean of a part, as it is where the sum of the part is divided by the count of all."""
+    axes = tuple(range(whole.dim() - len(node["size"]), whole.dim()))
+    kept = part(whole)
+    return kept.mean(axes, keepdim=True) * prod(kept.shape[a] / whole.shape[a] for a in axes)
 
 
 def _window_cuts(node: Node, rank: int) -> Iterator[Change]:
@@ -100,6 +114,28 @@ def _window_cuts(node: Node, rank: int) -> Iterator[Change]:
             yield Change("reduction-cut", f"with the {words} position along ax{'is' if len(axes) == 1 else 'es'} "
                          f"{', '.join(str(node.rank - rank + a) for a in axes)} missing from {told(node)}",
                          f"visit {' x '.join(map(str, node['kernel']))} positions", 1.2, {node: compute}, about(node))
+
+
+def _extremum_windows(node: Node, rank: int) -> Iterator[Change]:
+    """Max pooling of windows that begin elsewhere, or miss their first position; nothing lies outside."""
+    stride, spread = node["stride"], node["dilation"]
+    for axis in range(rank):
+        for kind, words, by, shorter, fix in (
+                ("padding", "shifted by 1", 1, 0, "window i begins at i * {s} - {p}"),
+                ("padding", "shifted by -1", -1, 0, "window i begins at i * {s} - {p}"),
+                ("reduction-cut", "without their first position", spread[axis], 1, "visit {k} positions")):
+            def compute(get: Get, axis: int = axis, by: int = by, shorter: int = shorter) -> Any:
+                x = get(node.inputs[0])
+                flat = [part for a in reversed(range(rank)) for part in (
+                    node["padding"][a] - (by if a == axis else 0), node["padding"][a] + stride[a] + abs(by))]
+                kernel = tuple(k - (shorter if a == axis else 0) for a, k in enumerate(node["kernel"]))
+                return fitted(recomputed(node, get, F.pad(x, flat, value=-torch.inf), padding=(0,) * rank,
+                                         kernel=kernel), node)
+
+            if node["kernel"][axis] > shorter:
+                yield Change(kind, f"with the windows of {told(node)} {words} along axis {node.rank - rank + axis}, "
+                             "and nothing outside", fix.format(s=stride[axis], p=node["padding"][axis],
+                                                           k=node["kernel"][axis]), 1.2, {node: compute}, about(node))
 
 
 def _average_windows(node: Node) -> Iterator[Change]:

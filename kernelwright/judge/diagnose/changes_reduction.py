@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -38,6 +39,8 @@ def reductions(node: Node) -> Iterator[Change]:
     yield from other_axes(node)
     yield from cut(node, x, axes, lambda part: on_input(node, 0, part))
     if node.op == "mean":
+        for change in cut(node, x, axes, lambda part: (lambda get: _over_all(node, get, part, axes)), 1.1):
+            yield replace(change, words=f"{change.words}, divided by the count of all")
         count = prod(x.shape[a] for a in axes)
         for wrong in dict.fromkeys((count - 1, count + 1, *x.shape, prod(x.shape))):
             if wrong > 0 and wrong != count:
@@ -45,6 +48,11 @@ def reductions(node: Node) -> Iterator[Change]:
                              f"divide by {count}", 1.5,
                              {node: after(node, lambda v, f=count / wrong: v * f)}, {**here, "divisor": wrong})
     if node.op == "var":
+        count = prod(x.shape[a] for a in axes) - node["correction"]
+        squares: Callable[[Get], Any] = lambda get: (get(x) - get(x).mean(axes, keepdim=True)).square()  # noqa: E731
+        for change in cut(node, x, axes, lambda part: (
+                lambda get: part(squares(get)).sum(axes, keepdim=keep) / count), 1.2, summed=True):
+            yield replace(change, words=f"{change.words}, of the squares alone")
         yield Change("biased-variance", f"with the other divisor (N - 1 for N, or N for N - 1) in {told(node)}",
                      "divide by N - 1" if node["correction"] else "divide by N (unbiased=False)", 0.5,
                      {node: attribute(node, correction=1 - node["correction"])}, here)
@@ -75,6 +83,13 @@ def reductions(node: Node) -> Iterator[Change]:
         yield Change("sum-start", f"with {told(node)} starting at 1", "start at 0", 3.0,
                      {node: after(node, lambda v: v + 1)},
                      here)
+
+
+def _over_all(node: Node, get: Get, part: Callable[[Any], Any], axes: tuple[int, ...]) -> Any:
+    """The mean of a part, as it is where the sum of the part is divided by the count of all."""
+    whole = get(node.inputs[0])
+    kept = part(whole)
+    return recomputed(node, get, kept) * prod(kept.shape[a] / whole.shape[a] for a in axes)
 
 
 def _summed(node: Node, x: Node, axes: tuple[int, ...]) -> Iterator[Change]:
@@ -123,10 +138,10 @@ def other_axes(node: Node) -> Iterator[Change]:
                  {node: attribute(node, keepdim=not node["keepdim"])}, about(node))
 
 
-def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[[Any], Any]], Any], prior: float = 1.0
-        ) -> Iterator[Change]:
+def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[[Any], Any]], Any], prior: float = 1.0,
+        summed: bool = False) -> Iterator[Change]:
     """A contraction over axes of ``x`` that misses the first or last positions, or all behind the last full tile;
-    ``changed`` makes the computation from a function of x."""
+    ``changed`` makes the computation from a function of x. ``summed``: what is left out may as well be zero."""
     for axis in axes:
         size = x.shape[axis]
         where = f"axis {axis} of {told(node)}"
@@ -160,15 +175,12 @@ def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[
                          {node: changed(lambda v, a=axis, k=kept: v.index_select(a, torch.tensor(k, device=v.device)))},
                          {**about(node), "axis": axis, "tile": tile, "size": size})
     if len(axes) > 1:
-        yield from _cut_flat(node, x, axes, changed, prior)
+        yield from _cut_flat(node, x, axes, changed, prior) if summed or node.op in ("sum", "mean") else ()
 
 
 def _cut_flat(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[[Any], Any]], Any], prior: float
               ) -> Iterator[Change]:
-    """Several reduced axes as one: zeros (or what does not count) in place of the last elements would need the
-    operator's neutral element, so only sums and means are asked."""
-    if node.op not in ("sum", "mean"):
-        return
+    """Several reduced axes as one, of sums: zeros in place of the last elements."""
     count = prod(x.shape[a] for a in axes)
 
     def kept(v: torch.Tensor, limit: int, first: int = 0, tile: int | None = None) -> torch.Tensor:

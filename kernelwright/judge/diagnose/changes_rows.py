@@ -99,6 +99,14 @@ def _softmax(node: Node, axis: int) -> Iterator[Change]:
                                                                        lambda v: end(_carried(shifted(v).exp(),
                                                                                               axis)))},
                  about(node))
+    for tile in (t for t in TILES if t < size):
+        def last_tile(v: torch.Tensor, first: int = (size - 1) // tile * tile) -> torch.Tensor:
+            e = shifted(v).exp()
+            return end(e / e.narrow(axis, first, size - first).sum(axis, keepdim=True))
+
+        yield Change("reduction-cut", f"with the sum of {told(node)} over its last tile of "
+                     f"{size - (size - 1) // tile * tile} alone", "add what each tile gives to the sum of those before "
+                     "it", 1.4, {node: applied(node, last_tile)}, {**about(node), "size": size, "tile": tile})
     for words, limit in (("the last position", size - 1), ("its second half", size // 2),
                          *((f"all but the first {n}", n) for n in (32, 64, 128, 256, 512, 1024)),
                          *((f"what is left after full tiles of {t}", size // t * t) for t in TILES if size % t > 1)):
@@ -116,6 +124,45 @@ def _carried(exponentials: torch.Tensor, axis: int) -> torch.Tensor:
     """Divided by running sums over the rows instead of by each row's own."""
     sums = exponentials.sum(axis, keepdim=True)
     return exponentials / sums.flatten().cumsum(0).view(sums.shape)
+
+
+def _formulas(node: Node) -> Iterator[Change]:
+    """Losses with one step of their formula changed: for each element, from its operands."""
+    if len(node.inputs) != 2 or node.inputs[0].shape != node.inputs[1].shape:
+        return
+    formulas: dict[str, Callable[[Any, Any], Any]] = {}
+    if node.op in ("smooth_l1_loss", "huber_loss"):
+        width = node["beta" if node.op == "smooth_l1_loss" else "delta"]
+        scale = 1.0 if node.op == "smooth_l1_loss" else width
+        near: Callable[[Any], Any] = lambda d: 0.5 * d * d / width * scale  # noqa: E731
+        far: Callable[[Any], Any] = lambda d: (d.abs() - 0.5 * width) * scale  # noqa: E731
+
+        def parts(inside: Callable[[Any], Any], outside: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+            return lambda x, t: torch.where((x - t).abs() < width, inside(x - t), outside(x - t))
+
+        formulas = {
+            "with the two branches of {} exchanged": parts(far, near),
+            "without the factor 1/2 of the square in {}": parts(lambda d: 2 * near(d), far),
+            "without the division of the square in {}": parts(lambda d: near(d) * width, far),
+            "without what {} subtracts from the absolute value": parts(near, lambda d: d.abs() * scale),
+            "with what {} subtracts from the absolute value twice": parts(near, lambda d: (d.abs() - width) * scale),
+            "with the square everywhere in {}": lambda x, t: near(x - t),
+            "with the absolute value everywhere in {}": lambda x, t: far(x - t)}
+    elif node.op == "binary_cross_entropy_with_logits":
+        tail: Callable[[Any], Any] = lambda x: torch.log1p(torch.exp(-x.abs()))  # noqa: E731
+        formulas = {
+            "without the logarithm's part log(1 + exp(-|x|)) of {}": lambda x, t: x.relu() - x * t,
+            "with x in place of max(x, 0) in {}": lambda x, t: x - x * t + tail(x),
+            "without max(x, 0) in {}": lambda x, t: tail(x) - x * t,
+            "without the product of scores and targets in {}": lambda x, t: x.relu() + tail(x),
+            "with the product of scores and targets added in {}": lambda x, t: x.relu() + x * t + tail(x),
+            "without the absolute value in {}": lambda x, t: x.relu() - x * t + torch.log1p(torch.exp(-x)),
+            "with exp(-|x|) in place of log(1 + exp(-|x|)) in {}": lambda x, t: x.relu() - x * t + torch.exp(-x.abs()),
+            "with the targets' part alone in {}": lambda x, t: -t * torch.nn.functional.logsigmoid(x)}
+    reduce = {"mean": torch.mean, "sum": torch.sum, "none": lambda v: v}[node.get("reduction") or "none"]
+    for words, function in formulas.items():
+        yield Change("loss-formula", words.format(told(node)), f"compute {told(node)} as PyTorch defines it", 1.5,
+                     {node: applied(node, lambda x, t, f=function: reduce(f(x, t)))}, about(node))
 
 
 def losses(node: Node) -> Iterator[Change]:
@@ -141,6 +188,7 @@ def losses(node: Node) -> Iterator[Change]:
         yield Change("operands-exchanged", f"with input and target of {told(node)} exchanged", "exchange them", 1.0,
                      {node: lambda get: recomputed(node, get, get(node.inputs[1]), get(node.inputs[0]),
                                                    *map(get, node.inputs[2:]))}, here)
+    yield from _formulas(node)
     if node.op == "vector_norm":
         yield from other_axes(node)
         yield Change("missing-root", f"without the root of {told(node)}", "take the root of the sum", 0.8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
@@ -10,11 +10,17 @@ import torch
 
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.node import Node, walk
-from kernelwright.judge.diagnose.change import Change, attribute
+from kernelwright.judge.diagnose.change import Change, attribute, on_input
 from kernelwright.judge.diagnose.changes_pointwise import about
 from kernelwright.judge.diagnose.graph_values import GraphValues
 from kernelwright.judge.diagnose.naming import name, sequence, told
 from kernelwright.verify.observe import identical
+
+#: Where an index wraps around that is too narrow, or that is taken modulo a tile.
+WRAPS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+#: Numbers of the model, the last ones, of which each two are exchanged.
+MOST_CONSTANTS = 10
 
 
 def intermediate(values: GraphValues, output: Node, shape: tuple[int, ...]) -> Iterator[Change]:
@@ -58,27 +64,39 @@ def inputs(values: GraphValues) -> Iterator[Change]:
 
 
 def addresses(values: GraphValues) -> Iterator[Change]:
-    """An input read at wrong addresses: one further, with axes exchanged, the first entry for all."""
+    """An input read at wrong addresses: one further, with axes exchanged, modulo a number, the first entry for all."""
     for leaf in (n for n in values.order if n.op == "input"):
         given = values.values[leaf]
         if given.dim() < 1 or given.numel() < 2:
             continue
-        options = [("one element further in memory", given.flatten().roll(-1).view(given.shape)),
-                   ("one element back in memory", given.flatten().roll(1).view(given.shape))]
-        if given.shape[0] > 1:
-            options.append(("at its first entry always", given[:1].expand_as(given)))
-        for a, b in combinations(range(given.dim()), 2) if given.dim() > 1 else ():
-            sizes = list(given.shape)
-            sizes[a], sizes[b] = sizes[b], sizes[a]
-            options.append((f"as if its axes {a} and {b} were exchanged", given.reshape(sizes).transpose(a, b)))
-        if not given.dtype.is_floating_point and given.dtype != torch.bool and int(given.min()) >= 0:
-            sizes = {s for n in values.order if n.kind == "leaf" for s in n.shape if s > int(given.max())}
-            for size in sorted(sizes):
-                options += [(f"one too {word} (modulo {size})", (given + by) % size) for word, by in
-                            (("large", 1), ("small", -1))]
-        for words, wrong in options:
+        for words, prior, wrong in _misread(given, {s for n in values.order if n.kind == "leaf" for s in n.shape}):
             yield Change("input-index", f"with {name(leaf)} read {words}", f"address {name(leaf)} with its own strides",
-                         1.7, {leaf: lambda get, v=wrong: v})
+                         prior, {leaf: lambda get, w=wrong, n=leaf: w(get(n))})
+
+
+def _misread(given: torch.Tensor, known_sizes: set[int]) -> Iterator[tuple[str, float, Callable[[Any], Any]]]:
+    """Words, prior and function for each wrong way to address a tensor."""
+    yield "one element further in memory", 1.7, lambda v: v.flatten().roll(-1).view(v.shape)
+    yield "one element back in memory", 1.7, lambda v: v.flatten().roll(1).view(v.shape)
+    if given.shape[0] > 1:
+        yield "at its first entry always", 1.7, lambda v: v[:1].expand_as(v)
+    for a, b in combinations(range(given.dim()), 2):
+        sizes = list(given.shape)
+        sizes[a], sizes[b] = sizes[b], sizes[a]
+        yield f"as if its axes {a} and {b} were exchanged", 1.7, \
+            lambda v, s=tuple(sizes), a=a, b=b: v.reshape(s).transpose(a, b)
+    if not given.dtype.is_floating_point and given.dtype != torch.bool and int(given.min()) >= 0:
+        for size in sorted(s for s in known_sizes if s > int(given.max())):
+            for word, by in (("large", 1), ("small", -1)):
+                yield f"one too {word} (modulo {size})", 1.7, lambda v, by=by, s=size: (v + by) % s
+    for axis, size in enumerate(given.shape):
+        if size < 2:
+            continue
+        for word, by in (("further", -1), ("back", 1)) if given.dim() > 1 else ():
+            yield f"one position {word} along axis {axis}", 1.8, lambda v, a=axis, by=by: v.roll(by, a)
+        for period in (p for p in WRAPS if p < size):
+            yield f"at position i modulo {period} along axis {axis}", 2.2, lambda v, a=axis, s=size, p=period: \
+                v.index_select(a, torch.arange(s, device=v.device) % p)
 
 
 def state(values: GraphValues) -> Iterator[Change]:
@@ -132,6 +150,17 @@ def parameters(values: GraphValues) -> Iterator[Change]:
         if value.dim() == 2 and value.shape[0] == value.shape[1]:
             yield Change("transposed-weight", f"with {path} transposed", f"exchange the indices of {path}", 1.0,
                          {leaf: stored(value.t())}, {"parameter": path})
+
+
+def constants_exchanged(values: GraphValues) -> Iterator[Change]:
+    """Two of the model's numbers in each other's places."""
+    found = [(node, index, part["value"]) for node in values.order if node.kind == "pointwise"
+             for index, part in enumerate(node.inputs) if part.op == "constant" and not isinstance(part["value"], bool)]
+    for (a, i, first), (b, j, second) in combinations(found[-MOST_CONSTANTS:], 2):
+        if first != second and a is not b:
+            yield Change("constants-exchanged", f"with {second:g} in {told(a)} and {first:g} in {told(b)}",
+                         f"exchange the two numbers: {first:g} belongs into the first, {second:g} into the second", 1.9,
+                         {a: on_input(a, i, lambda _, v=second: v), b: on_input(b, j, lambda _, v=first: v)})
 
 
 def flags(node: Node) -> Iterator[Change]:

@@ -16,11 +16,21 @@ from kernelwright.judge.diagnose.values import ENOUGH, Seen, sample
 BITS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 24}
 #: Relative errors above this are no rounding of any type in use.
 MOST = 0.03
+#: Operands of 8 bits leave at least so many in a sum of products; of fewer results noise cannot be told.
+LEAST_BITS, LEAST_SIZE = 6.5, 64
+#: The same where there are a few numbers, of which little can be seen.
+FEW_MOST = 1e-3
+_ORDER = ("accumulate in another order (in blocks, pairwise, or in float64), or use exact functions in place of "
+          "approximate ones (--use_fast_math, __expf)")
 
 
 def find_digits(leaf: Leaf) -> list[Seen]:
     """A loss of digits: rounding noise that is larger than the dtype's own."""
-    if leaf.got.dtype not in (torch.float32, torch.float64) or leaf.size < 8:
+    if leaf.got.dtype not in (torch.float32, torch.float64):
+        return []
+    if leaf.few:
+        return _of_few(leaf)
+    if leaf.size < 8:
         return []
     values = sample(leaf, leaf.all_at)
     finite = torch.isfinite(values.got) & torch.isfinite(values.best)
@@ -51,12 +61,26 @@ def find_digits(leaf: Leaf) -> list[Seen]:
     if bits > 14.5:
         times = relative / max(own, 1e-30)
         return [Seen("precision", f"have an error of {relative:.2g} of their size, {times:.3g} times eager's",
-                     "accumulate in another order (in blocks, pairwise, or in float64), or use exact functions in "
-                     "place of approximate ones (--use_fast_math, __expf)", 0.98, 0.05, told)]
+                     _ORDER, 0.98, 0.05, told)]
+    if bits < LEAST_BITS or leaf.size < LEAST_SIZE:
+        return []
     name = "TF32 or float16" if kind == "tf32" else "bfloat16"
     return [Seen(f"precision-{kind}", f"have an error like rounding to {name}: {relative:.2g} of their size, about "
                  f"{bits:.0f} bits, where eager keeps {-math.log2(max(own, 2**-53)):.0f}",
                  "compute products and sums in float32", 0.98, 0.1 if bits > 7 else 0.02, told)]
+
+
+def _of_few(leaf: Leaf) -> list[Seen]:
+    """One number, of several inputs: errors of a small part of it, which are no one share of it."""
+    got, best, eager = leaf.values(leaf.wrong_at)
+    if got.numel() < 2 or not bool((torch.isfinite(got) & torch.isfinite(best) & (best != 0)).all()):
+        return []
+    relative, own = (got - best) / best, ((eager - best) / best).abs().max()
+    largest = float(relative.abs().max())
+    if not 4 * float(own) < largest < FEW_MOST or float(relative.std()) < 0.05 * largest:
+        return []
+    return [Seen("precision", f"have errors of up to {largest:.2g} of their size, other ones for each input, where "
+                 f"eager's are up to {float(own):.2g}", _ORDER, 0.98, 0.2, {"relative_error": largest})]
 
 
 def _structured(leaf: Leaf) -> bool:

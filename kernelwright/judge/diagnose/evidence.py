@@ -17,8 +17,8 @@ from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import call, identical, seed_all, without_tf32
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
-from kernelwright.verify.trial import TrialPlan
 
 #: Added to a trial's seed for the input that the candidate sees before the trial's own.
 EARLIER = 1009

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from time import thread_time as clock  # others' load on the machine must not decide what is found
 
 import torch
 from torch import nn
 
 from kernelwright.ir.node import Node
 from kernelwright.judge.diagnose import changes_whole as whole
+from kernelwright.judge.diagnose.branches import alone, together
 from kernelwright.judge.diagnose.change import Change, Generator, Number
 from kernelwright.judge.diagnose.changes_layers import moves, numbers, pools
 from kernelwright.judge.diagnose.changes_linear import linear
@@ -29,7 +31,6 @@ from kernelwright.judge.diagnose.leaf import measure, plain_tensor
 from kernelwright.judge.diagnose.targets import HOLDS, Score, Target, find_targets, joint
 from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
-from kernelwright.timing.turns import clock
 from kernelwright.verify.flatten import flatten
 
 _GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, roots, pools, moves,
@@ -90,26 +91,34 @@ class _Search:
         self.telling = bool(elsewhere) or any(int((t.wrong & torch.isfinite(t.values)).sum()) >= 3 for t in targets)
 
     def run(self) -> None:
-        changes = sorted(self._changes(), key=lambda change: change.prior)
-        numbers_left = list(self._numbers())
+        single = list(self._changes())
+        changes = sorted([*single, *together(single)], key=lambda change: change.prior)
+        if not self._run(changes, list(self._numbers())) and not self._exact():
+            self._run(sorted(alone(self.values, changes), key=lambda change: change.prior), [])
+
+    def _run(self, changes: list[Change], numbers_left: list[Number]) -> bool:
+        """Try changes in their order; whether that ended early, for lack of time or because enough were found."""
         for change in changes:
             if clock() > self.until:
-                return
+                return True
             # Numbers are searched for before what hardly ever happens.
             if change.prior >= 2.0 and numbers_left:
                 for number in numbers_left:
                     if clock() < self.until:
                         self._search_number(number)
                 numbers_left = []
-            best = min((c.prior for _, c, s, t in self.found if s.exact >= HOLDS and t is self.targets),
-                       default=math.inf)
-            exact = sum(s.exact >= HOLDS and t is self.targets for _, _, s, t in self.found)
-            if exact and (exact >= ENOUGH or change.prior > best + 1.0):
-                return
+            exact = self._exact()
+            if exact and (len(exact) >= ENOUGH or change.prior > min(exact) + 1.0):
+                return True
             self._try(change)
         for number in numbers_left:
             if clock() < self.until and not self.found:
                 self._search_number(number)
+        return False
+
+    def _exact(self) -> list[float]:
+        """How likely the changes are that reproduce all wrong outputs to rounding."""
+        return [c.prior for _, c, s, t in self.found if s.exact >= HOLDS and t is self.targets]
 
     def _changes(self) -> Iterator[Change]:
         for target in self.targets:
@@ -118,6 +127,7 @@ class _Search:
         yield from whole.inputs(self.values)
         yield from whole.addresses(self.values)
         yield from whole.parameters(self.values)
+        yield from whole.constants_exchanged(self.values)
         for node in self._nodes():
             for generator in _GENERATORS:
                 yield from generator(node)
@@ -160,10 +170,7 @@ class _Search:
         return False
 
     def _holds_elsewhere(self, change: Change, targets: list[Target]) -> bool:
-        """Whether a change of operators gives what the candidate gives for other inputs, too. (A change of a leaf holds
-        its own values, and is not asked.)"""
-        if any(node.kind == "leaf" for node in change.changes):
-            return True
+        """Whether a change gives what the candidate gives for other inputs, too."""
         for values in self.elsewhere:
             own = flatten(values.evidence.candidate)
             try:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from kernelwright.judge.diagnose.evidence import Evidence
-from kernelwright.verify.compare import DEFAULT_TOLERANCE
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.tolerance import DEFAULT_TOLERANCE
 
 #: Elements whose values are looked at, of all and of the wrong ones.
 SAMPLE = 1 << 16

@@ -40,6 +40,10 @@ def _stale(wrong: Sample, evidence: Evidence) -> Iterator[Seen]:
                        "compute from this call's inputs: a stored result, a captured graph whose inputs are not copied "
                        "in, or a cache with too small a key", share, 1.7)
             return
+    # What nothing writes is the same for other inputs, too, and another on poisoned memory.
+    again = flatten(evidence.repeated).get(wrong.leaf.path) if evidence.repeated is not None else None
+    if isinstance(again, torch.Tensor) and again.shape == wrong.leaf.got.shape and _same(wrong, again) < 0.5:
+        return
     # A result that was stored even before that: other inputs give it, too, where the model gives another.
     own = flatten(evidence.own_earlier).get(wrong.leaf.path)
     model = flatten(evidence.earlier[0]).get(wrong.leaf.path) if evidence.earlier else None

@@ -52,7 +52,7 @@ def leaf_findings(leaf: Leaf, evidence: Evidence) -> list[Finding]:
     places = find_places(leaf)
     many = on_all_inputs(leaf, evidence) if leaf.size <= FEW else leaf
     seen = [*find_whole(leaf, evidence), *find_values(many, evidence), *find_moved(leaf, evidence),
-            *find_slices(leaf, evidence), *find_digits(leaf), *find_growth(leaf)]
+            *find_slices(leaf, evidence), *find_digits(many), *find_growth(leaf)]
     seen = [*one_value(leaf, evidence), *seen]
     seen.sort(key=lambda s: -(s.explained + s.strength))
     place = places[0] if places else None

@@ -76,7 +76,7 @@ def _describe(wrong: torch.Tensor, size: int, rank: int, axis: int) -> tuple[flo
     words, word = axis_word(rank, axis, 2), axis_word(rank, axis)
     solid = last - first + 1 == count
     if count == 1:
-        if first == size - 1:
+        if first == size - 1 and size > 2:
             return (0.9, "tail", f"the last {word} ({first} of 0..{size - 1}, axis {axis})", _TAIL_FIX,
                     {"first": first, "size": size})
         return (0.95, "one-slice", f"{word} {first} of {size} (axis {axis})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -23,8 +24,14 @@ def on_all_inputs(leaf: Leaf, evidence: Evidence) -> Leaf:
                 row.append(plain_tensor(tensor).to(leaf.got.device))
     if len(tensors[0]) == 1:
         return leaf
-    row = measure(leaf.path, *(torch.stack([t.to(r[0].dtype) for t in r]).flatten() for r in tensors))
-    return replace(row, few=True) if row.count else leaf
+    # Each input has a size of its own, by which its values are wrong or not.
+    parts = [measure(leaf.path, *(t.to(r[0].dtype) for t, r in zip(three, tensors, strict=True)))
+             for three in zip(*tensors, strict=True)]
+    got, eager, best, wrong = (torch.cat([getattr(part, which).flatten() for part in parts])
+                               for which in ("got", "eager", "best", "wrong"))
+    row = measure(leaf.path, got, eager, best)
+    count = int(wrong.sum())
+    return replace(row, few=True, wrong=wrong, count=count, wrong_at=wrong.nonzero().flatten()) if count else leaf
 
 
 def one_value(leaf: Leaf, evidence: Evidence) -> Iterator[Seen]:
@@ -37,10 +44,14 @@ def one_value(leaf: Leaf, evidence: Evidence) -> Iterator[Seen]:
     differ = not all(is_constant(t) and float(t.reshape(-1)[0]) == float(wanted[0].reshape(-1)[0]) for t in wanted)
     if not differ or not all(is_constant(t) and float(t.reshape(-1)[0]) == value for t in outputs):
         return
-    if value == 0:
+    if math.isinf(value):
+        yield Seen("infinite", f"are all {value:g}, as on all {len(outputs)} inputs that were tried", "look for a "
+                   "maximum or minimum that keeps its start value (a comparison the wrong way), the logarithm of zero, "
+                   "or a division by zero", 1.0, 1.2)
+    elif value == 0:
         yield Seen("zeros", f"are all zero, as on all {len(outputs)} inputs that were tried: nothing wrote them, or "
                    "they were not computed", "see that the kernel is launched, that it writes to the tensor that is "
-                   "returned, and that no factor of zero stands before it", 1.0, 1.9)
+                   "returned, and that no factor of zero stands before it (1 / n of two whole numbers is 0)", 1.0, 1.9)
     else:
         yield Seen("constant", f"are all {value:.6g}, as on all {len(outputs)} inputs that were tried: they do not "
                    "depend on the inputs", "compute the result from the inputs: look at what is stored", 1.0, 1.2,

@@ -59,7 +59,8 @@ def _leaf(path: str, got: Any, wanted: Any) -> Iterator[Finding]:
         return
     if type(got) not in (torch.Tensor, type(wanted)):
         yield Finding("output-object", f"{path} is a {type(got).__name__}, not a plain torch.Tensor.",
-                      fix="return a plain torch.Tensor", evidence={"type": type(got).__name__})
+                      fix=f"return a plain torch.Tensor of shape {tuple(wanted.shape)} and type {wanted.dtype}",
+                      evidence={"type": type(got).__name__})
         return
     if got.shape != wanted.shape:
         sign, fix = shape_sign(tuple(got.shape), tuple(wanted.shape))

@@ -12,9 +12,9 @@ from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.judge.diagnose.graph_values import GraphValues
 from kernelwright.judge.diagnose.leaf import SAMPLE, Leaf, leaves_of, measure, plain_tensor, take
 from kernelwright.judge.diagnose.values import sample
-from kernelwright.verify.compare import DEFAULT_TOLERANCE
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.observe import identical
+from kernelwright.verify.tolerance import DEFAULT_TOLERANCE
 
 #: A hypothesis holds where it reproduces this share of the elements.
 HOLDS = 0.97

@@ -11,8 +11,8 @@ import torch
 
 from kernelwright.judge.diagnose.evidence import Evidence, like_poison
 from kernelwright.judge.diagnose.leaf import MULTIPLE, Leaf, take
-from kernelwright.verify.compare import DEFAULT_TOLERANCE
 from kernelwright.verify.flatten import flatten, tensors_of
+from kernelwright.verify.tolerance import DEFAULT_TOLERANCE
 
 #: Share of the wrong elements that a pattern must reproduce.
 ENOUGH = 0.97
@@ -47,8 +47,11 @@ class Sample:
         error."""
         got = self.got if got is None else got
         error = (got - predicted).abs()
-        left = 0.0 if self.leaf.few else 0.02
-        near = error <= torch.maximum(self.noise, left * (self.got - self.best).abs().nan_to_num(0.0, 0.0, 0.0))
+        whole = (self.got - self.best).abs().nan_to_num(0.0, 0.0, 0.0)
+        if self.leaf.few:  # to rounding, and so that most of an error is explained that is hardly more than rounding
+            near = error <= torch.minimum(self.noise, 0.1 * whole + 1e-7 * self.best.abs())
+        else:
+            near = error <= torch.maximum(self.noise, 0.02 * whole)
         same = near | (torch.isnan(got) & torch.isnan(predicted)) | (got == predicted)
         return float(same.double().mean()) if same.numel() else 0.0
 
@@ -61,6 +64,8 @@ def sample(leaf: Leaf, at: torch.Tensor) -> Sample:
     finite = torch.isfinite(usual)
     noise = float(usual[finite].square().mean().sqrt()) if bool(finite.any()) else 0.0
     allowed = tolerance * (best.abs() + min(1.0, leaf.scale)) + 2 * MULTIPLE * noise
+    if leaf.few:  # of several inputs, each with a size of its own
+        allowed = tolerance * best.abs() + 2 * MULTIPLE * usual
     return Sample(leaf, at, got, best, eager, allowed.nan_to_num(0.0, 0.0, 0.0))
 
 
@@ -93,7 +98,7 @@ def _nonfinite(wrong: Sample, everywhere: Sample, evidence: Evidence) -> Iterato
     if share_made > 0.01:
         nan = float(torch.isnan(wrong.got[made]).double().mean())
         largest = _largest(evidence)
-        if leaf.scale > 3e4 or float(wrong.best[made].abs().max()) > 65504:
+        if nan < 0.5 and float((wrong.best[made].abs() > 3e4).double().mean()) > 0.9:
             yield Seen("fp16-overflow", "are infinite where the model's exceed 65504, the largest float16",
                        "accumulate and store in float32 (or bfloat16): float16 ends at 65504", share_made, 0.6)
         what = "NaN" if nan > 0.5 else "infinite"
@@ -107,8 +112,10 @@ def _nonfinite(wrong: Sample, everywhere: Sample, evidence: Evidence) -> Iterato
             return
         if clean and largest > 20:
             yield Seen("overflow", f"are {what} where the model's are numbers, on inputs up to {largest:.3g}: an "
-                       "intermediate value overflows (exp does above 88.7 in float32)",
-                       "subtract the row's maximum before exp (softmax, log-sum-exp), or use the stable form",
+                       "intermediate value overflows (exp does above 88.7 in float32), or a logarithm gets the zero to "
+                       "which a probability was rounded",
+                       "subtract the row's maximum before exp (softmax, log-sum-exp), or use the stable form (the "
+                       "logarithm of a probability from the scores, by log1p)",
                        share_made, 0.5, {"largest_input": largest})
         elif float(wrong.got[made].min()) == float(wrong.got[made].max()):
             stuck = wrong.got[made]
@@ -222,7 +229,7 @@ def _affine(wrong: Sample, usable: torch.Tensor) -> Seen | None:
 def _bounds(wrong: Sample, everywhere: Sample) -> Iterator[Seen]:
     """Values cut off, or not cut off: activations and clamps."""
     got, best, leaf = wrong.got, wrong.best, wrong.leaf
-    if not leaf.floating or wrong.at.numel() < 2 or (leaf.share > 0.999 and leaf.size > 2):
+    if not leaf.floating or (leaf.share > 0.999 and leaf.size > 2) or wrong.at.numel() < (2 if leaf.size < 64 else 1):
         return
     # The model is constant where the candidate is wrong: an activation or clamp is missing.
     level = float(best[0])

@@ -10,9 +10,8 @@ from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.judge.diagnose.targets import HOLDS
 from kernelwright.judge.records import Finding
 from kernelwright.verify.certificate import Certificate
-from kernelwright.verify.compare import Comparison, OutputError
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
-from kernelwright.verify.trial import Trial
+from kernelwright.verify.records import Comparison, OutputError, Trial
 
 #: Findings that say less than any explanation of the same output.
 _VAGUE = frozenset({"wrong-values", "offset-per-slice", "factor-per-slice", "affine-per-slice", "affine",
@@ -75,20 +74,29 @@ def weight(finding: Finding) -> float:
     return float(finding.evidence.get("weight", 3.0))
 
 
-def reason(verdict: str, certificate: Certificate, findings: Sequence[Finding]) -> tuple[str, str]:
-    """The sentence and the fix of a verdict: what is wrong, with which inputs it shows, and what would mend it."""
+#: Hints that say more of a verdict's cause than results do.
+_HINTS = {"WRONG-NONDETERMINISTIC": ("shared-sum", "divergent-barrier"),
+          "WRONG-STALE": ("static-cache", "output-cache"), "CHEAT-STALE": ("static-cache", "output-cache")}
+
+
+def reason(verdict: str, certificate: Certificate, findings: Sequence[Finding], hints: Sequence[Finding] = ()
+           ) -> tuple[str, str]:
+    """The sentence and the fix of a verdict: what is wrong, with which inputs it shows, and what would mend it.
+    ``hints`` are what was read in the text, which may say where."""
     first = next((f for f in findings if f.source == "run"), None)
     if first is None:
         return certificate.why[0] if certificate.why else "It failed its checks.", ""
     sentence, where = first.sentence, shown_by(certificate)
-    if where and verdict in ("WRONG-DISTRIBUTION", "WRONG-PARAMETERS", "WRONG-NONFINITE"):
+    if where and verdict in ("WRONG-DISTRIBUTION", "WRONG-PARAMETERS", "WRONG-NONFINITE") and \
+            first.kind != "state-dict":
         sentence = f"{where}: {sentence[:1].lower()}{sentence[1:]}"
     if first.kind == "zeros" and first.evidence["weight"] > 2:  # nothing was computed, or this was
         also = next((f for f in findings if f.evidence.get("exact", 0.0) >= HOLDS), None)
         sentence += f" (Or {also.sentence[:1].lower()}{also.sentence[1:-1]}.)" if also is not None else ""
     if verdict == "WRONG-RANDOM":
         sentence = f"The model draws random numbers, and the candidate draws others or uses them otherwise. {sentence}"
-    return sentence, first.fix
+    hint = next((h for h in hints if h.kind in _HINTS.get(verdict, ())), None)
+    return sentence, first.fix if hint is None else f"line {hint.line}: {hint.fix[:1].lower()}{hint.fix[1:]}"
 
 
 def shown_by(certificate: Certificate) -> str:
@@ -151,6 +159,8 @@ def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
     for kind, verdict in _FORMS:
         if kind in forms:
             return verdict
+    if best is not None and best.kind == "state-dict" and not best.evidence["loads"]:
+        return "WRONG-PARAMETERS"
     effect = _effect(kinds, outputs, found, best)
     if effect is not None:
         return effect

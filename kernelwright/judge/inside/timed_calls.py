@@ -1,7 +1,7 @@
 """Timed calls: batches whose every call sees new contents, with what its outputs held at return.
 
-Before each call, freed memory of the outputs' sizes is poisoned, the cache overwritten where asked, and a few input
-elements are exchanged; after it, what stands in the outputs *at return* is copied, and more of the inputs is exchanged.
+Before each call inputs are mixed anew, freed memory of the outputs' sizes is poisoned, and caches are overwritten where
+asked; after it, what stands in the outputs *at return* is copied to where the judge reads it.
 All functions are bound when this module is imported, before the candidate: one that patches ``time.perf_counter`` or
 ``torch.cuda.Event`` patches something else. None of it is trusted: the judge has a clock of its own and compares.
 """
@@ -9,22 +9,26 @@ All functions are bound when this module is imported, before the candidate: one 
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from inside.clocks import Graphics, Processor
+from inside.memory import Mapped
 from inside.state import build, write
 from inside.structure import decode
-from inside.tensors import aligned, bit_sum, whole
-from inside.variation import tensor_leaves, vary
+from inside.tensors import aligned, bit_sum, entry_of, extent
+from inside.variation import Exchange, tensor_leaves
 
 _processor_seconds, _sleep = time.process_time, time.sleep
 _copy, _reshape, _fill, _view = torch.Tensor.copy_, torch.Tensor.reshape, torch.Tensor.fill_, torch.Tensor.view
-_equal, _empty, _detach, _seed, _stack = torch.equal, torch.empty, torch.Tensor.detach, torch.manual_seed, torch.stack
+_equal, _empty, _detach, _seed = torch.equal, torch.empty, torch.Tensor.detach, torch.manual_seed
 _contiguous, _no_grad, _times = torch.Tensor.contiguous, torch.no_grad, os.times
+_storage, _data_ptr = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr
 _size, _dtype, _device = torch.Tensor.size, torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
 _INTEGER_POISON = 0x6B
 
@@ -54,15 +58,18 @@ def named_leaves(value: Any, root: str = "output") -> dict[str, Any]:
 
 
 class TimedCalls:
-    """Slots with inputs, and batches of calls of a candidate on them; results stay until the next batch."""
+    """Slots with inputs, and batches of calls of a candidate on them; results stay until the next batch, as they were
+    at return in the ``arena``, from which the judge takes them without asking."""
 
-    def __init__(self, candidate: Callable[..., Any], device: torch.device) -> None:
-        self.candidate, self.device = candidate, device
+    def __init__(self, candidate: Callable[..., Any], device: torch.device, arena: Mapped) -> None:
+        self.candidate, self.device, self.arena = candidate, device, arena
         self.slots: dict[int, Any] = {}
         self.clock: Any = None
         self.specification: list[tuple[str, list[int], torch.dtype]] = []
         self.snapshots: list[list[torch.Tensor]] = []
         self.kept: list[list[torch.Tensor | None]] = []
+        self.preset: dict[str, torch.Tensor] = {}
+        self.taken: list[torch.Tensor] = []
         self.odd = ""
 
     @torch.no_grad()
@@ -78,32 +85,35 @@ class TimedCalls:
 
     def forget(self) -> dict[str, Any]:
         """Let go of the last batch's outputs, so that the next does not pay for that."""
-        self.kept = []
+        self.kept, self.taken = [], []
         return {}
 
     def time(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Run a batch. ``calls`` are [slot, donor, moves before, moves after, seed or None]; ``outputs`` are [path,
-        shape, dtype]; ``flush`` is a number of passes over ``flush_bytes`` (0: warm); ``null`` calls nothing.
+        """Run a batch. ``calls`` are [slot, slot to exchange with, offset, few, seed or None], by `Exchange` of
+        ``varied`` and ``key``; ``outputs`` are [path, shape, dtype], which go into the arena from ``at`` on, call by
+        call; ``flush`` is a number of passes over ``flush_bytes`` (0: warm), ``poison`` says whether freed memory is
+        poisoned; ``null`` calls nothing.
 
         Told are, per call, seconds by this clock, seconds until the host went on, seconds that other streams went on
-        after this one, and seconds of processor time; and the sums of bits of every call's outputs.
+        after this one, and seconds of processor time.
         """
         calls, passes = payload["calls"], payload["flush"]
+        exchange = Exchange(payload["varied"], payload["key"])
         self._begin(payload, len(calls))
+        poisoned = self.specification * 2 if payload["poison"] else []
         reply: dict[str, Any] = {"seconds": [], "issued": [], "left": [], "processor": []}
-        call = (lambda *_: self.preset) if payload["null"] else self.candidate
+        call = self._nothing if payload["null"] else self.candidate
         collecting = gc.isenabled()
         gc.disable()
         try:
             with _no_grad():
                 self.clock.join()
-                for number, (slot, donor, before, after, seed) in enumerate(calls):
+                for number, (slot, other, offset, few, seed) in enumerate(calls):
                     arguments = self.slots[slot]
-                    freed = [poison(_empty(shape, dtype=dtype, device=self.device))
-                             for _, shape, dtype in self.specification * 2]
+                    exchange(arguments, self.slots[other], offset, few)
+                    freed = [poison(_empty(shape, dtype=dtype, device=self.device)) for _, shape, dtype in poisoned]
                     if passes:
                         self.clock.flush(passes)
-                    vary(arguments, self.slots[donor], before)
                     if seed is not None:
                         _seed(seed)
                     freed.clear()  # only now, so that nothing else gets the poisoned blocks
@@ -113,35 +123,36 @@ class TimedCalls:
                     for name, value in (("seconds", seconds), ("issued", issued), ("left", left),
                                         ("processor", _used_seconds() - processor)):
                         reply[name].append(float(value))
-                    vary(arguments, self.slots[donor], after)
                 self.clock.join()
         finally:
             if collecting:
                 gc.enable()
-        return {**reply, "odd": self.odd, "sums": self._sums(len(calls))}
-
-    def _sums(self, count: int) -> list[list[int]]:
-        """What every call's outputs were at return, as one number each: told before it is known which are looked at, so
-        that nothing can be computed afterwards."""
-        sums = [bit_sum(block) for snapshot in self.snapshots[:count] for block in snapshot]
-        told = _stack(sums).tolist() if sums else []
-        width = len(self.specification)
-        return [told[at * width:(at + 1) * width] for at in range(count)]
+        return {**reply, "odd": self.odd}
 
     def _begin(self, payload: dict[str, Any], count: int) -> None:
         self.forget()
         self.odd = ""
         specification = [(path, list(shape), getattr(torch, dtype)) for path, shape, dtype in payload["outputs"]]
         if specification != self.specification:
-            self.specification, self.snapshots = specification, []
-        while len(self.snapshots) <= count:
-            self.snapshots.append([_empty(shape, dtype=dtype, device=self.device) for _, shape, dtype in specification])
-        for block in (block for snapshot in self.snapshots for block in snapshot):
-            _fill(block, 0)
-        self.preset = {path: block for (path, _, _), block in zip(specification, self.snapshots[-1], strict=True)}
+            self.specification = specification
+            self.preset = {path: _fill(_empty(shape, dtype=dtype, device=self.device), 0)
+                           for path, shape, dtype in specification}
+        at, self.snapshots = payload["at"], []
+        for _ in range(count):
+            self.snapshots.append([])
+            for _, shape, dtype in specification:
+                size = math.prod(shape) * dtype.itemsize
+                self.snapshots[-1].append(_reshape(_view(self.arena.bytes(at, size), dtype), shape))
+                at = aligned(at + size)
         if self.clock is None:
             size = payload["flush_bytes"]
             self.clock = Graphics(self.device, size) if self.device.type == "cuda" else Processor(size)
+
+    def _nothing(self, *_: Any) -> dict[str, torch.Tensor]:
+        """What a call returns that does nothing. It takes as much of the freed memory as any other, so that what comes
+        after it has as much to do."""
+        self.taken += [_empty(shape, dtype=dtype, device=self.device) for _, shape, dtype in self.specification]
+        return self.preset
 
     def _keep(self, number: int, made: Any) -> None:
         """Copy what the outputs hold now; one of another kind, shape or dtype than announced leaves poison."""
@@ -161,17 +172,24 @@ class TimedCalls:
         self.kept.append(kept)
 
     @torch.no_grad()
-    def fetch(self, payload: dict[str, Any]) -> list[torch.Tensor]:
-        """Outputs as they were at return: the whole ones of the calls in ``whole``, then, of each output, the elements
-        at flat ``positions`` (modulo its size) of every call, as (calls, positions)."""
-        tensors = [block for number in payload["whole"] for block in self.snapshots[number]]
-        if payload["positions"]:
-            for place, block in enumerate(self.snapshots[0]):
-                if block.numel():
-                    index = torch.tensor(payload["positions"], device=self.device) % block.numel()
-                    tensors.append(_stack([_reshape(self.snapshots[n][place], (-1,))[index]
-                                           for n in range(len(self.kept))]))
-        return tensors
+    def look(self) -> dict[str, Any]:
+        """What the last batch left: sums of the bits of every slot's tensors, and whether outputs lie in the memory of
+        inputs (``in_inputs``), or of another call's outputs (``again``)."""
+        left = [[int(bit_sum(t)) for t in tensor_leaves(slot)] for _, slot in sorted(self.slots.items())]
+        inputs = {_data_ptr(_storage(t)) for slot in self.slots.values() for t in tensor_leaves(slot)} - {0}
+        starts, covered = set(), []
+        for kept in self.kept:
+            own: dict[int, tuple[int, int]] = {}  # what a call's outputs cover of each memory, which they may share
+            for tensor in (t for t in kept if t is not None and t.numel()):
+                start = _data_ptr(_storage(tensor))
+                begin, end = extent(entry_of(tensor))
+                before = own.get(start, (start + begin, start + end))
+                own[start] = min(before[0], start + begin), max(before[1], start + end)
+            starts |= own.keys()
+            covered += own.values()
+        covered.sort()
+        return {"left": left, "in_inputs": bool(starts & inputs),
+                "again": any(second[0] < first[1] for first, second in pairwise(covered))}
 
     @torch.no_grad()
     def late(self, grace: float) -> dict[str, Any]:
@@ -204,7 +222,7 @@ def timed_calls(session: Any) -> TimedCalls:
     """The timed calls of the session's candidate; a new candidate begins anew."""
     found = getattr(session, "timed", None)
     if found is None or found.candidate is not session.candidate:
-        found = session.timed = TimedCalls(session.candidate, session.place.device)
+        found = session.timed = TimedCalls(session.candidate, session.place.device, session.outputs)
     return found
 
 
@@ -221,21 +239,8 @@ def _prepare(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _fetch(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
-    """Put tensors, one after the other at aligned places from ``at`` on, into the arena; the judge knows what they must
-    be."""
-    at, places = payload["at"], []
-    for tensor in timed_calls(session).fetch(payload):
-        block = whole(_contiguous(tensor).untyped_storage())
-        count = block.numel()
-        _copy(session.outputs.bytes(at, count), block)
-        places.append([at, count])
-        at = aligned(at + count)
-    session.place.synchronize()
-    return {"places": places}
-
-
 HANDLERS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-    "prepare": _prepare, "fetch": _fetch, "forget": lambda session, payload: timed_calls(session).forget(),
+    "prepare": _prepare, "forget": lambda session, payload: timed_calls(session).forget(),
+    "look": lambda session, payload: timed_calls(session).look(),
     "time": lambda session, payload: timed_calls(session).time(payload),
     "late": lambda session, payload: timed_calls(session).late(payload["grace"])}

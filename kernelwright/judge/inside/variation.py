@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-_view, _copy, _clone, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.Tensor.clone, torch.no_grad
+_view, _copy, _where, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.where, torch.no_grad
+_reshape, _permute, _narrow, _empty = torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.narrow, torch.empty
+_generator, _randint, _tile, _size = torch.Generator, torch.randint, torch.Tensor.repeat, torch.Tensor.size
+_stride, _is_contiguous, _numel = torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.numel
+_element_size, _less = torch.Tensor.element_size, torch.Tensor.lt
+#: Drawn numbers repeat after this many elements: a prime, so that they stand differently in each row of a tensor.
+PERIOD = 65521
+_RANGE = 1 << 16
+#: Share of elements that is exchanged where few are, and how many are about the least.
+FEW_SHARE, FEW = 1 / 1024, 16
+#: Elements that are exchanged at once, in periods: what fits into a processor's cache; on a GPU few launches.
+_PERIODS = {"cpu": 8, "cuda": 256}
+#: Elements are moved as integers of their width, which any device can do.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def tensor_leaves(value: Any) -> Iterator[torch.Tensor]:
@@ -22,20 +35,76 @@ def tensor_leaves(value: Any) -> Iterator[torch.Tensor]:
             yield from tensor_leaves(item)
 
 
-def vary(arguments: Any, donor: Any, moves: list[list[int]]) -> None:
-    """Exchange elements of ``arguments`` with those at the same places of ``donor``, in place.
+class Exchange:
+    """Exchanges elements of inputs with those of others at the same places, which are drawn from ``seed``.
 
-    Each move is [tensor, start, step, count]: of the (contiguous) tensor with that number, ``count`` elements from flat
-    index ``start`` on, every ``step``-th. Values stay where they are valid: both are draws of the problem's own. They
-    are exchanged, not copied: slots that take each other's values are soon alike, and a replayed result is right then.
+    ``varied`` are the numbers of the tensors that are exchanged. They may have any layout in which no two elements
+    overlap, but for axes that repeat their memory.
     """
-    if not moves:
-        return
-    targets, sources = list(tensor_leaves(arguments)), list(tensor_leaves(donor))
-    with _no_grad():
-        for index, start, step, count in moves:
-            part = slice(start, start + (count - 1) * step + 1, step)
-            here, there = _view(targets[index], -1)[part], _view(sources[index], -1)[part]
-            held = _clone(here)
-            _copy(here, there)
-            _copy(there, held)
+
+    def __init__(self, varied: Sequence[int], seed: int) -> None:
+        self.varied = varied
+        self._drawn = _randint(_RANGE, (PERIOD,), generator=_generator().manual_seed(seed), dtype=torch.int32)
+        self._numbers: dict[torch.device, torch.Tensor] = {}
+
+    def __call__(self, arguments: Any, others: Any, offset: int, few: bool) -> None:
+        """Exchange, in place, about half of the elements of ``arguments`` with those of ``others``, or a ``few``; at
+        other places for each ``offset`` (below `PERIOD`).
+
+        Values stay where they are valid: both are draws of the problem's own. They are exchanged, not copied: slots
+        that take each other's values are soon alike, and a replayed result is right then. The places are spread over
+        all of a tensor: were they a block, or a row, results of the other rows could be taken over from earlier calls.
+        """
+        if not self.varied:
+            return
+        targets, sources = list(tensor_leaves(arguments)), list(tensor_leaves(others))
+        with _no_grad():
+            for index in self.varied:
+                self._one(targets[index], sources[index], offset, few)
+
+    def _one(self, here: torch.Tensor, there: torch.Tensor, offset: int, few: bool) -> None:
+        here, there = distinct(here), distinct(there)
+        share = min(0.5, max(FEW_SHARE, FEW / _numel(here))) if few else 0.5
+        limit = int(share * _RANGE)
+        if (line := in_order(here)) is None:
+            numbers = _narrow(self._spread(here, _numel(here)), 0, offset, _numel(here))
+            _exchanged(here, there, _less(_reshape(numbers, _size(here)), limit))
+            return
+        here, there = line, in_order(there)
+        if (kind := _INTEGERS.get(_element_size(here))) is not None:
+            here, there = _view(here, kind), _view(there, kind)
+        step = PERIOD * _PERIODS.get(here.device.type, 8)
+        numbers = self._spread(here, min(step, _numel(here)))
+        for begin in range(0, _numel(here), step):
+            count = min(step, _numel(here) - begin)
+            _exchanged(_narrow(here, 0, begin, count), _narrow(there, 0, begin, count),
+                       _less(_narrow(numbers, 0, offset, count), limit))
+
+    def _spread(self, like: torch.Tensor, count: int) -> torch.Tensor:
+        """The drawn numbers on a tensor's device, repeated, for ``count`` elements from any offset on."""
+        found = self._numbers.get(like.device)
+        if found is None or len(found) < count + PERIOD:
+            found = self._numbers[like.device] = _tile(self._drawn.to(like.device), (-(-count // PERIOD) + 1,))
+        return found
+
+
+def _exchanged(here: torch.Tensor, there: torch.Tensor, bits: torch.Tensor) -> None:
+    held = _where(bits, there, here)
+    _copy(there, _where(bits, here, there))
+    _copy(here, held)
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that is left where axes that repeat their memory (a stride of zero) count once."""
+    for axis, (size, stride) in enumerate(zip(_size(tensor), _stride(tensor), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = _narrow(tensor, axis, 0, 1)
+    return tensor
+
+
+def in_order(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The elements as one axis in the order in which they lie in memory, without a copy; None where there are gaps."""
+    if not _is_contiguous(tensor):
+        strides = _stride(tensor)
+        tensor = _permute(tensor, sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+    return _view(tensor, -1) if _is_contiguous(tensor) else None

@@ -9,6 +9,8 @@ from kernelwright.judge.records import Finding
 
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
 _CODE = re.compile(r"^\s*(?:import |from \w[\w.]* import|class \w+|def \w+|@\w|return\b|\w[\w.]* = )", re.MULTILINE)
+#: A line of words: at least four in a row, with no more between them than a sentence has.
+_PROSE = re.compile(r"^[*#>\-]*\s*[\w'*`]+(?:[,:;]?\s+[\w'*`(\"-]+[)\"]?){3,}")
 #: Ways to bind a name that reading does not follow.
 _DYNAMIC = {"exec", "eval", "globals", "vars", "locals", "setattr", "__import__"}
 
@@ -65,6 +67,9 @@ def _not_python(text: str, lines: list[str], error: BaseException) -> Finding:
     if not _CODE.search(text) and "{" not in text:
         return _at("prose", f"The file is prose, not Python: its line {line} cannot be "
                             "parsed.", lines, line, _WHOLE_FILE)
+    around = _text_around(lines, line)
+    if around is not None:
+        return around
     message = error.msg or "invalid syntax"
     missing = "" if re.search(r"^class ModelNew\b", text, re.MULTILINE) else " The text has no class ModelNew, either."
     evidence = {"message": message, "last_line": last, "last_text": lines[last - 1].strip()[:200]}
@@ -86,6 +91,38 @@ def _not_python(text: str, lines: list[str], error: BaseException) -> Finding:
         return _at("indentation", f"Line {line} is indented wrongly: {message}.", lines, line,
                    "Indent the line as its block is, with spaces only.", **evidence)
     return _at("syntax", f"Line {line} is not Python: {message}.", lines, line, "Correct this line.", **evidence)
+
+
+def _text_around(lines: list[str], line: int) -> Finding | None:
+    """Words before or behind a text that is whole Python without them."""
+    first = next((n for n, words in enumerate(lines, 1) if _CODE.match(words)), None)
+    if first is None:
+        return None
+    begin, end = (first, len(lines)) if line < first else (1, line - 1)
+    rest = _failing_line(lines[begin - 1:end])
+    if rest is not None and begin > 1:  # words before the code, and others behind it
+        end = begin + rest - 2
+        rest = _failing_line(lines[begin - 1:end])
+    words_behind = end == len(lines) or _PROSE.match(lines[end])
+    whole = rest is None and any(re.match(r"class ModelNew\b", words) for words in lines[begin - 1:end])
+    if not whole or not words_behind:
+        return None
+    where = " and ".join(part for part in (f"before line {begin}" if begin > 1 else "",
+                                           f"from line {end + 1} on" if end < len(lines) else "") if part)
+    return _at("text-around", f"The file has words that are not Python {where}: the code was stored with the text "
+               "around it.", lines, line, f"Keep only lines {begin} to {end}, or make the words comments.",
+               first=begin, last=end)
+
+
+def _failing_line(lines: list[str]) -> int | None:
+    """The line (from 1) at which a text is not Python; None where it is."""
+    try:
+        ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        return max(error.lineno or 1, 1)
+    except (ValueError, RecursionError, MemoryError):
+        return 1
+    return None
 
 
 def _cut_off(message: str, line: int, last: int, error: SyntaxError) -> bool:

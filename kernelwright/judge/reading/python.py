@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import difflib
 from collections.abc import Iterator
 
 from torch import nn
 
+from kernelwright.judge.reading.interface import set_in_model
 from kernelwright.judge.reading.source import Source
 from kernelwright.judge.records import Finding
 
@@ -31,7 +33,7 @@ def read_python(source: Source) -> Iterator[Finding]:
 
 def candidate_class(source: Source) -> ast.ClassDef | None:
     """The class that ModelNew is bound to at module level, as far as the text says it plainly."""
-    classes = {node.name: node for node in source.tree.body if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in source.tree.body if isinstance(node, ast.ClassDef)}  # the last one counts
     alias = {t.id: node.value.id for node in source.tree.body if isinstance(node, ast.Assign)
              and isinstance(node.value, ast.Name) for t in node.targets if isinstance(t, ast.Name)}
     return classes.get("ModelNew") or classes.get(alias.get("ModelNew", ""))
@@ -73,22 +75,17 @@ def missing_attributes(source: Source) -> Iterator[Finding]:
             if isinstance(node.value, ast.Name) and node.value.id == _receiver(method) and \
                     node.attr not in set_names | asked | reported:
                 reported.add(node.attr)
-                yield _missing_attribute(source, node, reached)
+                yield _missing_attribute(source, node, reached, set_names - _MODULE_ATTRIBUTES)
 
 
-def _missing_attribute(source: Source, node: ast.Attribute, reached: str) -> Finding:
-    original = _set_in_model(source.problem, node.attr)
+def _missing_attribute(source: Source, node: ast.Attribute, reached: str, set_names: set[str]) -> Finding:
+    original = set_in_model(source.problem, node.attr)
+    meant = close_name(node.attr, set_names)
     fix = (f"Create it in __init__ as the model does: {original}." if original else
-           f"Create it in __init__ (self.{node.attr} = ...), or do not read it.")
+           f"Create it in __init__ (self.{node.attr} = ...), or do not read it" + (
+               f" (is self.{meant} meant?)." if meant else "."))
     return source.hint("missing-attribute", f"{reached} reads self.{node.attr} on line {node.lineno}, and no method "
                        "ever sets it.", node.lineno, fix, attribute=node.attr)
-
-
-def _set_in_model(problem: ast.Module | None, name: str) -> str | None:
-    for node in ast.walk(problem) if problem else ():
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Attribute) and t.attr == name for t in node.targets):
-            return ast.unparse(node)
-    return None
 
 
 def _family(source: Source, kind: ast.ClassDef) -> list[ast.ClassDef] | None:
@@ -209,8 +206,15 @@ def undefined_names(source: Source) -> Iterator[Finding]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Name) and node.id not in bound | reported and id(node) not in annotations:
             reported.add(node.id)
+            meant = close_name(node.id, bound - set(dir(builtins)))
             yield source.hint("undefined-name", f"Line {node.lineno} uses {node.id}, which the file never defines.",
-                              node.lineno, f"Define or import {node.id}.", name=node.id)
+                              node.lineno, f"Define or import {node.id}" + (f" (is {meant} meant?)." if meant else "."),
+                              name=node.id)
+
+
+def close_name(name: str, known: set[str]) -> str | None:
+    """The known name that is likely meant, or None."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), 1, 0.75)), None)
 
 
 def _annotations(node: ast.AST) -> list[ast.expr]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from kernelwright.judge.ctokens import Function, Token
+from kernelwright.judge.ctokens import Function, Token, split_commas
 from kernelwright.judge.reading.source import Kernels, Source, fold, number_of
 from kernelwright.judge.records import Finding
 
@@ -95,16 +95,29 @@ def constants(kernels: Kernels) -> Iterator[tuple[str, int, int, str]]:
             yield match.group(1), int(match.group(2)), token.line, f"#define {match.group(1)} {match.group(2)}"
     tokens = kernels.tokens
     for index, token in enumerate(tokens[:-3]):
-        if token.text in ("constexpr", "const") and tokens[index - 1].text != "(":
-            end = next((i for i in range(index, min(index + 10, len(tokens)))
-                        if tokens[i].text in (";", ",", ")", "(")), index)
-            words = tokens[index:end]
-            if len(words) >= 4 and words[-2].text == "=" and words[-3].kind == "name" \
-                    and number_of(words[-1]) is not None \
-                    and tokens[end].text in (";", ",") and "*" not in [w.text for w in words]:
-                value = number_of(words[-1])
-                assert value is not None
-                yield words[-3].text, value, token.line, f"{token.text} {words[-3].text} = {value}"
+        if token.text not in ("constexpr", "const") or (index and tokens[index - 1].text == "("):
+            continue
+        end = _declaration_end(tokens, index)
+        if end is None:
+            continue
+        kind = " ".join(t.text for t in tokens[index:end])
+        for words in split_commas(tokens[index:end]):
+            value = number_of(words[-1]) if len(words) > 2 and words[-2].text == "=" else None
+            if value is not None and words[-3].kind == "name" and "*" not in kind.split("=")[0]:
+                yield words[-3].text, value, words[-3].line, f"{token.text} {words[-3].text} = {value}"
+
+
+def _declaration_end(tokens: Sequence[Token], index: int) -> int | None:
+    """The semicolon of a declaration that begins at ``index``; None where it is a parameter or has braces."""
+    depth = 0
+    for place in range(index, len(tokens)):
+        text = tokens[place].text
+        depth += (text in ("(", "[")) - (text in (")", "]"))
+        if depth < 0 or text in ("{", "}"):
+            return None
+        if text == ";" and depth == 0:
+            return place
+    return None
 
 
 def value_of(tokens: Sequence[Token], numbers: dict[str, int]) -> int | None:

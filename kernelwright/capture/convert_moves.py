@@ -1,0 +1,148 @@
+"""Converters of operators that copy elements to other places: shuffling, repetition, padding, rolling, concatenation
+(see :mod:`kernelwright.capture.convert`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.capture.convert import (
+    Arguments,
+    NotConvertible,
+    axis_of,
+    converts,
+    float_only,
+    part,
+    permuted,
+    reshape,
+)
+from kernelwright.ir.node import Node, make
+
+# Rearranged copies are views of views here: kernels read through them -----------------------------
+
+
+@converts("pixel_shuffle.default")
+def _pixel_shuffle(a: Arguments) -> Node:
+    x, factor = a["self"], a["upscale_factor"]
+    *lead, channels, height, width = x.shape
+    count = len(lead)
+    parts = reshape(x, (*lead, channels // factor**2, factor, factor, height, width))
+    moved = permuted(parts, (*range(count), count, count + 3, count + 1, count + 4, count + 2))
+    return reshape(moved, (*lead, channels // factor**2, height * factor, width * factor))
+
+
+@converts("pixel_unshuffle.default")
+def _pixel_unshuffle(a: Arguments) -> Node:
+    x, factor = a["self"], a["downscale_factor"]
+    *lead, channels, height, width = x.shape
+    count = len(lead)
+    parts = reshape(x, (*lead, channels, height // factor, factor, width // factor, factor))
+    moved = permuted(parts, (*range(count), count, count + 2, count + 4, count + 1, count + 3))
+    return reshape(moved, (*lead, channels * factor**2, height // factor, width // factor))
+
+
+@converts("channel_shuffle.default")
+def _channel_shuffle(a: Arguments) -> Node:
+    x, groups = a["self"], a["groups"]
+    parts = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    return reshape(permuted(parts, (0, 2, 1, *range(3, parts.rank))), x.shape)
+
+
+def _repeated(x: Node, axis: int, count: int, *, inner: bool) -> Node:
+    """x with every element (inner), or the whole, ``count`` times along an axis."""
+    if count == 1:
+        return x
+    place = axis + 1 if inner else axis
+    wide = reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
+    wider = make("expand", wide, shape=(*x.shape[:place], count, *x.shape[place:]))
+    return reshape(wider, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1:]))
+
+
+@converts("repeat_interleave.self_int")
+def _repeat_interleave(a: Arguments) -> Node:
+    x = a["self"]
+    if not isinstance(a["repeats"], int) or a["repeats"] < 1:
+        raise NotConvertible("no repetition")
+    if a["dim"] is None:
+        return _repeated(reshape(x, (x.size,)), 0, a["repeats"], inner=True)
+    return _repeated(x, axis_of(a["dim"], x.rank), a["repeats"], inner=True)
+
+
+@converts("repeat.default", "tile.default")
+def _repeat(a: Arguments) -> Node:
+    x = a["self"]
+    counts = list(a.get("repeats", a.get("dims")))
+    counts = [1] * (x.rank - len(counts)) + counts
+    if 0 in counts or x.size == 0:
+        raise NotConvertible("an empty repetition")
+    x = reshape(x, (*(1,) * (len(counts) - x.rank), *x.shape))
+    for axis, count in enumerate(counts):
+        x = _repeated(x, axis, count, inner=False)
+    return x
+
+
+# Copies -------------------------------------------------------------------------------------------
+
+
+@converts("pad.default", "constant_pad_nd.default")
+def _pad(a: Arguments) -> Node:
+    x = float_only(a["self"])
+    if a.get("mode", "constant") != "constant":
+        raise NotConvertible("padding by other elements")
+    given = list(a["pad"])
+    pairs = [(0, 0)] * (x.rank - len(given) // 2) + [(given[i], given[i + 1]) for i in range(len(given) - 2, -1, -2)]
+    for axis, (before, after) in enumerate(pairs):
+        x = part(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
+    amounts = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+    value = a["value"] if a["value"] is not None else 0.0
+    return make("pad", x, amounts=amounts, value=float(value)) if any(map(any, amounts)) else x
+
+
+@converts("roll.default")
+def _roll(a: Arguments) -> Node:
+    x = a["self"]
+    shifts, axes = (list(v) if isinstance(v, (list, tuple)) else [v] for v in (a["shifts"], a["dims"]))
+    if not axes or len(shifts) != len(axes) or x.size == 0:
+        raise NotConvertible("a roll of all elements in a row")
+    total: dict[int, int] = {}
+    for shift, given in zip(shifts, axes, strict=True):
+        axis = axis_of(given, x.rank)
+        total[axis] = (total.get(axis, 0) + shift) % x.shape[axis]
+    moved = {axis: shift for axis, shift in sorted(total.items()) if shift}
+    return make("roll", x, shifts=tuple(moved.values()), axes=tuple(moved)) if moved else x
+
+
+@converts("tril.default", "triu.default")
+def _triangle(a: Arguments) -> Node:
+    return make("triangle", float_only(a["self"]), lower=a["operator"].startswith("tril"), diagonal=a["diagonal"])
+
+
+@converts("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+def _upsample_nearest(a: Arguments) -> Any:
+    x = float_only(a["input"])
+    rank = x.rank - 2
+    scales = list(a["scale_factors"] or [])
+    sizes = list(a["output_size"] or [])
+    if scales:
+        factors = tuple(int(s) if s == int(s) else 0 for s in scales)
+    else:
+        factors = tuple(n // s if n % s == 0 else 0 for n, s in zip(sizes, x.shape[2:], strict=True))
+    if len(factors) != rank or 0 in factors:
+        raise NotConvertible("no whole factor")
+    return make("upsample_nearest", x, factors=factors) if any(f != 1 for f in factors) else x
+
+
+@converts("cat.default", "concat.default", "stack.default")
+def _concatenate(a: Arguments) -> Node:
+    tensors = list(next(iter(a.values())))
+    rank = tensors[0].rank
+    if a["operator"] == "stack.default":
+        axis = a["dim"] % (rank + 1)
+        tensors = [reshape(t, (*t.shape[:axis], 1, *t.shape[axis:])) for t in tensors]
+    else:
+        tensors = [t for t in tensors if t.shape != (0,)]
+        axis = axis_of(a["dim"], rank)
+    if len({t.dtype for t in tensors}) != 1:
+        raise NotConvertible("concatenation of several types")
+    first = tensors[0]
+    shape = (*first.shape[:axis], sum(t.shape[axis] for t in tensors), *first.shape[axis + 1:])
+    return make("concatenate", *tensors, axis=axis, shape=shape, dtype=first.dtype)

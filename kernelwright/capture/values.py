@@ -1,0 +1,131 @@
+"""What stands in a trace, as our graph has it: tensors that were given, types, and the arguments of torch calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernelwright.ir.node import Node, Origin, make
+
+
+class NotCapturable(Exception):
+    """The model can't be a graph of ours; the reason is for the report. The original computation stays."""
+
+
+def leaf_of(op: str, name: str, value: torch.Tensor) -> Node:
+    """A leaf for a tensor that the trace was given, with its axes in the order in which memory has them."""
+    order = memory_order(value) if op in ("input", "parameter") else None
+    dtype = dtype_name(value.dtype)
+    if order is not None:
+        return make(op, name=name, shape=tuple(value.shape[a] for a in order), dtype=dtype, order=order)
+    return make(op, name=name, shape=tuple(value.shape), dtype=dtype)
+
+
+def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The axes in the order in which a tensor lies contiguously in memory; None where that is the usual one, or where
+    there is none (a slice, an expanded tensor)."""
+    order = tuple(sorted(range(value.ndim), key=lambda axis: -value.stride(axis)))
+    return order if not value.is_contiguous() and value.permute(order).is_contiguous() else None
+
+
+def in_own_order(leaf: Node) -> Node:
+    """A leaf with its axes as the model has them."""
+    order = leaf.get("order")
+    return leaf if order is None else make("permute", leaf, axes=tuple(order.index(a) for a in range(leaf.rank)))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A type by its name here: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tuples(value: Any) -> Any:
+    """Nested lists as tuples, which can be attributes."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+def is_typed_as(result: Any, traced: Any) -> bool:
+    """Whether a converted result, or each of several, has the type that the trace found; where not, PyTorch promotes
+    by a rule that the converter leaves out."""
+    if isinstance(result, (tuple, list)):
+        return not isinstance(traced, (tuple, list)) or all(map(is_typed_as, result, traced))
+    return not isinstance(result, Node) or not isinstance(traced, torch.Tensor) or (
+        result.shape == tuple(traced.shape) and result.dtype == dtype_name(traced.dtype))
+
+
+def as_type_of(target: Node, value: Any) -> Node:
+    """``value``, a node or a number, in the type and shape of ``target``, as copy_ and fill_ store it."""
+    if not isinstance(value, Node):
+        value = make("literal", value=value, shape=(), dtype=target.dtype)
+    if value.dtype != target.dtype:
+        value = make("cast", value, to=target.dtype, shape=value.shape, dtype=target.dtype)
+    return value if value.shape == target.shape else make("expand", value, shape=target.shape)
+
+
+def template_of(value: Any, nodes: list[Node]) -> Any:
+    """A hashable form of an argument; see :func:`kernelwright.ir.ops.leaves.fill`."""
+    if isinstance(value, Node):
+        if value not in nodes:
+            nodes.append(value)
+        return ("input", nodes.index(value))
+    if isinstance(value, (list, tuple)):
+        return ("list", *(template_of(v, nodes) for v in value))
+    if isinstance(value, str):
+        return ("str", value)
+    for tag, kind in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
+        if isinstance(value, kind):
+            return (tag, str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return ("device", str(value))
+    if value is None or isinstance(value, (int, float, bool, complex)):
+        return value
+    raise NotCapturable(f"an argument of type {type(value).__name__}")
+
+
+def check_structure(value: Any) -> None:
+    """Raise NotCapturable for a structure of results other than of dictionaries, lists, tuples and places."""
+    if isinstance(value, dict):
+        for part in value.values():
+            check_structure(part)
+    elif type(value) in (list, tuple):
+        for part in value:
+            check_structure(part)
+    elif value is not None and not isinstance(value, int):
+        raise NotCapturable(f"it returns a container of the type {type(value).__name__}")
+
+
+def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, serial: int, origin: Origin) -> Node:
+    """A torch call of ``operator``, named ``target``; ``meta`` are the tensors that it gave in the trace.
+
+    ``serial`` is its place among the calls that draw random numbers, -1 for one that does not. Raises NotCapturable.
+    """
+    nodes: list[Node] = []
+    schema = operator._schema
+    positional = [a.name for a in schema.arguments if not a.kwarg_only]
+    template = tuple(template_of(arguments[n], nodes) for n in positional)
+    keywords = tuple((a.name, template_of(arguments[a.name], nodes)) for a in schema.arguments
+                     if a.kwarg_only and arguments[a.name] is not None)
+    if isinstance(meta, torch.Tensor):
+        shape, dtype, types = tuple(meta.shape), dtype_name(meta.dtype), None
+    elif isinstance(meta, (list, tuple)):
+        shape, dtype = (), "tuple"
+        types = tuple((tuple(m.shape), dtype_name(m.dtype)) if isinstance(m, torch.Tensor) else None for m in meta)
+    else:
+        raise NotCapturable(f"{target} gives a plain value")
+    return make("opaque", *nodes, origin=origin, target=target, template=template, keywords=keywords, shape=shape,
+                dtype=dtype, types=types, serial=serial)
+
+
+def origin_of(node: torch.fx.Node, file: str | None) -> Origin:
+    """The module that a call is in, and the line of ``file`` that made it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    line, text = 0, ""
+    trace = node.meta.get("stack_trace") or ""
+    lines = trace.splitlines()
+    for position, entry in enumerate(lines):
+        if file and f'File "{file}"' in entry:
+            line = int(entry.split("line ")[1].split(",")[0])
+            text = lines[position + 1].strip() if position + 1 < len(lines) else ""
+    return Origin(module=path, file=file or "", line=line, text=text)

@@ -1,0 +1,73 @@
+"""Plain attributes of modules that a forward changes while it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+#: What every module has for its own purposes.
+_OWN = frozenset(vars(torch.nn.Module()))
+
+
+@contextmanager
+def watched(model: torch.nn.Module, found: list[str]) -> Iterator[None]:
+    """Put into ``found`` the plain attributes of ``model`` and its parts that its forward assigns, or that it finds
+    otherwise than it leaves them: lists and dictionaries, too. The exporter takes such changes back."""
+    paths = {id(m): path for path, m in model.named_modules()}
+    original = torch.nn.Module.__setattr__
+    before: dict[str, Any] = {}
+
+    def note(module: torch.nn.Module, key: str, value: Any) -> None:
+        registered = isinstance(value, (torch.nn.Module, torch.nn.Parameter)) or key in vars(module).get("_buffers", ())
+        if id(module) in paths and not registered and key not in _OWN:
+            _add(found, f"{paths[id(module)]}.{key}".lstrip("."))
+        original(module, key, value)
+
+    def compare(*_: Any) -> None:
+        for name in changed(before, plain_state(model)):
+            _add(found, name)
+
+    hooks = (model.register_forward_pre_hook(lambda *_: before.update(plain_state(model))),
+             model.register_forward_hook(compare))
+    torch.nn.Module.__setattr__ = note  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
+        for hook in hooks:
+            hook.remove()
+
+
+def _add(found: list[str], name: str) -> None:
+    if name not in found:
+        found.append(name)
+
+
+def plain_state(model: torch.nn.Module) -> dict[str, Any]:
+    """Every plain attribute of every module, as far as it can be compared."""
+    state = {}
+    for path, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key not in _OWN:
+                state[f"{path}.{key}" if path else key] = _print_of(value)
+    return state
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names whose values differ."""
+    return sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+
+
+def _print_of(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ("tensor", tuple(value.shape), str(value.dtype), id(value), value._version)
+    if isinstance(value, (int, float, bool, str, bytes, type(None), complex)):
+        return (type(value).__name__, value)
+    if isinstance(value, (list, tuple)) and depth < 3:
+        return (type(value).__name__, *(_print_of(v, depth + 1) for v in value))
+    if isinstance(value, dict) and depth < 3:
+        return ("dict", *((str(k), _print_of(v, depth + 1)) for k, v in value.items()))
+    return (type(value).__name__, id(value))

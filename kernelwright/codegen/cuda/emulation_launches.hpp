@@ -1,0 +1,150 @@
+// Launches: the checks that a device makes, faults that become the launch's failure, and the walk over the grid.
+
+namespace kw_emulation {
+
+static struct sigaction previous_segv, previous_bus, previous_fpe;
+
+// A fault in a kernel becomes that launch's failure; any other goes to the handler that was there before.
+static void on_signal(int number, siginfo_t* info, void*) {
+  if (!in_kernel || !pthread_equal(pthread_self(), kernel_thread)) {
+    sigaction(number, number == SIGSEGV ? &previous_segv : number == SIGBUS ? &previous_bus : &previous_fpe, nullptr);
+    return;  // The instruction faults again.
+  }
+  if (number == SIGFPE) fail("integer division by zero or overflow");
+  const char* const address = static_cast<const char*>(info->si_addr);
+  const char* const stack = stack_of(machine().current->rank);
+  if (address >= stack && address < stack + kPage) fail("the thread's stack overflowed (128 KB)");
+  if (info->si_code == SI_KERNEL) fail("a misaligned vector access or an impossible address");
+  fail(format("an illegal memory access at address %p", static_cast<const void*>(address)));
+}
+
+// Handlers, on a stack of their own, for the time of a launch.
+struct SignalGuard {
+  stack_t previous_stack{};
+  std::unique_ptr<char[]> stack{new char[64 * 1024]};
+  SignalGuard() {
+    stack_t mine{};
+    mine.ss_sp = stack.get();
+    mine.ss_size = 64 * 1024;
+    sigaltstack(&mine, &previous_stack);
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &previous_segv);
+    sigaction(SIGBUS, &action, &previous_bus);
+    sigaction(SIGFPE, &action, &previous_fpe);
+  }
+  ~SignalGuard() {
+    sigaction(SIGSEGV, &previous_segv, nullptr);
+    sigaction(SIGBUS, &previous_bus, nullptr);
+    sigaction(SIGFPE, &previous_fpe, nullptr);
+    sigaltstack(&previous_stack, nullptr);
+  }
+};
+
+// The checks that a device makes, with its error codes.
+static cudaError_t check_launch(Machine& m, const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes) {
+  const unsigned long long threads = 1ull * block.x * block.y * block.z;
+  if (!grid.x || !grid.y || !grid.z || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
+    return set_error(cudaErrorInvalidConfiguration, "a grid has 1..2147483647 x 1..65535 x 1..65535 blocks");
+  if (!threads || block.x > 1024 || block.y > 1024 || block.z > 64 || threads > 1024)
+    return set_error(cudaErrorInvalidConfiguration, "a block has 1..1024 threads, at most 64 along z");
+  const std::string base = std::string(name).substr(0, std::string(name).find('<'));
+  const auto bound = m.launch_bounds.find(base);
+  if (bound != m.launch_bounds.end() && threads > bound->second)
+    return set_error(cudaErrorInvalidValue,
+                     format("%llu threads per block, __launch_bounds__(%u)", threads, bound->second).c_str());
+  const size_t fixed = static_shared_bytes(m, name);
+  if (fixed > kDefaultShared)
+    return set_error(cudaErrorInvalidValue,
+                     format("%zu bytes of static shared memory; nvcc accepts %zu", fixed, kDefaultShared).c_str());
+  const auto limit = m.dynamic_limit.find(kernel);
+  const size_t allowed = limit == m.dynamic_limit.end() ? kDefaultShared - fixed : limit->second;
+  if (bytes > allowed)
+    return set_error(cudaErrorInvalidValue,
+                     format("%zu bytes of dynamic shared memory, of which %zu are allowed%s", bytes, allowed,
+                            limit == m.dynamic_limit.end() ? " without cudaFuncSetAttribute" : "").c_str());
+  if (fixed + bytes > kOptInShared)
+    return set_error(cudaErrorInvalidValue, format("%zu bytes of static and %zu of dynamic shared memory; a block has %zu",
+                                                   fixed, bytes, kOptInShared).c_str());
+  return cudaSuccess;
+}
+
+static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes, void (*invoke)(void*),
+                     void* arguments, unsigned cluster = 1) {
+  Machine& m = machine();
+  const std::lock_guard<std::mutex> lock(m.mutex);
+  read_symbols(m);
+  if (check_launch(m, name, kernel, grid, block, bytes) != cudaSuccess) return;
+  m.block_threads = block.x * block.y * block.z;
+  m.cluster = cluster;
+  m.threads = cluster * m.block_threads;
+  if (cluster > 1 && (grid.x % cluster || cluster > kMostClustered || m.threads > 1024 || m.block_threads % 32 ||
+                      static_shared_bytes(m, name))) {
+    set_error(cudaErrorInvalidValue, "a cluster that the emulation cannot run, or that does not divide the grid");
+    return;
+  }
+  m.invoke = invoke;
+  m.arguments = arguments;
+  m.failed = false;
+  block_extent = block;
+  grid_extent = grid;
+  prepare_fibers(m, block);
+  place_dynamic_shared(m, bytes);
+  Order order(m.threads);
+  kernel_thread = pthread_self();
+  {
+    const SignalGuard guard;
+    const uint64_t blocks = 1ull * grid.x / cluster * grid.y * grid.z;  // clusters of blocks
+    uint64_t step = 1, start = 0;  // Blocks in the order start, start + step, ... modulo their number.
+    if (order.kind == Order::reverse) step = blocks - 1, start = blocks - 1;
+    if (order.kind == Order::seeded) {
+      start = order.next() % blocks;
+      do step = order.next() % std::min<uint64_t>(blocks, 1u << 30) + 1; while (std::gcd(step, blocks) != 1);
+    }
+    uint64_t block_rank = start;
+    for (uint64_t i = 0; i < blocks && !m.failed; ++i) {
+      const unsigned across = grid.x / cluster;
+      block_index = {static_cast<unsigned>(block_rank % across) * cluster,
+                     static_cast<unsigned>(block_rank / across % grid.y),
+                     static_cast<unsigned>(block_rank / across / grid.y)};
+      run_block(m, order);
+      block_rank = (block_rank + step) % blocks;
+    }
+  }
+  // The stacks' pages may be reclaimed; many libraries of one process would otherwise each hold megabytes.
+  madvise(m.stacks, m.threads * kStackBytes, MADV_FREE);
+  for (auto& fiber : m.fibers) fiber->started = false;
+  if (m.failed) set_error(cudaErrorLaunchFailure, m.failure);
+}
+
+template <typename T> struct Same { using type = T; };
+
+template <typename... Parameters>
+static void launch_clusters(const char* name, void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block,
+                            size_t shared_bytes, typename Same<Parameters>::type... values) {
+  struct Call {
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> values;
+  } call{kernel, std::tuple<Parameters...>(values...)};
+  run_grid(name, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes,
+           [](void* data) {
+             Call& c = *static_cast<Call*>(data);
+             std::apply(c.kernel, c.values);
+           },
+           &call, cluster);
+}
+
+template <typename... Parameters>
+static void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t, typename Same<Parameters>::type... values) {
+  launch_clusters(name, kernel, 1, grid, block, shared_bytes, values...);
+}
+
+static inline bool register_launch_bounds(const char* kernel, unsigned threads) {
+  machine().launch_bounds[kernel] = threads;
+  return true;
+}
+
+}  // namespace kw_emulation

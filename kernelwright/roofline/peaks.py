@@ -1,0 +1,91 @@
+"""The peaks measured on this machine, kept in the cache folder.
+
+They are JSON, one file per machine, thread count and torch version. Measuring again only ever raises them: a
+disturbed measurement shows less than the machine can do, never more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from kernelwright.roofline.devices import Device, processor_name
+from kernelwright.roofline.measure import measure_cpu, measure_cuda
+from kernelwright.settings import cache_folder
+
+#: Figures of a row that measuring may raise.
+_RATES = (
+    "memory_peak",
+    "read",
+    "copy",
+    "float32",
+    "float32_matmul",
+    "tf32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "float64_matmul",
+)
+_FORMAT = 1
+
+
+def measured_cpu(*, refresh: bool = False) -> Device:
+    """Return the CPU's row with the threads that PyTorch uses now; measured once, then cached."""
+    name, threads = processor_name(), torch.get_num_threads()
+    return _cached(f"cpu|{name}|{threads}|{torch.__version__}", refresh, lambda: measure_cpu(name, threads))
+
+
+def measured_cuda(index: int = 0, *, refresh: bool = False) -> Device:
+    """Return the row of GPU ``index``; measured once, then cached. RuntimeError where the GPU fails."""
+    properties = torch.cuda.get_device_properties(index)
+    key = f"cuda|{properties.name}|{torch.version.cuda}|{torch.__version__}"
+    return _cached(key, refresh, lambda: measure_cuda(index))
+
+
+def _cache_path(key: str) -> Path:
+    return cache_folder() / "peaks" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+
+
+def _cached(key: str, refresh: bool, measure: Callable[[], Device]) -> Device:
+    path = _cache_path(key)
+    known = _load(path, key)
+    if known is not None and not refresh:
+        return known
+    found = measure()
+    if known is not None:
+        raised = {rate: max(getattr(found, rate), getattr(known, rate)) for rate in _RATES}
+        found = replace(found, **raised, launch_seconds=min(found.launch_seconds, known.launch_seconds))
+    _store(path, key, found)
+    return found
+
+
+def _load(path: Path, key: str) -> Device | None:
+    try:
+        document = json.loads(path.read_text())
+        if document.get("format") != _FORMAT or document.get("key") != key:
+            return None
+        return Device.from_json(document["device"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _store(path: Path, key: str, device: Device) -> None:
+    """Write through a file of its own and a rename, so that no reader sees half of it. A folder that cannot
+    be written only means that the next run measures again."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".peaks-", suffix=".json")
+        with os.fdopen(handle, "w") as file:
+            json.dump({"format": _FORMAT, "key": key, "device": device.to_json()}, file, indent=1)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,167 @@
+"""The records of VERIFY: what a comparison of outputs and a trial found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.plain import plain
+
+
+@dataclass(frozen=True)
+class SliceError:
+    """The slice along ``axis`` at ``index`` that is worst against its limit; figures relative to its rms."""
+
+    axis: int
+    index: int
+    relative: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """One output tensor's verdict. ``relative`` figures are rms(error)/rms(reference); ``units`` are errors
+    over ``atol + rtol |reference|``; ``failing_share`` is the share of elements with units above 1. ``kinds`` has a
+    name for each problem, in their order: value, type, shape, dtype, device, layout, reference, whole-numbers,
+    nonfinite, elements, output or slice."""
+
+    path: str
+    passed: bool
+    problems: tuple[str, ...]
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    device: str = ""
+    strides: tuple[int, ...] = ()
+    eager_strides: tuple[int, ...] = ()
+    elements: int = 0
+    worst_absolute: float = 0.0
+    eager_worst_absolute: float = 0.0
+    relative: float = 0.0
+    eager_relative: float = 0.0
+    units: float = 0.0
+    eager_units: float = 0.0
+    failing_share: float = 0.0
+    eager_failing_share: float = 0.0
+    reference_rms: float = 0.0
+    worst_index: tuple[int, ...] = ()
+    expected: float | None = None
+    got: float | None = None
+    misplaced_nonfinite: int = 0
+    worst_slices: tuple[SliceError, ...] = ()
+    #: Eager's own result has no correct digit here, so nothing can be told from this output.
+    is_noise: bool = False
+    kinds: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Say the verdict in words."""
+        if not self.passed:
+            return f"{self.path}: " + "; ".join(self.problems) + "."
+        if not self.reference_rms or not self.elements:
+            return f"{self.path}: equal in every checked respect."
+        noise = " Eager itself has no correct digits here." if self.is_noise else ""
+        return (
+            f"{self.path}: error {self.relative:.2g} of the output's size (eager {self.eager_relative:.2g}), "
+            f"largest {self.worst_absolute:.2g} (eager {self.eager_worst_absolute:.2g}).{noise}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return plain(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs' verdicts; ``structure`` says what differs in the nesting (empty where nothing does)."""
+
+    passed: bool
+    outputs: tuple[OutputError, ...]
+    structure: tuple[str, ...] = ()
+
+    def sentence(self) -> str:
+        """Say in words what failed, or how good it is."""
+        parts = list(self.structure)
+        shown = [o for o in self.outputs if o.passed == self.passed] if not self.passed else self.outputs
+        parts += [output.sentence() for output in shown]
+        return " ".join(parts) if parts else "No outputs."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data, with the sentence."""
+        return {**plain(self), "sentence": self.sentence()}
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """Which inputs and parameters a trial uses; ``distribution`` names an entry of `DISTRIBUTIONS`."""
+
+    seed: int
+    distribution: str = AS_GIVEN
+    redrawn_parameters: bool = False
+
+    def words(self) -> str:
+        """Describe the trial."""
+        return f"seed {self.seed}, {self.distribution}" + (
+            ", other parameters" if self.redrawn_parameters else ""
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one trial found.
+
+    ``comparison`` is against ``reference``; ``against_eager`` covers the whole output where float64 covered
+    sampled entries only; ``state`` compares buffers, plain tensor attributes and inputs that the model
+    changes. Times in seconds; ``repeat_seconds`` is the last repeated candidate call, whose first one may
+    include a build. ``kinds`` has a name for each problem, in their order: raises, random-state, alias,
+    parameter-changed, input-changed, poisoned (other bits on poisoned memory), nondeterministic, shared-memory,
+    sampling or state-missing.
+    """
+
+    plan: TrialPlan
+    passed: bool
+    gates: bool
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    reference: str
+    comparison: Comparison | None
+    against_eager: Comparison | None
+    state: Comparison | None
+    deterministic: bool | None
+    uses_randomness: bool
+    seconds: float
+    eager_seconds: float
+    candidate_seconds: float
+    repeat_seconds: float | None
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The model itself could not run on these inputs, so there is nothing to compare with."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model gave for some inputs: its outputs as PyTorch runs it, and the ``reference``, of which ``words``
+    say what it is. ``state`` are buffers and plain tensor attributes after the call, ``inputs`` the arguments."""
+
+    outputs: Any
+    reference: Any
+    words: str
+    uses_randomness: bool
+    state: dict[str, Any]
+    inputs: Sequence[Any]
+    seconds: float
+
+
+class Reference(NamedTuple):
+    """What a trial takes for the truth, and what ``words`` say that it is. ``state`` are buffers and plain tensor
+    attributes after the call, ``inputs`` the arguments; None where they are not known better than eager's."""
+
+    outputs: Any
+    words: str
+    state: dict[str, Any] | None = None
+    inputs: Any = None
