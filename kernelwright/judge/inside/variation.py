@@ -11,7 +11,7 @@ _view, _copy, _where, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.wh
 _reshape, _permute, _narrow, _empty = torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.narrow, torch.empty
 _generator, _randint, _tile, _size = torch.Generator, torch.randint, torch.Tensor.repeat, torch.Tensor.size
 _stride, _is_contiguous, _numel = torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.numel
-_element_size, _less = torch.Tensor.element_size, torch.Tensor.lt
+_element_size, _less = torch.Tensor.element_size, torch.lt
 #: Drawn numbers repeat after this many elements: a prime, so that they stand differently in each row of a tensor.
 PERIOD = 65521
 _RANGE = 1 << 16
@@ -39,13 +39,15 @@ class Exchange:
     """Exchanges elements of inputs with those of others at the same places, which are drawn from ``seed``.
 
     ``varied`` are the numbers of the tensors that are exchanged. They may have any layout in which no two elements
-    overlap, but for axes that repeat their memory.
+    overlap, but for axes that repeat their memory. What it needs beside them it keeps: memory that it freed would lie
+    there for a candidate to return, with inputs in it instead of poison.
     """
 
     def __init__(self, varied: Sequence[int], seed: int) -> None:
         self.varied = varied
         self._drawn = _randint(_RANGE, (PERIOD,), generator=_generator().manual_seed(seed), dtype=torch.int32)
         self._numbers: dict[torch.device, torch.Tensor] = {}
+        self._memory: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def __call__(self, arguments: Any, others: Any, offset: int, few: bool) -> None:
         """Exchange, in place, about half of the elements of ``arguments`` with those of ``others``, or a ``few``; at
@@ -68,7 +70,7 @@ class Exchange:
         limit = int(share * _RANGE)
         if (line := in_order(here)) is None:
             numbers = _narrow(self._spread(here, _numel(here)), 0, offset, _numel(here))
-            _exchanged(here, there, _less(_reshape(numbers, _size(here)), limit))
+            self._exchange(here, there, _reshape(numbers, _size(here)), limit)
             return
         here, there = line, in_order(there)
         if (kind := _INTEGERS.get(_element_size(here))) is not None:
@@ -77,8 +79,22 @@ class Exchange:
         numbers = self._spread(here, min(step, _numel(here)))
         for begin in range(0, _numel(here), step):
             count = min(step, _numel(here) - begin)
-            _exchanged(_narrow(here, 0, begin, count), _narrow(there, 0, begin, count),
-                       _less(_narrow(numbers, 0, offset, count), limit))
+            self._exchange(_narrow(here, 0, begin, count), _narrow(there, 0, begin, count),
+                           _narrow(numbers, 0, offset, count), limit)
+
+    def _exchange(self, here: torch.Tensor, there: torch.Tensor, numbers: torch.Tensor, limit: int) -> None:
+        bits, held = self._kept(here, torch.bool), self._kept(here, here.dtype)
+        _less(numbers, limit, out=bits)
+        _where(bits, there, here, out=held)
+        _where(bits, here, there, out=there)
+        _copy(here, held)
+
+    def _kept(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Memory for as many elements as a tensor has, in its shape."""
+        found = self._memory.get((like.device, dtype))
+        if found is None or _numel(found) < _numel(like):
+            found = self._memory[like.device, dtype] = _empty(_numel(like), dtype=dtype, device=like.device)
+        return _reshape(_narrow(found, 0, 0, _numel(like)), _size(like))
 
     def _spread(self, like: torch.Tensor, count: int) -> torch.Tensor:
         """The drawn numbers on a tensor's device, repeated, for ``count`` elements from any offset on."""
@@ -86,12 +102,6 @@ class Exchange:
         if found is None or len(found) < count + PERIOD:
             found = self._numbers[like.device] = _tile(self._drawn.to(like.device), (-(-count // PERIOD) + 1,))
         return found
-
-
-def _exchanged(here: torch.Tensor, there: torch.Tensor, bits: torch.Tensor) -> None:
-    held = _where(bits, there, here)
-    _copy(there, _where(bits, here, there))
-    _copy(here, held)
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:
