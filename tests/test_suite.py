@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -221,6 +222,7 @@ def test_memory_limit_and_another_try_alone(tmp_path):
 
 MEASURES = """
     import threading
+    before = turns.paused_seconds()
     going = True
     def tick():
         while going:
@@ -233,7 +235,7 @@ MEASURES = """
         time.sleep(0.05)
     going = False; thread.join()
     outcome["clock"] = turns.paused_seconds()
-    note(f"paused {turns.paused_seconds():.3f}")
+    note(f"paused {turns.paused_seconds() - before:.3f} {turns.paused_seconds():.3f}")
     """
 
 
@@ -258,10 +260,41 @@ def test_nothing_else_runs_while_one_measures(tmp_path, kind):
     notes = journal(tmp_path)
     assert sum(what == "begin" for _, _, what in notes) == 9
     assert disturbed(notes) == []
+    assert all(0.15 < record["stopped_seconds"] < record["seconds"] for record in records.values())
+
+
+@pytest.mark.clocked
+def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path):
+    write(tmp_path, a=MEASURES, b=MEASURES, c=MEASURES)
+    records = on_one_lane(tmp_path, Lane("cpu", {}, stops_groups=True), 3)
+    notes = journal(tmp_path)
     for name, record in records.items():
-        told = next(float(what.split()[1]) for _, who, what in notes if who == name and what.startswith("paused"))
-        assert told == pytest.approx(record["stopped_seconds"], abs=0.15)
-        assert 0.15 < record["stopped_seconds"] < record["seconds"]
+        told = next(what.split()[1:] for _, who, what in notes if who == name and what.startswith("paused"))
+        own, total = map(float, told)  # a process may be stopped before its problem reaches it, or begins
+        assert own - 0.1 < record["stopped_seconds"] < total + 0.1
+
+
+def test_a_stop_between_two_looks_counts_once(monkeypatch):
+    """What a process sees of its own time does not depend on where it is stopped."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = turns.Turns(ours)
+        now, stopped, looks = 100.0, 0.0, 0
+
+        def monotonic() -> float:
+            nonlocal now, stopped, looks
+            looks += 1
+            if looks % 3 == 1:  # stopped for seven seconds right before the clock is read
+                now, stopped = now + 7.0, stopped + 7.0
+            return now
+
+        monkeypatch.setattr(turns.time, "monotonic", monotonic)
+        monkeypatch.setattr(turns.Turns, "paused_seconds", lambda self: stopped + self.waited)
+        monkeypatch.setattr(turns, "_turns", line)
+        assert [turns.clock() for _ in range(7)] == [100.0] * 7
+        theirs.sendall(b'{"go": 1}\n')
+        line._wait_for("ask")
+        assert line.waited == 0.0 and looks > 9
 
 
 def test_who_builds_goes_on_beside_a_measurement_on_a_gpu(tmp_path):

@@ -62,6 +62,13 @@ class Turns:
         stopped = struct.unpack_from("d", self.memory)[0] if self.memory is not None else 0.0
         return stopped + self.waited
 
+    def moment(self) -> tuple[float, float]:
+        """The time by the monotonic clock, and `paused_seconds` then: a stop between the two would count twice."""
+        while True:
+            paused, now = self.paused_seconds(), time.monotonic()
+            if self.paused_seconds() == paused:
+                return now, paused
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """See :func:`exclusive`."""
@@ -99,8 +106,7 @@ class Turns:
         Nobody comes back to the device early: an exception (of an alarm, say) while waiting for that is raised later.
         """
         self.number += 1
-        started = time.monotonic()
-        stopped = self.paused_seconds()
+        started, before = self.moment()
         interruption: BaseException | None = None
         self.say(say=request, number=self.number)
         while True:
@@ -114,7 +120,8 @@ class Turns:
                     raise
                 interruption = interruption or exception
         # Whoever waits may be stopped on top of it: that time is counted once.
-        self.waited += max(0.0, time.monotonic() - started - (self.paused_seconds() - stopped))
+        ended, paused = self.moment()
+        self.waited += max(0.0, ended - started - (paused - before))
         if interruption is not None:
             raise interruption
 
@@ -167,7 +174,11 @@ def paused_seconds() -> float:
 
 def clock() -> float:
     """A clock in seconds that stands still while this process is stopped or waits for its turn."""
-    return time.monotonic() - paused_seconds()
+    line = _line()
+    if line is None:
+        return time.monotonic()
+    now, paused = line.moment()
+    return now - paused
 
 
 def wait_until_idle(limit_seconds: float = IDLE_WITHIN_SECONDS) -> bool:
