@@ -23,6 +23,7 @@ from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, Results, read_results
 from kernelwright.suite.runner import run_locally, run_suite
 from kernelwright.suite.scheduler import Scheduler
+from kernelwright.suite.worker_process import WorkerProcess
 from kernelwright.timing import turns
 
 HERE = Path(__file__).parent
@@ -222,7 +223,6 @@ def test_memory_limit_and_another_try_alone(tmp_path):
 
 MEASURES = """
     import threading
-    before = turns.paused_seconds()
     going = True
     def tick():
         while going:
@@ -234,8 +234,6 @@ MEASURES = """
             note("begin"); time.sleep(0.15); note("end")
         time.sleep(0.05)
     going = False; thread.join()
-    outcome["clock"] = turns.paused_seconds()
-    note(f"paused {turns.paused_seconds() - before:.3f} {turns.paused_seconds():.3f}")
     """
 
 
@@ -260,18 +258,111 @@ def test_nothing_else_runs_while_one_measures(tmp_path, kind):
     notes = journal(tmp_path)
     assert sum(what == "begin" for _, _, what in notes) == 9
     assert disturbed(notes) == []
-    assert all(0.15 < record["stopped_seconds"] < record["seconds"] for record in records.values())
 
 
-@pytest.mark.clocked
-def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path):
-    write(tmp_path, a=MEASURES, b=MEASURES, c=MEASURES)
-    records = on_one_lane(tmp_path, Lane("cpu", {}, stops_groups=True), 3)
-    notes = journal(tmp_path)
-    for name, record in records.items():
-        told = next(what.split()[1:] for _, who, what in notes if who == name and what.startswith("paused"))
-        own, total = map(float, told)  # a process may be stopped before its problem reaches it, or begins
-        assert own - 0.1 < record["stopped_seconds"] < total + 0.1
+# Nobody is stopped before all have begun, nor between its last request and the end of its process.
+TELLS = """
+    from pathlib import Path
+    requests = []
+    def wait(step, *arguments):
+        asked = time.monotonic()
+        step(*arguments)
+        requests.append((asked, time.monotonic()))
+    Path(task["path"]).with_suffix(".begun").touch()
+    while len(list(Path(task["path"]).parent.glob("*.begun"))) < 3:
+        time.sleep(0.01)
+    for _ in range(3):
+        turn = turns.exclusive()
+        wait(turn.__enter__)
+        time.sleep(0.15)
+        turn.__exit__(None, None, None)
+        time.sleep(0.05)
+        away = turns.without_device()
+        away.__enter__()
+        time.sleep(0.02)
+        wait(away.__exit__, None, None, None)
+    turns.kept = turns.exclusive()
+    wait(turns.kept.__enter__)
+    outcome["result"] = {"paused": turns.paused_seconds(), "requests": requests}
+    """
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda:0"])
+def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path, monkeypatch, kind):
+    """Both count the same stops. Of a wait a process sees all, the scheduler what is between hearing of it and ending
+    it: what they tell differs by what messages took, however long that was."""
+    heard: dict[int, list[float]] = {}
+    ended: dict[int, list[float]] = {}
+    messages, go = WorkerProcess.messages, WorkerProcess.go
+
+    def hear(worker):
+        for message in messages(worker):
+            yield message
+            if message.get("say") in ("ask", "back"):
+                heard.setdefault(worker.pid, []).append(time.monotonic())
+
+    def let_go(worker):
+        ended.setdefault(worker.pid, []).append(time.monotonic())
+        go(worker)
+
+    monkeypatch.setattr(WorkerProcess, "messages", hear)
+    monkeypatch.setattr(WorkerProcess, "go", let_go)
+    write(tmp_path, a=TELLS, b=TELLS, c=TELLS)
+    records = on_one_lane(tmp_path, Lane(kind, {}, stops_groups=kind == "cpu"), 3)
+    rounding = 0.001
+    # Whoever measures first, the two others are stopped meanwhile.
+    assert sorted(record["stopped_seconds"] for record in records.values())[1] > 0.15 - rounding
+    for record in records.values():
+        told, paused, pid = record["result"], record["stopped_seconds"], record["worker"]
+        waits = list(zip(told["requests"], heard[pid], ended[pid], strict=True))
+        assert len(waits) == 7
+        under_way = sum(there - asked + back - answered for (asked, back), there, answered in waits)
+        assert paused - rounding < told["paused"] < paused + under_way + rounding
+        assert paused < record["seconds"]
+
+
+def test_looking_for_processes_is_nobodys_time(tmp_path, monkeypatch):
+    """However long it takes to find all that belongs to a process: what it does until it is stopped is not taken for a
+    pause, so that its clock never goes back, and what its end takes is not its problem's time."""
+    sessions, end, end_session = processes.sessions, WorkerProcess.end, processes.end_session
+    started: dict[int, float] = {}
+    ending: dict[int, float] = {}
+
+    def find() -> dict[int, list[int]]:
+        time.sleep(0.3)
+        return sessions()
+
+    def end_process(worker):
+        started[worker.pid] = worker.started
+        return end(worker)
+
+    def end_all(leader, token):
+        ending[leader] = time.monotonic()
+        end_session(leader, token)
+
+    monkeypatch.setattr(processes, "sessions", find)
+    monkeypatch.setattr(processes, "end_session", end_all)
+    monkeypatch.setattr(WorkerProcess, "end", end_process)
+    write(tmp_path, looks="""
+        from pathlib import Path
+        Path(task["path"]).with_name("begun").touch()
+        clock = []
+        while not Path(task["path"]).with_name("measured").exists():
+            clock.append(turns.clock()); time.sleep(0.002)
+        clock.append(turns.clock())
+        outcome["result"] = {"clock": clock}
+        """, measures="""
+        from pathlib import Path
+        while not Path(task["path"]).with_name("begun").exists(): time.sleep(0.01)
+        time.sleep(0.1)
+        with turns.exclusive(): time.sleep(0.1)
+        Path(task["path"]).with_name("measured").touch()
+        """)
+    records = on_one_lane(tmp_path, Lane("cpu", {}, stops_groups=True), 2)
+    clock = records["looks"]["result"]["clock"]
+    assert records["looks"]["stopped_seconds"] > 0.0 and clock == sorted(clock)
+    for record in records.values():
+        assert record["seconds"] < ending[record["worker"]] - started[record["worker"]] + 0.001
 
 
 def test_a_stop_between_two_looks_counts_once(monkeypatch):
@@ -338,9 +429,11 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         signal.signal(signal.SIGALRM, late)
         time.sleep(0.4)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
+        before = turns.paused_seconds()
         try:
             with turns.exclusive(): note("too early")
         except Late: pass
+        outcome["result"] = {"paused": turns.paused_seconds() - before}
         with turns.exclusive(): note("mine")
         """, holds="""
         time.sleep(0.2)
@@ -349,8 +442,9 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         """)
     # As on a GPU, but without stopping: an alarm does not reach a stopped process.
     monkeypatch.setattr(Lane, "must_rest", lambda self, worker: False)
-    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    records = on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
     assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "mine"]
+    assert records["waits"]["result"]["paused"] > 0.0, "it waited until the alarm"
 
 
 def test_outside_of_a_suite_there_is_nothing_to_wait_for():

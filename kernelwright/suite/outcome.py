@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ def make_record(worker: WorkerProcess, lane: Lane, options: SuiteOptions, status
     attempt = worker.attempt
     assert attempt is not None
     outcome = worker.outcome or _without_outcome(worker, options, status)
-    now = time.monotonic()
     result = outcome.get("result")
     return {
         "schema": SCHEMA,
@@ -40,7 +38,7 @@ def make_record(worker: WorkerProcess, lane: Lane, options: SuiteOptions, status
         "emitted": attempt.job.emitted if outcome["state"] == VERIFIED else None,
         "log": log_name(attempt.job.problem) if outcome["state"] != VERIFIED else None,
         "stage": worker.stage,
-        "seconds": round(now - worker.started, 3),
+        "seconds": round(worker.seconds(), 3),
         "stopped_seconds": round(worker.paused_seconds(), 3),
         "attempts": attempt.number,
         "alone": bool(attempt.alone),

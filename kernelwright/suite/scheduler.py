@@ -177,7 +177,7 @@ class Scheduler:
                     worker.outcome = message["outcome"]
                     self._finish(lane, worker)
                     return
-            worker.note_pause()
+            worker.note_pause(time.monotonic())
         if worker.line_ended and worker.line in self.selector.get_map():
             self.selector.unregister(worker.line)
 

@@ -80,6 +80,8 @@ class WorkerProcess:
         self.paused = 0.0
         """Seconds stopped or waiting, without the pause that lasts."""
         self.started = 0.0
+        self.ended: float | None = None
+        """When its result was there, or its end was decided: ending a process takes time that is not the problem's."""
         self.started_at = ""
         self.stage = "start"
         self.outcome: dict[str, Any] | None = None
@@ -149,7 +151,8 @@ class WorkerProcess:
             return True
 
     def end(self) -> int:
-        """End it and all that it started; its exit status."""
+        """End it and all that it started; its exit status. Its time ends first."""
+        self.ended = time.monotonic()
         processes.end_session(self.pid, self.token)
         try:
             status = self.process.wait(timeout=10.0)
@@ -164,25 +167,27 @@ class WorkerProcess:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def stop(self, *, group: bool) -> None:
-        """Stop the main process, or everything that belongs to it."""
+        """Stop the main process, or everything that belongs to it. Its pause begins when it is stopped, no sooner: time
+        in which it ran and that is taken for a pause would turn its clock back."""
         if self.stopped_since is not None:
             return
+        processes.send(self.pid, signal.SIGSTOP, group=group)
         self.stopped_since = time.monotonic()
-        self.note_pause()
+        self.note_pause(self.stopped_since)
         self.stopped_processes = [self.pid]
         if group:
             self.stopped_processes = [*{self.pid, *processes.sessions().get(self.pid, ())}]
-            processes.send(self.pid, signal.SIGSTOP, group=True)
-        for process in self.stopped_processes:
-            processes.send(process, signal.SIGSTOP)
+            for process in self.stopped_processes:
+                processes.send(process, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on. The seconds are written before it can look at them."""
         if self.stopped_since is None:
             return
-        self.stopped += time.monotonic() - self.stopped_since
+        now = time.monotonic()
+        self.stopped += now - self.stopped_since
         self.stopped_since = None
-        self.note_pause()
+        self.note_pause(now)
         struct.pack_into("d", self.paused_memory, 0, self.stopped)
         if len(self.stopped_processes) > 1:
             processes.send(self.pid, signal.SIGCONT, group=True)
@@ -193,12 +198,11 @@ class WorkerProcess:
         """Answer the request that waits."""
         assert self.waiting is not None
         number, self.waiting = self.waiting[1], None
-        self.note_pause()
+        self.note_pause(time.monotonic())
         self.tell({"go": number})
 
-    def note_pause(self) -> None:
+    def note_pause(self, now: float) -> None:
         """Begin or end the pause that lasts: a process pauses while it is stopped or waits for ``go``."""
-        now = time.monotonic()
         pausing = self.stopped_since is not None or self.waiting is not None
         if pausing and self.paused_since is None:
             self.paused_since = now
@@ -208,11 +212,18 @@ class WorkerProcess:
 
     def paused_seconds(self) -> float:
         """Seconds stopped or waiting so far."""
-        return self.paused + (time.monotonic() - self.paused_since if self.paused_since is not None else 0.0)
+        return self.paused + (self._now() - self.paused_since if self.paused_since is not None else 0.0)
+
+    def seconds(self) -> float:
+        """Seconds since it got its problem, until its end."""
+        return self._now() - self.started
 
     def active_seconds(self) -> float:
-        """Seconds since it got its problem, without those in which it was stopped or waited."""
-        return time.monotonic() - self.started - self.paused_seconds()
+        """:meth:`seconds` without those in which it was stopped or waited."""
+        return self.seconds() - self.paused_seconds()
+
+    def _now(self) -> float:
+        return time.monotonic() if self.ended is None else self.ended
 
     def printed(self, most: int = 1 << 16) -> str:
         """The end of what it printed."""

@@ -108,20 +108,22 @@ class Turns:
         self.number += 1
         started, before = self.moment()
         interruption: BaseException | None = None
-        self.say(say=request, number=self.number)
-        while True:
-            try:
-                if self.hear().get("go") == self.number:
-                    break
-            except ConnectionError:
-                raise
-            except BaseException as exception:
-                if request != "back":
+        try:
+            self.say(say=request, number=self.number)
+            while True:
+                try:
+                    if self.hear().get("go") == self.number:
+                        break
+                except ConnectionError:
                     raise
-                interruption = interruption or exception
-        # Whoever waits may be stopped on top of it: that time is counted once.
-        ended, paused = self.moment()
-        self.waited += max(0.0, ended - started - (paused - before))
+                except BaseException as exception:
+                    if request != "back":
+                        raise
+                    interruption = interruption or exception
+        finally:
+            # Whoever waits may be stopped on top of it: that time is counted once.
+            ended, paused = self.moment()
+            self.waited += max(0.0, ended - started - (paused - before))
         if interruption is not None:
             raise interruption
 
