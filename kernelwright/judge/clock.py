@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from kernelwright.judge.clock_outer import slope
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.figures import decide, slope
+from kernelwright.judge.figures import decide
 from kernelwright.judge.machine import free_bytes
 from kernelwright.judge.process import Worker
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
@@ -29,6 +30,8 @@ from kernelwright.verify.state import call_in_float64, float64_copy, widened
 from kernelwright.verify.tolerance import Tolerance
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 40
+#: For those whose clocks disagree there are more rounds, in at most so many times the budget.
+MORE_SECONDS = 2.0
 #: Calls longer than this come in short batches.
 LONG_CALL_SECONDS = 0.02
 #: Calls longer than this are not timed in a row at all: next to them the flush of caches is short.
@@ -90,7 +93,7 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
         timings[contestant.name] = contestant.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
         if contestant.refusal is None and eager is not None:
             timings[contestant.name], findings[contestant.name] = decide(
-                contestant.name, contestant.rounds, null.rounds, eager, floor, kind)
+                contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds)
     after = environment(problem.device)
     slowed = dict.fromkeys((*throttling(before), *throttling(after)))
     words = [note, f"The GPU ran more slowly than it can: {', '.join(slowed)}." if slowed else ""]
@@ -123,18 +126,25 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
     device = timed.problem.device
     size, passes, check, notes = flush_bytes() if device.type == "cpu" else _device_flush(device), 1, True, []
     shape = _shape(timed, _eager_seconds(timed))
-    longest, done = 0.0, 0
+    longest, done, waits = 0.0, 0, 0.0
+    unclear: list[Contestant] | None = None
     while done <= MOST_ROUNDS:
         spent = time.perf_counter() - started
         if done > _least(spent + longest, budget) and spent + longest > budget:
-            break
+            if unclear is None:  # once: who may stop as soon as clocks agree has many chances that they do
+                begun = time.perf_counter()
+                unclear = _unclear(others, null, reference, device.type)
+                started += time.perf_counter() - begun
+            if not unclear or spent + longest > MORE_SECONDS * budget:
+                break
         begun = time.perf_counter()
         made = timed.make_round(*shape)
-        live = [reference, null, *(c for c in others if c.refusal is None)]
+        live = [reference, null, *(c for c in (others if unclear is None else unclear) if c.refusal is None)]
         order = live if done == 0 else live[done % len(live):] + live[:done % len(live)]
         for contestant in order if done % 2 == 0 else reversed(order):
-            if not contestant.trusted:  # a machine that others use makes the model wait, too
-                contestant.waits = WAITS + 2 * max(reference.waited, null.waited)
+            if not contestant.trusted:  # a machine that others use makes the model wait, too, now or in another round
+                waits = max(waits, reference.waited, null.waited)
+                contestant.waits = WAITS + 2 * waits
             contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
             if contestant.trusted and contestant.refusal is not None:
                 if contestant.refusal.finding.kind != "baseline-differs":
@@ -154,6 +164,20 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
     return " ".join(notes)
 
 
+def _unclear(contestants: Sequence[Contestant], null: Contestant, reference: Contestant, kind: str
+             ) -> list[Contestant]:
+    """Those whose clocks disagree, so that more rounds may tell whether that was load."""
+    own = decide("eager", reference.rounds, null.rounds, None, None, kind, trusted=True)[0]
+    eager, found = own if isinstance(own, CandidateTiming) else None, []
+    for contestant in contestants:
+        if contestant.refusal is None:
+            timing, beside = decide(contestant.name, contestant.rounds, null.rounds, eager, None, kind,
+                                    control=reference.rounds)
+            if isinstance(timing, CandidateTiming) and any(one.kind == "clocks-disagree" for one in beside):
+                found.append(contestant)
+    return found
+
+
 def _least(seconds: float, budget: float) -> int:
     """Rounds that must be counted although they take ``seconds`` in all: three of them tell forged clocks."""
     return LEAST_ROUNDS if seconds < 3 * budget else 3 if seconds < 6 * budget else 1
@@ -164,7 +188,7 @@ def _eager_seconds(timed: TimedProblem) -> float:
     arguments = timed.problem.make_inputs(0)
     taken: list[float] = []
     with torch.no_grad():
-        while len(taken) < 2 or (len(taken) < 6 and sum(taken) < 0.2):
+        while len(taken) < 2 or (len(taken) < 20 and sum(taken) < 0.2):
             begun = time.perf_counter()
             timed.model(*arguments)
             if timed.problem.device.type == "cuda":

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from kernelwright.judge import process_tree, protocol
-from kernelwright.judge.figures import Ran
+from kernelwright.judge.clock_outer import Ran
 from kernelwright.judge.inside.structure import encode
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
 from kernelwright.judge.link import CandidateRaised
@@ -21,12 +21,16 @@ from kernelwright.judge.processor import processors, scheduled
 from kernelwright.judge.protocol import Broken
 from kernelwright.judge.records import Finding, Refusal
 from kernelwright.judge.timed import Batch, Round, TimedProblem
+from kernelwright.judge.timed_values import marked
 from kernelwright.verify.state import State
 
 #: Seconds in which nothing is called while the judge looks whether wrong outputs still change.
 GRACE_SECONDS = 0.3
 #: How often limits of processes and memory are looked at: looking takes time from what is timed.
 LOOK_SECONDS = 1.0
+#: Explanations that what stood in memory that nothing wrote may look like; and the byte with which it is marked then.
+_MAY_BE_UNWRITTEN = ("CHEAT-REPLAY", "WRONG-STALE", "CHEAT-MODE")
+MARK = 0x6B
 _IN_ORDER = torch.contiguous_format
 #: Explanations of wrong timed calls, the one that says most first.
 _STRENGTH = ("CHEAT-ASYNC", "CHEAT-DEFERRED", "CHEAT-STALE", "WRONG-STALE", "CHEAT-REPLAY", "CHEAT-INPUT-MUTATION",
@@ -123,7 +127,7 @@ class Contestant:
         count = len(batch.calls)
         places = self._places(timed, count)
         order = {"calls": batch.calls, "key": batch.key, "varied": made.varied, "flush": flush if batch.cold else 0,
-                 "flush_bytes": flush_bytes, "poison": batch.poisons, "null": self.null,
+                 "flush_bytes": flush_bytes, "poison": batch.poisons, "fill": None, "null": self.null,
                  "outputs": timed.specification(), "at": places[0][0] if places and places[0] else 0}
         self.ask("forget", {})
         if not self.processes:
@@ -147,7 +151,7 @@ class Contestant:
             self._is_wrong("CHEAT-MODE", "other-output-when-timed", "A timed call returns another kind of output "
                            f"than the model: {odd[:200]}.", after=self.calls)
         elif checked:
-            self._compare(timed, made, number, places, probes, whole)
+            self._compare(timed, made, number, order, places, probes, whole)
             self._look(timed, batch)
         self.calls += count
         return Ran(batch.cold, least, used.ran, *figures, waited=wall - least)
@@ -207,7 +211,7 @@ class Contestant:
             self._is_wrong("WRONG-ALIAS", "memory-again-when-timed", f"{calls} return the memory of {whose} instead of "
                            "their own, which the candidate does not do where it is checked.")
 
-    def _compare(self, timed: TimedProblem, made: Round, number: int, places: list[list[int]],
+    def _compare(self, timed: TimedProblem, made: Round, number: int, order: dict[str, Any], places: list[list[int]],
                  probes: dict[str, torch.Tensor], whole: dict[int, dict[str, torch.Tensor]]) -> None:
         batch = made.batches[number]
         grossly = timed.wrong_probes(batch, made.positions, probes)
@@ -229,6 +233,8 @@ class Contestant:
         source = self.worker.candidate.read_text(errors="replace")
         verdict, words, evidence = timed.explain(made, number, first, got, source)
         late = self._late(batch, first)
+        if verdict in _MAY_BE_UNWRITTEN and (left := self._unwritten(timed, made, batch, first, order, places)):
+            verdict, words, evidence = "CHEAT-STALE", left, {}
         right = [call for call in range(len(batch.calls)) if call not in grossly]
         if late and verdict in ("CHEAT-STALE", "CHEAT-MODE"):
             verdict, words = late
@@ -248,6 +254,27 @@ class Contestant:
             return "CHEAT-ASYNC", "returned before its outputs were written: they changed later, while nothing was " \
                 "called"
         return "CHEAT-DEFERRED", "returned without its outputs: a later call wrote them"
+
+    def _unwritten(self, timed: TimedProblem, made: Round, batch: Batch, call: int, order: dict[str, Any],
+                   places: list[list[int]]) -> str:
+        """In words, where a batch like this one leaves marks in its outputs that all memory is full of beforehand.
+
+        What stands in memory that nothing wrote is chance: earlier results, inputs, parts of both. So what looks like
+        another computation is called again, with nothing at stake but its name."""
+        if any(marked(eager, MARK) for eager in batch.eager):
+            return ""
+        sizes = [t.numel() * t.element_size() for t in timed.outputs.values()]
+        try:
+            # Inputs stay as they are: the batches that follow build upon them.
+            self.ask("time", order | {"varied": [], "poison": True,
+                                      "fill": {"pattern": MARK, "sizes": sizes, "empties": True}})
+            probes = self._probes(timed, places, made.positions)
+            share = max(marked(self._whole(timed, places[call]), MARK),
+                        *(marked({path: found}, MARK) for path, values in probes.items() for found in values), 0.0)
+        except (CandidateRaised, WorkerFailure):
+            return ""
+        return f"returns memory that it did not write (called again where all memory was marked, {share:.1%} of its " \
+            "output is the mark)" if share else ""
 
 
 def _figures(reply: dict[str, Any], name: str, count: int) -> tuple[float, ...]:

@@ -9,164 +9,94 @@ where the two are far apart it is refused. Like is compared with like:
 - batches *in a row* have no flush: their slope is device and host together, and it is held against a worker's own mean
   of device, host and what other streams go on for;
 - and the time that the kernel says was spent on processors holds on a busy machine, too.
+
+Load must not accuse, and must not let forged times count. An accusation has to exceed what the outer clock shows of the
+model's own worker in the same rounds, whose clock is honest; a doubt need not, and then the outer clock's time counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from kernelwright.judge.processor import processors
+from kernelwright.judge.clock_outer import (
+    COLD,
+    LEAST_ROUNDS,
+    LONGER,
+    ROW,
+    Outer,
+    Ran,
+    Rounds,
+    Value,
+    outers,
+    resolution,
+    slope,
+    undisturbed,
+    wall,
+)
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
 from kernelwright.report.units import seconds as say
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
-COLD, ROW, PROCESSORS = "calls on flushed caches", "calls in a row", "time on processors"
-#: A slope is small where the shorter batch was made long on purpose; the longer batch alone shows that.
-LONGER = {COLD: "all of the longer batch of calls on flushed caches", ROW: "all of the longer batch of calls in a row"}
 _ON_FLUSHED = (COLD, LONGER[COLD])
-#: From so many rounds on nothing is to be said, forged clocks are told, an interval is one (few must all say the same).
-LEAST_ROUNDS, TELLING_ROUNDS, MANY_ROUNDS = 5, 3, 8
+LEAST = "the least that its longest batches took"
+#: From so many rounds on forged clocks are told.
+TELLING_ROUNDS = 3
 #: The inner clock may be below what the outer one shows by this share and, per call, by these seconds.
 AGREEMENT = 0.10
 TOLERANCE_SECONDS = {"cpu": 30e-6, "cuda": 8e-6}
+#: What the outer clock shows at least, over all rounds, is as good as this where little was told.
+FINEST_SECONDS = 5e-6
 #: Beyond these the two clocks do not just disagree: somebody tells times that were not.
 FORGED_FACTOR, FORGED_SECONDS = 1.5, 4.0
 #: A call that sleeps: so long, and so little of it on the processor; so many of them, first of all.
 SLEEP_SECONDS, SLEEP_SHARE, SLEEPS = 0.1, 0.1, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One batch as it was timed. ``wall`` is the judge's own: from the request to the reply that commits to all outputs
-    by their sums, less what threads spent waiting for a processor on a busy machine; ``ran`` is what threads spent on
-    one. Both are the kernel's. (Fetching outputs comes after: how long transfers take differs, and nothing can be
-    computed then.) The others are what the worker says, by call: seconds, seconds until the host went on, seconds that
-    other streams went on, seconds of processor time. ``waited`` is what was taken off the wall time: no clock beside
-    calls can do that, so that where the judge's counts instead, it is not taken off, either."""
-
-    cold: bool
-    wall: float
-    ran: float
-    seconds: tuple[float, ...]
-    issued: tuple[float, ...]
-    left: tuple[float, ...]
-    processor: tuple[float, ...]
-    waited: float = 0.0
-
-
-#: Batches by round.
-Rounds = Sequence[Sequence[Ran]]
-
-
-def slope(ran: Sequence[Ran], value: Callable[[Ran], float], *, cold: bool) -> float | None:
-    """Seconds per call as the judge sees them: over two batch lengths, so that what a request costs cancels."""
-    found = [one for one in ran if one.cold is cold]
-    if len(found) != 2:
-        return None
-    return (value(found[1]) - value(found[0])) / (len(found[1].seconds) - len(found[0].seconds))
-
-
-def _longer(ran: Sequence[Ran], value: Callable[[Ran], float], *, cold: bool) -> float | None:
-    """Seconds per call of the longer of two batches, with what a request costs."""
-    found = [one for one in ran if one.cold is cold]
-    return value(found[1]) / len(found[1].seconds) if len(found) == 2 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Outer:
-    """Seconds per call that the judge's watch shows, without waiting for processors: median and ends of its interval;
-    and by round, with that."""
-
-    value: float
-    low: float
-    high: float
-    by_round: tuple[float, ...]
-
-
-def _wall(ran: Ran) -> float:
-    return ran.wall
-
-
-def _whole_wall(ran: Ran) -> float:
-    return ran.wall + ran.waited
-
-
-def _outers(rounds: Rounds, null: Rounds, kind: str) -> dict[str, _Outer]:
-    """What the judge sees of a call in each way, less what it sees of the null candidate. The time on processors holds
-    on a busy machine, too: that of all threads, as if they had kept every processor busy."""
-    row = any(not ran.cold for ran in rounds[-1])
-    ways: dict[str, tuple[Any, bool, Callable[[Ran], float]]] = {
-        COLD: (slope, True, _wall), ROW: (slope, False, _wall), LONGER[COLD]: (_longer, True, _wall),
-        LONGER[ROW]: (_longer, False, _wall), PROCESSORS: (slope, not row, lambda ran: ran.ran / processors())}
-    if kind == "cuda":  # where a processor that waits for the device is busy
-        del ways[PROCESSORS]
-    outers = {}
-    for way, (each, cold, value) in ways.items():
-        slopes = [(each(own, value, cold=cold), each(empty, value, cold=cold))
-                  for own, empty in zip(rounds[1:], null[1:])]
-        found = [own - empty for own, empty in slopes if own is not None and empty is not None]
-        if found:
-            # An interval of a few rounds is hardly one: then every round must say it, and on a GPU, whose calls are
-            # short beside what is around them, by more than the rounds of a candidate that does nothing differ. (On a
-            # CPU that is mostly the flush of its caches, and time on processors is looked at, too.)
-            nothing = [empty for _, empty in slopes if empty is not None] if kind == "cuda" else [0.0]
-            few = max(nothing) - min(nothing)
-            ends = median_interval(found) if len(found) >= MANY_ROUNDS else (min(found) - few, max(found) + few)
-            shown = found if value is not _wall else [
-                each(own, _whole_wall, cold=cold) - each(empty, _whole_wall, cold=cold)
-                for own, empty in zip(rounds[1:], null[1:])]
-            outers[way] = _Outer(quantile(found, 0.5), *ends, tuple(shown))
-    return outers
-
-
 def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming | None, floor: float | None, kind: str,
-           *, trusted: bool = False) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
+           *, trusted: bool = False, control: Rounds = ()) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
     """The time that counts, or a refusal; with findings beside it.
 
-    ``everything`` and ``null`` are the batches by round, the first of which is not counted; ``kind`` is cpu or cuda.
-    ``trusted``: the model's own worker, whose clock is believed.
+    ``everything``, ``null`` and ``control`` are the batches by round, the first of which is not counted: of the
+    candidate, of one that does nothing, and of the model's own worker, whose clock is believed. ``kind`` is cpu or
+    cuda. ``trusted``: it is that worker.
     """
-    rounds = everything[1:]
+    rounds, null, control = everything[1:], null[1:], control[1:]
     if not rounds:
         return Refusal("JUDGE-ERROR", Finding("no-round", "No timed round was finished.", "clock")), ()
     findings: list[Finding] = []
     samples = tuple(quantile([s for ran in one if ran.cold for s in ran.seconds], 0.5) for one in rounds)
     inner, interval = quantile(samples, 0.5), median_interval(samples)
-    uneven = _uneven(rounds, kind)
+    uneven = _uneven(rounds, control, kind)
     if uneven and not trusted:
         return uneven, ()
     margin = TOLERANCE_SECONDS[kind]
-    flush = quantile([s for one in null[1:] if (s := slope(one, lambda ran: ran.wall, cold=True)) is not None] or [0.0],
-                     0.5)
-    claims = {cold: max(interval[1], _claimed(rounds, kind, flush, cold=cold)) for cold in (True, False)}
-    outers = _outers(everything, null, kind)
-    excess = {way: found.low - claims[way in _ON_FLUSHED] * (1 + AGREEMENT) - margin for way, found in outers.items()}
-    worst = max(excess, key=lambda way: excess[way], default=COLD)
-    outer = min((outers[way] for way in (COLD, ROW) if way in outers), key=lambda o: o.high - o.low, default=None)
-    seconds, note, why = inner, "", ""
-    if excess and excess[worst] > 0 and not trusted:
-        claim, least = claims[worst in _ON_FLUSHED], outers[worst].low
-        outer = max(outers.values(), key=lambda found: found.value)
-        evidence = {"inner_seconds": inner, "outer_seconds": outer.value, "outer_low": least, "seen_by": worst}
-        why = f"The worker's clock says {say(claim)} a call, the judge's own at least {say(least)} ({worst})."
-        if len(rounds) >= TELLING_ROUNDS and least > FORGED_FACTOR * claim + FORGED_SECONDS * margin:
-            verdict, found, sentence = _forged(rounds, why)
-            return Refusal(verdict, Finding(found, sentence, "clock", "Do all of a call's work before it returns, on "
-                                            "the current stream.", evidence=evidence)), ()
-        findings.append(Finding("clocks-disagree", why + " The judge's counts.", "clock", evidence=evidence))
-        note = "by the judge's own clock, which the worker's does not explain"
-    elif outer is not None and not trusted and (why := _unsupported(rounds, kind, interval[1], flush, margin)):
-        outer = max(outers.values(), key=lambda found: found.value)
-        findings.append(Finding("clock-not-supported", why, "clock"))
-        note = "by the judge's own clock: " + why
-    if why and outer is not None and outer.value > inner:
-        samples = tuple(max(1e-9, value) for value in outer.by_round)
-        seconds = max(outer.value, quantile(samples, 0.5))
-        interval = median_interval(samples)
-    slept = _slept(everything)
-    if slept:
+    flush = quantile([s for one in null if (s := slope(one, wall, cold=True)) is not None] or [0.0], 0.5)
+    said = partial(_said, kind=kind, flush=flush)
+    claims = {cold: max(interval[1], _claimed(rounds, said, cold=cold)) for cold in (True, False)}
+    ways = outers(rounds, null, control, kind, said)
+    if not trusted and (refused := _refuted(rounds, ways, claims, inner, margin)):
+        return refused, ()
+    slopes = sorted((ways[way] for way in (COLD, ROW) if way in ways), key=lambda found: found.high - found.low)
+    seconds, note = inner, ""
+    if not trusted and slopes:
+        least = _least(rounds, null, control, eager, said) if kind == "cpu" else None
+        counts, note, finding = _disagree(rounds, ways, claims, least, inner, kind) or _unsupported(
+            rounds, ways, kind, interval[1], flush) or (None, "", None)
+        findings += [finding] if finding is not None else []
+        if counts is not None and counts.value > inner:
+            samples = tuple(max(1e-9, value) for value in counts.by_round)
+            seconds, (low, high) = max(counts.value, quantile(samples, 0.5)), median_interval(samples)
+            interval = low, max(high, seconds)
+    finest = resolution(null, control, said) if kind == "cpu" and eager is not None and not trusted else 0.0
+    if finest > margin and seconds < (limit := min(finest, eager.inner)):
+        samples = tuple(max(limit, value) for value in samples)
+        seconds, interval = max(limit, quantile(samples, 0.5)), median_interval(samples)
+        note = f"at least: the machine is so busy that the judge's clock tells nothing below {say(finest)} a call"
+        findings.append(Finding("clock-not-supported", f"The time is {note}.", "clock"))
+    slept = _slept(everything, control)
+    if slept and not trusted:
         return slept, ()
     if floor and interval[1] < floor:
         return _below_floor(seconds, floor), ()
@@ -175,9 +105,73 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     speedup = None
     if eager is not None and len(rounds) >= TELLING_ROUNDS:  # one or two have no spread that would say anything
         speedup = paired_ratio("eager", name, eager.samples, samples)
-    shown = outer.value if outer is not None and outer.value > 0 else None
-    return CandidateTiming(seconds, interval, inner, shown, samples, speedup, floor, floor / seconds if floor else None,
+    outer = slopes[0].value if slopes and slopes[0].value > 0 else None
+    return CandidateTiming(seconds, interval, inner, outer, samples, speedup, floor, floor / seconds if floor else None,
                            None, note, tuple(range(1, len(samples) + 1))), tuple(findings)
+
+
+def _apart(claim: float, seen: float, way: str) -> str:
+    return f"The worker's clock says {say(claim)} a call, the judge's own at least {say(seen)} ({way})."
+
+
+def _evidence(inner: float, outer: float, low: float, way: str) -> dict[str, Any]:
+    return {"inner_seconds": inner, "outer_seconds": outer, "outer_low": low, "seen_by": way}
+
+
+def _refuted(rounds: Rounds, ways: dict[str, Outer], claims: dict[bool, float], inner: float, margin: float
+             ) -> Refusal | None:
+    """Whether a worker tells times that were not: what the outer clock shows is far more than both the worker's usual
+    figures and those of the same rounds, by more than load makes of the model's, whose clock is honest."""
+    beyond = {way: min(o.low - claims[way in _ON_FLUSHED], o.unexplained) - o.noise
+              - (FORGED_FACTOR - 1) * claims[way in _ON_FLUSHED] - FORGED_SECONDS * margin for way, o in ways.items()}
+    worst = max(beyond, key=lambda way: beyond[way], default=None)
+    if worst is None or beyond[worst] <= 0 or len(rounds) < TELLING_ROUNDS:
+        return None
+    low, value = ways[worst].low, max(found.value for found in ways.values())
+    verdict, found, sentence = _forged(rounds, _apart(claims[worst in _ON_FLUSHED], low, worst))
+    return Refusal(verdict, Finding(found, sentence, "clock", "Do all of a call's work before it returns, on the "
+                                    "current stream.", evidence=_evidence(inner, value, low, worst)))
+
+
+def _disagree(rounds: Rounds, ways: dict[str, Outer], claims: dict[bool, float], least: Outer | None, inner: float,
+              kind: str) -> tuple[Outer, str, Finding] | None:
+    """What counts instead of the inner clock's time where the outer clock shows more, with a note and a finding."""
+    margin = TOLERANCE_SECONDS[kind]
+    excess = {way: o.low - o.noise * (kind == "cpu") - claims[way in _ON_FLUSHED] * (1 + AGREEMENT) - margin
+              for way, o in ways.items()}
+    worst = max(excess, key=lambda way: excess[way])
+    shown = [ways[way] for way in ways if excess[way] > 0]
+    claim, seen, way = claims[worst in _ON_FLUSHED], ways[worst].low, worst
+    if least is not None:
+        own = claims[all(ran.cold for ran in rounds[0])]
+        if not shown and (least.low <= _explained(own, margin) or least.value <= _explained(inner, margin)):
+            return None
+        if not shown:
+            claim, seen, way = own, least.low, LEAST
+        shown.append(least)
+    if not shown:
+        return None
+    counts = max(shown, key=lambda found: found.value)
+    return counts, "by the judge's own clock, which the worker's does not explain", Finding(
+        "clocks-disagree", _apart(claim, seen, way) + " The judge's counts.", "clock",
+        evidence=_evidence(inner, counts.value, seen, way))
+
+
+def _explained(said: float, margin: float) -> float:
+    """The most seconds that the outer clock may show at least where a worker says ``said``: the usual margin is much
+    for who says that next to nothing was done."""
+    return said * (1 + AGREEMENT) + min(margin, max(said, FINEST_SECONDS))
+
+
+def _least(rounds: Rounds, null: Rounds, control: Rounds, eager: CandidateTiming | None, said: Value) -> Outer | None:
+    """What the longest batches show; with what a call then takes on flushed caches, where the worker's own figures for
+    those are not believed: more by as much as the model takes more there."""
+    found = undisturbed(rounds, null, control, said)
+    if found is None:
+        return None
+    row = any(not ran.cold for ran in rounds[0])
+    more = max(0.0, eager.inner - _claimed(control, said, cold=False)) if row and control and eager else 0.0
+    return replace(found, value=found.value + more, by_round=tuple(value + more for value in found.by_round))
 
 
 def _few(rounds: int) -> str:
@@ -186,42 +180,62 @@ def _few(rounds: int) -> str:
     return f"only {rounds} round{'s' * (rounds > 1)} fitted the budget: too few {what}"
 
 
-def _claimed(rounds: Rounds, kind: str, flush: float, *, cold: bool) -> float:
-    """What a call takes by the worker's own figures, as a slope would show it: a mean. On a GPU the host's part comes
-    on top of the device's time, as far as no flush of ``flush`` seconds hides it, and what other streams go on for."""
-    means = []
-    for ran in (ran for one in rounds for ran in one if ran.cold is cold):
-        beside = [max(0.0, i - flush) if cold else i + e for i, e in zip(ran.issued, ran.left)]
-        total = [s + (b if kind == "cuda" else 0.0) for s, b in zip(ran.seconds, beside)]
-        means.append(sum(total) / len(total))
+def _said(ran: Ran, kind: str, flush: float) -> float:
+    """Seconds of a batch by the worker's own figures, as the outer clock would show them. On a GPU the host's part
+    comes on top of the device's time, as far as no flush of ``flush`` seconds hides it, and what other streams go on
+    for."""
+    if kind == "cpu":
+        return sum(ran.seconds)
+    beside = [max(0.0, i - flush) if ran.cold else i + e for i, e in zip(ran.issued, ran.left)]
+    return sum(ran.seconds) + sum(beside)
+
+
+def _claimed(rounds: Rounds, said: Value, *, cold: bool) -> float:
+    """What a call takes by the worker's own figures: a mean, as a slope would show it."""
+    means = [said(ran) / len(ran.seconds) for one in rounds for ran in one if ran.cold is cold]
     return quantile(means, 0.5) if means else 0.0
 
 
-def _unsupported(rounds: Rounds, kind: str, cold: float, flush: float, margin: float) -> str:
-    """Why the inner clock's time cannot be held against the outer one, where that is so: in words, or empty."""
+def _unsupported(rounds: Rounds, ways: dict[str, Outer], kind: str, cold: float, flush: float
+                 ) -> tuple[Outer, str, Finding] | None:
+    """What counts where the inner clock's time, ``cold``, cannot be held against the outer one, and why."""
+    why, margin = "", TOLERANCE_SECONDS[kind]
+    row = [ran for one in rounds for ran in one if not ran.cold]
     if kind == "cuda":
         issued = quantile([i for one in rounds for ran in one if ran.cold for i in ran.issued], 0.5)
         if issued - flush > AGREEMENT * cold + margin:
-            return f"the host takes {say(issued)} to launch a call, longer than a flush hides."
+            why = f"the host takes {say(issued)} to launch a call, longer than a flush hides."
         # Where the host is not ahead, the device's clock goes on while it launches.
-        row = [ran for one in rounds for ran in one if not ran.cold]
-        own = [max(0.0, s - i) for ran in row for s, i in zip(ran.seconds, ran.issued)]
-        warm = quantile(own, 0.5) if own else 0.0
-        if warm > FORGED_FACTOR * cold + margin:
-            return f"calls in a row take the device {say(warm)}, longer than those on flushed caches, {say(cold)}."
-        return ""
-    row = [s for one in rounds for ran in one if not ran.cold for s in ran.seconds]
-    warm = quantile(row, 0.5) if row else 0.0
-    if warm > FORGED_FACTOR * cold + margin:
-        return f"calls in a row take {say(warm)}, longer than those on flushed caches, {say(cold)}."
-    return ""
+        each = [max(0.0, s - i) for ran in row for s, i in zip(ran.seconds, ran.issued)]
+    else:
+        each = [s for ran in row for s in ran.seconds]
+    warm = quantile(each, 0.5) if each else 0.0
+    if not why and warm > FORGED_FACTOR * cold + margin:
+        whose = "the device " if kind == "cuda" else ""
+        why = f"calls in a row take {whose}{say(warm)}, longer than those on flushed caches, {say(cold)}."
+    counts = max(ways.values(), key=lambda found: found.value)
+    return (counts, "by the judge's own clock: " + why, Finding("clock-not-supported", why, "clock")) if why else None
 
 
-def _uneven(rounds: Rounds, kind: str) -> Refusal | None:
+def _uneven(rounds: Rounds, control: Rounds, kind: str) -> Refusal | None:
     """Whether in most batches one call works and the others hardly do, which a median would not show.
 
-    On a CPU by the processor's time: a call may take long because something else ran meanwhile.
+    On a CPU by the processor's time: a call may take long because something else ran meanwhile. A thread that waits for
+    another one by turning works as well, so the model's own calls must not show the same.
     """
+    found, means, medians = _lumps(rounds, kind)
+    usual = _lumps(control, kind)[0]
+    if len(found) < 4 or sum(found) < 0.75 * len(found) or sum(usual) > 0.25 * len(usual):
+        return None
+    mean, median = quantile(means, 0.5), quantile(medians, 0.5)
+    return Refusal("CHEAT-DEFERRED", Finding(
+        "one-call-works", f"In {sum(found)} of {len(found)} batches one call does more than all others together: half "
+        f"of the calls take at most {say(median)}, the mean is {say(mean)}.", "clock",
+        "Do each call's work in that call.", evidence={"median_seconds": median, "mean_seconds": mean}))
+
+
+def _lumps(rounds: Rounds, kind: str) -> tuple[list[bool], list[float], list[float]]:
+    """For each batch of some calls: whether one does more than all others together, their mean and their median."""
     found, means, medians = [], [], []
     for ran in (ran for one in rounds for ran in one if len(ran.seconds) >= 4):
         work = ran.seconds if kind == "cuda" else ran.processor
@@ -229,13 +243,7 @@ def _uneven(rounds: Rounds, kind: str) -> Refusal | None:
         found.append(most > 0.6 * sum(work) and most > 5 * median + TOLERANCE_SECONDS[kind])
         means.append(sum(work) / len(work))
         medians.append(median)
-    if len(found) < 4 or sum(found) < 0.75 * len(found):
-        return None
-    mean, median = quantile(means, 0.5), quantile(medians, 0.5)
-    return Refusal("CHEAT-DEFERRED", Finding(
-        "one-call-works", f"In {sum(found)} of {len(found)} batches one call does more than all others together: half "
-        f"of the calls take at most {say(median)}, the mean is {say(mean)}.", "clock",
-        "Do each call's work in that call.", evidence={"median_seconds": median, "mean_seconds": mean}))
+    return found, means, medians
 
 
 def _forged(rounds: Rounds, sentence: str) -> tuple[str, str, str]:
@@ -248,11 +256,15 @@ def _forged(rounds: Rounds, sentence: str) -> tuple[str, str, str]:
     return "CHEAT-TIMER", "clock-refuted", sentence
 
 
-def _slept(rounds: Rounds) -> Refusal | None:
-    """Whether the first calls slept and later ones do not, which would cut a clock's repetitions."""
-    calls = [(max(s, i), p) for one in rounds for ran in one
-             for s, i, p in zip(ran.seconds, ran.issued, ran.processor)]
-    sleeping = [seconds > SLEEP_SECONDS and used < SLEEP_SHARE * seconds for seconds, used in calls]
+def _slept(rounds: Rounds, control: Rounds) -> Refusal | None:
+    """Whether the first calls slept and later ones do not, which would cut a clock's repetitions. Where the model's own
+    calls seem to sleep, the machine stands still."""
+    calls, usual = ([(max(s, i), p) for one in each for ran in one
+                     for s, i, p in zip(ran.seconds, ran.issued, ran.processor)] for each in (rounds, control))
+    sleeping, still = ([seconds > SLEEP_SECONDS and used < SLEEP_SHARE * seconds for seconds, used in each]
+                       for each in (calls, usual))
+    if sum(still) >= SLEEPS:
+        return None
     first = next((n for n, slept in enumerate(sleeping) if not slept), len(sleeping))
     if first < SLEEPS or any(sleeping[first:]) or len(calls) - first < SLEEPS:
         return None

@@ -27,6 +27,20 @@ def unwritten(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -
     return ""
 
 
+def marked(got: dict[str, torch.Tensor], pattern: int) -> float:
+    """The largest share of an output's elements that are NaN or made of the byte ``pattern``, as poisoned memory is. Of
+    one byte each, which may be that by chance, all must be."""
+    share = 0.0
+    for value in got.values():
+        if not value.numel() or value.dtype is torch.bool:
+            continue
+        found = (value.contiguous().reshape(-1, 1).view(torch.uint8) == pattern).all(1)
+        if value.dtype.is_floating_point or value.dtype.is_complex:
+            found |= torch.isnan(value).reshape(-1)
+        share = max(share, float(found.all() if value.element_size() == 1 else found.double().mean()))
+    return share
+
+
 def is_rather(got: dict[str, torch.Tensor], other: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
     """Whether outputs are another computation's: much nearer to it than it is to what was expected."""
     apart = max((distance(other[path], value) for path, value in expected.items()), default=0.0)

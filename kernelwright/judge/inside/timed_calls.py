@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from inside.clocks import Graphics, Processor
-from inside.memory import Mapped
+from inside.memory import Mapped, poisoned
 from inside.state import build, write
 from inside.structure import decode
 from inside.tensors import aligned, bit_sum, entry_of, extent
@@ -92,7 +92,8 @@ class TimedCalls:
         """Run a batch. ``calls`` are [slot, slot to exchange with, offset, few, seed or None], by `Exchange` of
         ``varied`` and ``key``; ``outputs`` are [path, shape, dtype], which go into the arena from ``at`` on, call by
         call; ``flush`` is a number of passes over ``flush_bytes`` (0: warm), ``poison`` says whether freed memory is
-        poisoned; ``null`` calls nothing.
+        poisoned; ``fill`` is null, or how all memory that is handed out is filled (`poisoned`), where nothing is
+        timed; ``null`` calls nothing.
 
         Told are, per call, seconds by this clock, seconds until the host went on, seconds that other streams went on
         after this one, and seconds of processor time.
@@ -100,18 +101,18 @@ class TimedCalls:
         calls, passes = payload["calls"], payload["flush"]
         exchange = Exchange(payload["varied"], payload["key"])
         self._begin(payload, len(calls))
-        poisoned = self.specification * 2 if payload["poison"] else []
+        blocks = self.specification * 2 if payload["poison"] else []
         reply: dict[str, Any] = {"seconds": [], "issued": [], "left": [], "processor": []}
         call = self._nothing if payload["null"] else self.candidate
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with _no_grad():
+            with _no_grad(), poisoned(payload["fill"], self.device):
                 self.clock.join()
                 for number, (slot, other, offset, few, seed) in enumerate(calls):
                     arguments = self.slots[slot]
                     exchange(arguments, self.slots[other], offset, few)
-                    freed = [poison(_empty(shape, dtype=dtype, device=self.device)) for _, shape, dtype in poisoned]
+                    freed = [poison(_empty(shape, dtype=dtype, device=self.device)) for _, shape, dtype in blocks]
                     if passes:
                         self.clock.flush(passes)
                     if seed is not None:
