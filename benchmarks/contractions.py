@@ -68,7 +68,7 @@ def linear(rows: int, depth: int, columns: int, **options) -> Shape:
     """A linear layer without bias."""
     positive = options.pop("positive", False)
     return Shape(matmul(rows, depth, columns, transposed=(False, True), **options),
-                 lambda x, w: x.reshape(rows, depth) @ w.reshape(columns, depth).T, positive)
+                 lambda x, w: x.reshape(-1, depth) @ w.reshape(columns, depth).T, positive)
 
 
 def product(rows: int, depth: int, columns: int, **options) -> Shape:
@@ -209,11 +209,8 @@ class Measured:
         groups, rows = x.shape[0], x.shape[-2]
         group = torch.unique(torch.tensor([0, groups - 1])).to(DEVICE)
         row = torch.unique(torch.linspace(0, rows - 1, SAMPLES).long()).to(DEVICE)
-        left = x[group][:, row].double()
-        columns = self.shape.case.kernel.out_channels
-        right = w[group] if w.shape[-1] == columns else w[group].mT
-        exact = torch.cat([left @ part.double() for part in right.split(4096, -1)], -1)
-        return (group[:, None], row[None]), exact
+        exact = self.shape.call(x[group][:, row].double(), w[group].double())
+        return (group[:, None], row[None]), exact.reshape(len(group), len(row), -1)
 
     def sampled(self, result: torch.Tensor) -> torch.Tensor:
         """A result in its sampled places."""

@@ -15,8 +15,8 @@ Precision = Annotated[str, typer.Option(
     metavar="match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
     "accuracy everywhere.")]
 Contractions = Annotated[str, typer.Option(
-    metavar="library|measured", help="Matrix products and convolutions: measured makes CUDA kernels of those that win "
-    "(run by emulation only so far).")]
+    metavar="auto|library|measured", help="Matrix products and convolutions: measured makes CUDA kernels of those that "
+    "win; auto is measured where PyTorch sees a CUDA device, else library.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
 Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
 Effort = Annotated[str, typer.Option(

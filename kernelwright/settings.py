@@ -28,9 +28,9 @@ class Settings:
     precision: str = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
                              "float32 accuracy everywhere.", ("match", "strict"))
     """Accuracy policy, measured against float64."""
-    contractions: str = _option("library", "Matrix products and convolutions: library leaves them to cuBLAS and cuDNN; "
-                                "measured makes CUDA kernels of those that win (run by emulation only so far).",
-                                ("library", "measured"))
+    contractions: str = _option("auto", "Matrix products and convolutions: measured makes CUDA kernels of those that "
+                                "win; library leaves all to cuBLAS and cuDNN; auto is measured where PyTorch sees a "
+                                "CUDA device, else library.", ("auto", "library", "measured"))
     """Whether contractions may become kernels."""
     effort: str = _option("normal", "How many schedules are measured: quick takes the model's first choice, "
                           "thorough many.", ("quick", "normal", "thorough"))

@@ -66,8 +66,14 @@ def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
         firsts.append(len(taps))
     phases = geometry.left_term_bytes // (16 * kernel.groups * geometry.chunks * geometry.allocated_rows)
     window = geometry.right_term_bytes // (16 * kernel.groups * geometry.chunks * geometry.allocated_columns)
-    left = f"((g * {phases} + tap[0]) * {geometry.chunks}LL + c / 8) * {geometry.allocated_rows}LL + row + tap[1]"
-    right = f"((g * {window} + tap[2]) * {geometry.chunks}LL + c / 8) * {geometry.allocated_columns}LL + column"
+
+    def place(entry: str, line: str, lines: int, together: int) -> str:
+        chunks = geometry.chunks
+        return f"{entry} * {chunks * lines}LL + {line} / {together} * {chunks * together}LL + c / 8 * {together}LL" \
+            f" + {line} % {together}"
+
+    left = place(f"(g * {phases} + tap[0])", "(row + tap[1])", geometry.allocated_rows, geometry.left_block)
+    right = place(f"(g * {window} + tap[2])", "column", geometry.allocated_columns, geometry.right_block)
     terms = ["x[0] * w[0]"] if geometry.terms == 1 else ["x[0] * w[1]", "x[1] * w[0]", "x[0] * w[0]"]
     arguments = "".join(f"{p}, " for _, p in finish.parameters)
     rows = ", ".join("{" + ", ".join(map(str, t)) + "}" for t in taps) or "{0, 0, 0}"

@@ -216,6 +216,45 @@ def test_guessed_scales_are_mended(number, name, guessing):
         assert error <= 2.0**-21 * kept.square().mean().sqrt()
 
 
+@pytest.fixture(scope="module")
+def guessing_matrices():
+    """Products of matrices, rows of which are 1100 elements long, in every order of memory."""
+    chosen = [matmul(20, 1100, 40, transposed=t) for t in ((False, False), (False, True), (True, False), (True, True))]
+    chosen.append(with_epilogue(matmul(40, 1100, 9, groups=2)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction_points, "LEAST_DEPTH", 1)
+        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+        return list(zip(chosen, build([(case.kernel, NARROW) for case in chosen]), strict=True))
+
+
+@pytest.mark.parametrize(("number", "side", "name"), [
+    *((number, side, name) for number in range(5) for side in ("left", "right") for name in ("rare", "nan")),
+    *((number, side, name) for number, side in ((0, "right"), (1, "left"))
+      for name in ("plain", "zeros", "tiny", "huge"))
+])
+def test_guessed_scales_of_matrices_are_mended(number, side, name, guessing_matrices):
+    """An element that the search does not look at first costs that row a second look."""
+    case, (library, text) = guessing_matrices[number]
+    inputs = case.inputs()
+    operand = inputs[side == "right"]
+    rows = operand if operand.shape[-1] == 1100 else operand.mT  # (group, row, what is summed)
+    if name in ("rare", "nan"):  # 1024 neighbours are looked at, or the first 64 of 1024 rows of neighbours
+        rows[0, 3, 1060 if rows.is_contiguous() else 1000] = nan if name == "nan" else 1e7
+    elif name != "plain":
+        rows.mul_({"zeros": 0.0, "tiny": 1e-36, "huge": 1e30}[name])
+    (found,), workspace = run(library, text, inputs)
+    at, size = text.geometry.places[f"{side}_scales"]
+    signs = workspace[at:at + size].view(torch.float32).signbit()
+    assert int(signs.sum()) == (name in ("rare", "nan"))
+    expected = evaluate_contraction(case.kernel, inputs)[0]
+    finite = expected.isfinite()
+    assert bool(finite.all()) == (name != "nan")
+    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
+    sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0]
+    off = (found.double() - expected)[finite].abs()
+    assert (off <= 2.0**-20 * sizes[finite].abs() + 1e-30).all()
+
+
 def test_slabs_divide_a_blocks_columns():
     for columns in range(8, 264, 8):
         slab = slab_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))

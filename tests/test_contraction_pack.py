@@ -118,8 +118,9 @@ def held(geometry: Geometry, workspace: torch.Tensor) -> dict[str, torch.Tensor]
             continue
         lines = geometry.allocated_rows if name == "left" else geometry.allocated_columns
         part = part.view(getattr(torch, geometry.element))
-        part = part.reshape(geometry.terms, kernel.groups, -1, geometry.chunks, lines, 8)
-        result[name] = part.permute(0, 1, 2, 4, 3, 5).flatten(4)
+        together = geometry.left_block if name == "left" else geometry.right_block
+        part = part.reshape(geometry.terms, kernel.groups, -1, lines // together, geometry.chunks, together, 8)
+        result[name] = part.permute(0, 1, 2, 3, 5, 4, 6).flatten(5).flatten(3, 4)
     return result
 
 

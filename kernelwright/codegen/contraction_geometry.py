@@ -132,6 +132,17 @@ class Geometry:
         return self.blocks[1] * self.tiling.columns
 
     @property
+    def left_block(self) -> int:
+        """Rows of x that lie together in memory, chunk after chunk: all, or for wgmma a tile's where no others are
+        read."""
+        return self.tiling.rows if self.tiling.core == "wgmma" and not self.kernel.axes else self.allocated_rows
+
+    @property
+    def right_block(self) -> int:
+        """Output channels of w that lie together in memory, chunk after chunk: all, or for wgmma a tile's."""
+        return self.tiling.columns if self.tiling.core == "wgmma" else self.allocated_columns
+
+    @property
     def run_rows(self) -> int:
         """Rows of the longest run of a block."""
         reach = max((tap[0] for c in self.classes for run in c.runs for tap in run.taps), default=0)

@@ -23,7 +23,7 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
     rounds: whether a scheme may round operands as TF32 does.
     """
     columns: list[list[Choice]] = []
-    for scheme in ("native",) if dtype in NARROW_TYPES else ("fp16x3", *(["fp16"] if rounds else [])):
+    for scheme in ("native",) if dtype in NARROW_TYPES else (*(["fp16"] if rounds else []), "fp16x3"):
         variant = replace(kernel, scheme=scheme, tiling=None)
         if capability == _WGMMA:
             columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")])

@@ -2,14 +2,19 @@
 
 A file of the cache folder holds the measurements of one contraction under a key of everything that they depend on. The
 decision is made from them anew. A file that cannot be read, or is not what was written, is as good as none.
+
+Beside them stands a mark for each form that is being tried: a file that its process holds locked, and that outlives the
+process only where the form ended it. Many processes may use the folder at the same time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +30,8 @@ from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import Error
 
 _FORMAT = 1
+#: Marks of forms that nobody asked for in so long are of generators that are gone.
+_STALE_SECONDS = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +70,60 @@ def recall(key: str) -> Measured | None:
 
 def remember(key: str, measured: Measured) -> None:
     """Keep measurements. A folder that cannot be written only means that the next run measures again."""
-    path, temporary = _path(key), None
     document = {"format": _FORMAT, "key": key, **asdict(measured)}
+    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contraction-", suffix=".json")
+        handle, temporary = _new_file(key)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
-        os.replace(temporary, path)
+        os.replace(temporary, _path(key))
     except OSError:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            _remove(temporary)
+    for name in _names():
+        path = folder() / name
+        with suppress(OSError):
+            if name.endswith((".tried", ".part")) and time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                path.unlink()
 
 
 @contextmanager
 def attempt(key: str, form: str) -> Iterator[None]:
     """Around the first call of a form, until the device is done with it. ``form``: in words, one line.
 
-    While the block runs, and for good where the process ends in it or it raises DeviceLost, the form is one of `fatal`.
+    Where the process ends in the block, or it raises DeviceLost, the form is one of `fatal` from then on. Nothing is
+    noted where the folder cannot be written, or its file system has no locks (flock).
     """
-    path = _path(key).with_suffix(".fatal")
-    before = fatal(key)
-    _write(path, [*before, form])
+    mark = _mark(key, form)
+    lost = False
     try:
         yield
     except DeviceLost:
+        lost = True
         raise
-    except BaseException:
-        _write(path, before)
-        raise
-    _write(path, before)
+    finally:
+        if mark is not None:
+            handle, path = mark
+            if not lost:
+                with suppress(OSError):
+                    os.ftruncate(handle, 0)  # who has it open already takes the lock next, and reads nothing
+                _remove(path)
+            with suppress(OSError):
+                os.close(handle)
 
 
-def fatal(key: str) -> list[str]:
-    """The forms, in words, that are not to be tried again."""
-    try:
-        return _path(key).with_suffix(".fatal").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return []
+def fatal(key: str) -> set[str]:
+    """The forms, in words, that are not to be tried again: marked, and by no process that is still at it."""
+    found: set[str] = set()
+    for name in _names():
+        if not name.startswith(f"{_path(key).stem}-") or not name.endswith(".tried"):
+            continue
+        with suppress(OSError, ValueError), open(folder() / name, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that others may ask at the same time
+            if form := file.read():
+                found.add(form)
+                os.utime(file.name)  # in use
+    return found
 
 
 def folder() -> Path:
@@ -108,13 +131,41 @@ def folder() -> Path:
     return cache_folder() / "contractions"
 
 
-def _write(path: Path, lines: list[str]) -> None:
+def _mark(key: str, form: str) -> tuple[int, str] | None:
+    """A mark of the form: the descriptor that holds its lock, and its path. It gets its name once it is locked: no
+    other process sees it sooner. The lock is the open file's (flock), so that its own process may ask for `fatal`."""
+    handle = temporary = None
+    try:
+        handle, temporary = _new_file(key)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(handle, form.encode())
+        path = str(Path(temporary).with_name(f"{Path(temporary).stem.removeprefix('.')}.tried"))
+        os.rename(temporary, path)
+        return handle, path
+    except OSError:
+        if handle is not None and temporary is not None:
+            _remove(temporary)
+            with suppress(OSError):
+                os.close(handle)
+        return None
+
+
+def _new_file(key: str) -> tuple[int, str]:
+    """A descriptor and the path of a file that no other process reads before it is renamed. Raises OSError."""
+    folder().mkdir(parents=True, exist_ok=True)
+    return tempfile.mkstemp(dir=folder(), prefix=f".{_path(key).stem}-", suffix=".part")
+
+
+def _names() -> list[str]:
+    try:
+        return os.listdir(folder())
+    except OSError:
+        return []
+
+
+def _remove(path: str) -> None:
     with suppress(OSError):
-        if lines:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        else:
-            path.unlink(missing_ok=True)
+        os.unlink(path)
 
 
 def _path(key: str) -> Path:

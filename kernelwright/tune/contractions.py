@@ -11,10 +11,12 @@ with the reductions in its kernel and without them. Without a device the rooflin
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import torch
 
@@ -31,9 +33,10 @@ from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.turns import exclusive, without_device
+from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_forms import forms
-from kernelwright.tune.contraction_memory import Measured, generator_digest, recall, remember
+from kernelwright.tune.contraction_memory import Measured, Trial, generator_digest, recall, remember
 from kernelwright.tune.contraction_trials import Build, Case, build, try_out, words
 
 UNTRIED = "not measured with this effort: other contractions take longer"
@@ -205,8 +208,13 @@ def _key(case: Case, device: torch.device, *, strict: bool) -> str:
 
 
 def _driver() -> str:
-    get = getattr(torch._C, "_cuda_getDriverVersion", None)
-    return str(get()) if get is not None else ""
+    """The version of the device's driver, as its kernel module says it or, where that is hidden, its library."""
+    with suppress(OSError):
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0].strip()
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return str(version.value)
 
 
 def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
@@ -216,17 +224,31 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
         return None, "its operands do not fit the device's memory twice" if case.forms else \
             "no kernel of ours takes its sizes on this device"
     accurate = [t for t in measured.trials if len(t.errors) == len(measured.errors) and all(
-        e.no_worse_than(m) for e, m in zip(t.errors, measured.errors, strict=True))]
+        _no_worse(t, e, m) for e, m in zip(t.errors, measured.errors, strict=True))]
     if not accurate:
         if not measured.trials:
             return None, "no kernel of ours ran: " + (measured.failures[0] if measured.failures else "none was tried")
-        return None, f"measured on this device: no kernel of ours is as accurate as {library}"
+        return None, f"measured on this device: no kernel of ours is as accurate as {library}: {_nearest(measured)}"
     best = min(accurate, key=lambda t: t.seconds)
     share = _WIN if len(case.step.covers) > 1 else _WIN_ALONE
     if best.seconds > share * measured.seconds:
         return None, f"measured on this device: {library} is as fast"
     figures = Figures(best.seconds, measured.seconds, best.errors[0].rms, measured.errors[0].rms)
     return _as_tried(case.step, replace(best.form, figures=figures)), ""
+
+
+def _no_worse(trial: Trial, error: Error, other: Error) -> bool:
+    """Whether a form's error is no larger than the torch call's."""
+    return error.no_worse_than(other, ordered=trial.form.scheme == "float32")
+
+
+def _nearest(measured: Measured) -> str:
+    """By how much even the most accurate form is less accurate than the torch call, where that shows most."""
+    ratios = [max(((e.rms / m.rms, e.largest / m.largest) for e, m in zip(t.errors, measured.errors, strict=True)
+                   if m.rms and m.largest and not _no_worse(t, e, m)), default=(inf, inf))
+              for t in measured.trials if len(t.errors) == len(measured.errors)]
+    rms, largest = min(ratios, default=(inf, inf))
+    return f"its error is {rms:.3g} times as large, the largest {largest:.3g} times"
 
 
 def _line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:

@@ -24,6 +24,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     ChannelWalk,
     RowWalk,
     channels_fastest,
+    column_scale_text,
     holds,
     operand_pointers,
     row_scale_text,
@@ -125,7 +126,7 @@ def _again(geometry: Geometry, name: str, names: tuple[str, ...], emitter: Point
     """``NAME_again``: one element whose sum the walk could not scale."""
     points = ", ".join([*operand_pointers(geometry.kernel), "unscaled", "row_scale", "column_scale", *names])
     body = [f"const float row_scale = {row_scale_text(geometry)};",
-            f"const float column_scale = right_scales[g * {geometry.kernel.out_channels} + o];",
+            f"const float column_scale = {column_scale_text(geometry)};",
             f"if ({name}_usual(row_scale) && {name}_usual(column_scale)) return;",
             f"const float sum = {name}_careful({points});", *emitter.fixed_lines, *straight(emitter)]
     return device_function("Writes an element again whose scales are not usual.", "void", f"{name}_again",

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
+    UNROLL,
     Walk,
     channels_fastest,
+    column_scale_text,
     operand_pointers,
     row_scale_text,
     write_stores,
@@ -106,12 +108,12 @@ class ReducingWalk(Walk):
                     *asked, f"const {self.kind} row = first_row + thread / 32 * 16 + r;",
                     f"if (row >= {self.geometry.rows}) continue;", *self.position("continue"),
                     "const float* const row_sums = sums + thread / 32 * 16 + r;", *emitter.fixed_lines,
-                    "#pragma unroll 4", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
+                    f"#pragma unroll {UNROLL}", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
                     f"  const float sum = {_SUM};", *indent(step), "}"]), "}"]
 
     def _walk(self, step: list[str]) -> list[str]:
         """``step`` for every channel of this lane."""
-        return ["#pragma unroll 4", "for (int o = first; o < last; ++o) {", f"  const float sum = {_SUM};",
+        return [f"#pragma unroll {UNROLL}", "for (int o = first; o < last; ++o) {", f"  const float sum = {_SUM};",
                 *indent(step), "}"]
 
     def _fixed(self) -> list[str]:
@@ -121,12 +123,12 @@ class ReducingWalk(Walk):
 
     def _scaled(self) -> list[str]:
         """Multiply the row's sums by their scales, in place."""
-        name, column = self.name, f"right_scales[g * {self.kernel.out_channels} + o]"
+        name, column = self.name, column_scale_text(self.geometry)
         points = ", ".join([*operand_pointers(self.kernel), _SUM, "row_scale", column, *self.names])
         loop = "for (int o = first; o < last; ++o)"
         return [f"const float row_scale = {row_scale_text(self.geometry)};", f"bool usual = {name}_usual(row_scale);",
-                "#pragma unroll 4", f"{loop} usual = usual && {name}_usual({column});", "if (usual) {",
-                "#pragma unroll 4", f"  {loop} {_SUM} *= row_scale * {column};", "} else {", "#pragma unroll 1",
+                f"#pragma unroll {UNROLL}", f"{loop} usual = {name}_usual({column}) && usual;", "if (usual) {",
+                f"#pragma unroll {UNROLL}", f"  {loop} {_SUM} *= row_scale * {column};", "} else {", "#pragma unroll 1",
                 f"  {loop}", f"    {_SUM} = {name}_careful({points});", "}"]
 
     def _folded(self, reduction: Reduction) -> Callable[[str, str, str], list[str]]:

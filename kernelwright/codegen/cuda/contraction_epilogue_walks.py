@@ -20,6 +20,8 @@ from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Contraction, Store, Tiling
 
 SLAB_ROWS = 64
+#: Steps of a walk at once. Few warps are there to wait for what comes from L2, such as the scales of columns.
+UNROLL = 16
 _THREADS = 128
 _MOST_COLUMNS = 128
 
@@ -59,7 +61,13 @@ def row_scale_text(geometry: Geometry) -> str:
     """The scale of a row. A sign says how it was found."""
     groups = geometry.kernel.groups
     place = "left_scales[n]" if groups == 1 else f"left_scales[n * {groups} + g]"
-    return f"fabsf({place})" if guessed(geometry) else place
+    return f"fabsf({place})" if guessed(geometry, "left") else place
+
+
+def column_scale_text(geometry: Geometry) -> str:
+    """The scale of a column, likewise."""
+    place = f"right_scales[g * {geometry.kernel.out_channels} + o]"
+    return f"fabsf({place})" if guessed(geometry, "right") else place
 
 
 def operand_pointers(kernel: Contraction) -> list[str]:
@@ -143,8 +151,8 @@ class RowWalk(Walk):
         raw = f"sums[thread % {SLAB_ROWS} + (o - first_column) * {self.strides[1]}]"
         loop = "for (int o = first; o < last; ++o)"
         step = [f"const float sum = {raw};"] if not scaled else [
-            f"const float column_scale = right_scales[g * {kernel.out_channels} + o];",
-            f"usual = usual && {self.name}_usual(column_scale);",
+            f"const float column_scale = {column_scale_text(self.geometry)};",
+            f"usual = {self.name}_usual(column_scale) && usual;",
             f"const float sum = {raw} * (row_scale * column_scale);"]
         lines = ["const int g = group;", f"const {self.kind} row = first_row + thread % {SLAB_ROWS};",
                  f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
@@ -153,7 +161,7 @@ class RowWalk(Walk):
         if scaled:
             lines += [f"const float row_scale = {row_scale_text(self.geometry)};",
                       f"bool usual = {self.name}_usual(row_scale);"]
-        lines += [*self.emitter.fixed_lines, "#pragma unroll 4", f"{loop} {{",
+        lines += [*self.emitter.fixed_lines, f"#pragma unroll {UNROLL}", f"{loop} {{",
                   *indent([*step, *straight(self.emitter)]), "}"]
         if scaled:
             lines += ["if (usual) return;", "#pragma unroll 1",
@@ -190,19 +198,22 @@ class ChannelWalk(Walk):
         lines += [f"const int o = first_column + thread % {across}{times};",
                   f"if (o >= {kernel.out_channels}) return;",
                   f"const int last = min({SLAB_ROWS}LL, {self.geometry.rows} - first_row);"]
-        place = f"right_scales + g * {kernel.out_channels} + o"
         if scaled and lanes > 1:
-            lines += [f"float column_scale[{lanes}];", f"kw_read4(column_scale, {place});", "bool usual = true;",
-                      "#pragma unroll",
-                      f"for (int v = 0; v < {lanes}; ++v) usual = usual && {name}_usual(column_scale[v]);"]
+            signs = guessed(self.geometry, "right")
+            lines += [f"float column_scale[{lanes}];",
+                      f"kw_read4(column_scale, right_scales + g * {kernel.out_channels} + o);", "bool usual = true;",
+                      "#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{",
+                      *["  column_scale[v] = fabsf(column_scale[v]);"] * signs,
+                      f"  usual = {name}_usual(column_scale[v]) && usual;", "}"]
         elif scaled:
-            lines += [f"const float column_scale = *({place});", f"bool usual = {name}_usual(column_scale);"]
+            lines += [f"const float column_scale = {column_scale_text(self.geometry)};",
+                      f"bool usual = {name}_usual(column_scale);"]
         raw = f"sums[r * {self.strides[0]} + o - first_column]"
         position = [f"const {self.kind} row = first_row + r;", *self.position("continue")]
         step = list(position)
         if scaled:
             step += [f"const float row_scale = {row_scale_text(self.geometry)};",
-                     f"usual = usual && {name}_usual(row_scale);"]
+                     f"usual = {name}_usual(row_scale) && usual;"]
         if lanes > 1:
             step += [f"float sum[{lanes}];", f"kw_read4(sum, &{raw});"]
             if scaled:
@@ -211,7 +222,7 @@ class ChannelWalk(Walk):
         else:
             step.append(f"const float sum = {raw}{' * (row_scale * column_scale)' * scaled};")
         loop = f"for (int r = thread / {across}; r < last; r += {down}) {{"
-        lines += [*self.emitter.fixed_lines, f"#pragma unroll {2 if kernel.axes else 4}", loop,
+        lines += [*self.emitter.fixed_lines, f"#pragma unroll {4 if kernel.axes else 8}", loop,
                   *indent([*step, *straight(self.emitter)]), "}"]
         if scaled:
             points = ", ".join("o + v" if axis == "o" and lanes > 1 else axis for axis in self.names)

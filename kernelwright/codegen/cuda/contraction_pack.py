@@ -13,8 +13,8 @@ written in the order of the packed operand.
 
 A block that owns whole rows (those of a matrix) finds their greatest magnitudes in a first walk and packs in a second,
 which meets the caches, or what it kept in registers. Else a kernel of its own finds them (the maximum of bits is the
-same in any order), and packing begins behind it. Of a large x it looks at a part only, and leaves room above what it
-finds; packing sees whether that was enough, and where it was not both are done again, for these rows, with all of x.
+same in any order), and packing begins behind it. Of a large operand it looks at a part only, and leaves room above what
+it finds; packing sees whether that was enough, and where it was not both are done again, with all of these rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kernelwright.codegen.cuda.contraction_pack_rows import RowPacker
 from kernelwright.codegen.cuda.contraction_pack_windows import WindowPacker
 from kernelwright.codegen.cuda.contraction_points import (
     device_function,
-    guessed,
     operands,
     value_function,
     wrapped,
@@ -76,7 +75,7 @@ def packing(geometry: Geometry, name: str) -> Packing:
         launches.append(_launch(name, f"{name}_greatest", searches))
     texts += [*(p.text for p in packs), _kernel(f"{name}_pack", "Operands in the order of the core.", packs)]
     launches.append(_launch(name, f"{name}_pack", packs))
-    if guessed(geometry):
+    if any(part.guessed for part in packs):
         launches += [_launch(name, f"{name}_greatest", searches, again=True),
                      _launch(name, f"{name}_pack", packs, again=True)]
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})

@@ -31,7 +31,7 @@ FILLED = 132 * 8
 #: Elements of a part of one row in the search for scales, at least.
 _LEAST_PART = 4096
 #: Where scales are guessed: of so many steps one is looked at, and powers of two that are left free above its greatest.
-_SKIPPED, _ROOM = 16, 4
+SKIPPED, _ROOM = 16, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,10 @@ class Packer:
         self.scales = f"{operand.side}_scales"
         self.what = "x" if operand.side == "left" else "w"
         left = operand.side == "left"
-        self.guessed = left and guessed(geometry)
+        self.guessed = guessed(geometry, operand.side)
         self.term = (geometry.left_term_bytes if left else geometry.right_term_bytes) // ROW_BYTES
         self.lines = geometry.allocated_rows if left else geometry.allocated_columns
+        self.together = geometry.left_block if left else geometry.right_block
         self.entries = prod(geometry.input_phases if left else geometry.window)
 
     def pack(self) -> Part:
@@ -109,12 +110,10 @@ class Packer:
         begin, end = ("0", str(count)) if parts == 1 else \
             (f"{wide}(block % {parts}u) * {part}", f"min(first + {part}, {wide}({count}))")
         step_by = str(THREADS * lanes)
-        scale = f"reinterpret_cast<unsigned*>({self.scales}) + {row}"
-        body = []
+        body = [f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {row};"]
         if self.guessed:
-            body = [f"unsigned* const scale = {scale};", "if (again && *scale < 0x80000000u) return;",
-                    f"const int step = again ? {step_by} : {step_by} * {_SKIPPED};"]
-            step_by, scale = "step", "scale"
+            body += ["if (again && *scale < 0x80000000u) return;", self.stride(step_by)]
+            step_by = "step"
         body += [*axis_lines(outer, loop.outer, row, False, [*emitter.fixed_lines, *step]),
                  *emitter.fixed_lines, f"const {wide} first = {begin};", f"const {wide} last = {end};",
                  "unsigned greatest = 0;", "#pragma unroll 4",
@@ -123,17 +122,29 @@ class Packer:
                  "#pragma unroll",
                  "for (int offset = 16; offset > 0; offset /= 2)",
                  "  greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));",
-                 *([f"unsigned found = {self.name}_scale(greatest);", "if (again) found |= 0x80000000u;",
-                    f"else if (found != 0u && found < 0x7f800000u) found += {_ROOM}u << 23;"] if self.guessed else
-                   [f"const unsigned found = {self.name}_scale(greatest);"]),
-                 f"if (threadIdx.x % 32 == 0) atomicMax({scale}, found);"]
+                 *self.found("greatest"), "if (threadIdx.x % 32 == 0) atomicMax(scale, found);"]
+        return self.searched(body, emitter.vectors, rows * parts, parts)
+
+    def stride(self, step: str) -> str:
+        """Define ``step``, by which a search that may look at a part goes on."""
+        return f"const int step = again ? {step} : {step} * {SKIPPED};"
+
+    def found(self, greatest: str) -> list[str]:
+        """Define ``found``, the scale for a greatest magnitude, with room where it is a guess."""
+        if not self.guessed:
+            return [f"const unsigned found = {self.name}_scale({greatest});"]
+        return [f"unsigned found = {self.name}_scale({greatest});", "if (again) found |= 0x80000000u;",
+                f"else if (found != 0u && found < 0x7f800000u) found += {_ROOM}u << 23;"]
+
+    def searched(self, body: Sequence[str], vectors: set[str], blocks: int, parts: int) -> Part:
+        """The part of a search; rows are cut into ``parts``."""
         of = "(n, g)" if self.operand.side == "left" else "(g, o)"
         how = f", from {parts} parts of each" if parts > 1 else ""
         comment = f"Scales of {self.what} per {of}{how}."
         if self.guessed:
-            comment += f"\nThe first time one of {_SKIPPED} steps is looked at, and room is left for {1 << _ROOM} " \
+            comment += f"\nThe first time one of {SKIPPED} steps is looked at, and room is left for {1 << _ROOM} " \
                        "times as much. A scale with a sign was\nwrong: all its elements are looked at the second time."
-        return self.function("greatest", comment, body, emitter.vectors, blocks=rows * parts)
+        return self.function("greatest", comment, body, vectors, blocks=blocks)
 
     def multiplier(self, place: str, there: str) -> list[str]:
         """Define ``scale``, what this thread's elements are multiplied by: 0 for operands that are not finite."""
@@ -160,6 +171,18 @@ class Packer:
         if not self.guessed:
             return []
         return [f"if (beyond && !again) atomicOr(reinterpret_cast<unsigned*>({self.scales}) + {place}, 0x80000000u);"]
+
+    def line(self, row: str) -> str:
+        """Define ``line``, where the first chunk of a row is, from its entry on, in rows of 16 bytes."""
+        if self.together == self.lines:
+            return f"const long long line = {row};"
+        chunks = self.geometry.chunks * self.together
+        return f"const long long line = {row} / {self.together} * {chunks}LL + {row} % {self.together};"
+
+    def place(self, entry: str) -> str:
+        """Where ``chunk`` of a row is, in rows of 16 bytes, with ``line`` of the row."""
+        whole = self.geometry.chunks * self.lines
+        return f"{entry} * {whole}LL + chunk * {self.together}LL + line"
 
     def write(self, at: str, guard: str = "") -> list[str]:
         """Write the 8 values ``x`` as element ``at`` of the packed operand, by rows of 16 bytes."""

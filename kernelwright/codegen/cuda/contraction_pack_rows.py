@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
-from kernelwright.codegen.cuda.contraction_pack_parts import FILLED, WARPS, Packer, Part, quotient, rest
+from kernelwright.codegen.cuda.contraction_pack_parts import FILLED, SKIPPED, WARPS, Packer, Part, quotient, rest
 from kernelwright.codegen.cuda.contraction_points import (
     Operand,
     as_float,
@@ -21,6 +21,8 @@ _TALL, _KEPT = 8, 4
 #: Blocks from which each finds the scales of its rows by itself.
 _ENOUGH = 96
 _VALUES = f"float x[{CHUNK}];"
+_TAKE = ("#pragma unroll",
+         f"for (int e = 0; e < {CHUNK}; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);")
 
 
 class RowPacker(Packer):
@@ -39,7 +41,9 @@ class RowPacker(Packer):
         chunks = geometry.chunks
         whole = ceil(self.rows / self.tall) * self.kernel.groups
         single = not (left and self.kernel.axes)
-        self.owns = geometry.scaled and single and (whole >= _ENOUGH or chunks <= 2 * WARPS * slots)
+        self.along = single and self.tall == 32  # neighbouring rows have scales of their own
+        enough = whole >= _ENOUGH or chunks <= 2 * WARPS * slots
+        self.owns = geometry.scaled and single and enough and not self.guessed
         self.step = slots * (WARPS if self.owns else 1)  # chunks of a block at once
         self.block_rows = self.tall * (1 if self.owns else WARPS)
         self.tiles = ceil(self.rows / self.block_rows)
@@ -82,7 +86,8 @@ class RowPacker(Packer):
         chunk = [f"const int c = chunk * {CHUNK};", *self._values()]
         loop = f"for (int chunk = first; chunk < {self._end()}; chunk += {self.step})"
         entry = f"(g * {self.entries} + phase)" if self.entries > 1 else "g"
-        at = f"({entry} * {geometry.chunks}LL + chunk) * {self.lines}LL + row"
+        at = self.place(entry)
+        body.append(self.line("row"))
         if self.owns:
             body += self._owned(chunk, loop, place, at)
         else:
@@ -101,6 +106,46 @@ class RowPacker(Packer):
         how = "along rows" if self.tall == 32 else f"along channels, {self.tall} rows a warp"
         how += ", with the scales of its rows" * self.owns
         return self.function("pack", f"Packs {self.what}: reads {how}.", body, self.emitter.vectors)
+
+    def search(self) -> Part:
+        """As of any packer; a lane takes a row where neighbouring rows have scales of their own."""
+        if not self.along:
+            return super().search()
+        left, kernel, chunks = self.operand.side == "left", self.kernel, self.geometry.chunks
+        tiles = ceil(self.rows / 32)
+        parts = max(1, min(chunks // (2 * WARPS * SKIPPED), ceil(FILLED / (tiles * kernel.groups))))
+        part = ceil(chunks / parts)
+        parts = ceil(chunks / part)
+        kind = "long long" if self.lines >= 2**31 - 2**20 else "int"
+        tile = rest(quotient("block", parts), tiles, 32)
+        axes = [f"const int k{a} = 0;" for a in range(len(kernel.axes))] if not left else []
+        begin, end = ("0", str(chunks)) if parts == 1 else \
+            (rest("block", parts, part), f"min(first + {part}, {chunks})")
+        scale = f"reinterpret_cast<unsigned*>({self.scales}) + "
+        if left:
+            scale += f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
+        else:
+            scale += f"g * {kernel.out_channels} + o"
+        step_by = str(WARPS)
+        body = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+                f"const {kind} row = {tile} + lane;",
+                f"const int g = {quotient('block', parts * tiles)};" if kernel.groups > 1 else "const int g = 0;",
+                f"const bool there = row < {self.rows};",
+                *(coordinates(self.geometry, kind) if left else ["const int o = row;"]), *axes,
+                f"unsigned* const scale = {scale};"]
+        if self.guessed:
+            body += ["const bool inside = there && (!again || *scale >= 0x80000000u);", self.stride(step_by)]
+            step_by = "step"
+        else:
+            body.append("const bool inside = there;")
+        return self.searched([
+            *body, "__shared__ unsigned rows_greatest[32];", "if (warp == 0) rows_greatest[lane] = 0;",
+            "__syncthreads();", f"const int first = {begin};", f"const int last = {end};", "unsigned greatest = 0;",
+            "#pragma unroll 2", f"for (int chunk = first + warp; chunk < last; chunk += {step_by}) {{",
+            *indent([_VALUES, f"const int c = chunk * {CHUNK};", *self._values(), *_TAKE]), "}",
+            "atomicMax(&rows_greatest[lane], greatest);", "__syncthreads();", "if (warp != 0 || !inside) return;",
+            *self.found("rows_greatest[lane]"), "atomicMax(scale, found);"], self.emitter.vectors,
+            tiles * parts * kernel.groups, parts)
 
     def _end(self) -> str:
         """The text of the chunk at which a block ends."""
@@ -126,8 +171,6 @@ class RowPacker(Packer):
         steps = ceil(self.geometry.chunks / self.step)
         kept = steps <= _KEPT
         inside = ["const bool inside = there;", *(f"const int k{a} = 0;" for a in range(len(self.kernel.axes)))]
-        take = ["#pragma unroll",
-                f"for (int e = 0; e < {CHUNK}; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);"]
         body = [*inside, f"__shared__ unsigned rows_greatest[{self.tall}];",
                 f"if (threadIdx.x < {self.tall}) rows_greatest[threadIdx.x] = 0;", "__syncthreads();",
                 "unsigned greatest = 0;"]
@@ -136,9 +179,9 @@ class RowPacker(Packer):
         if kept:
             body += [f"float kept[{steps}][{CHUNK}];  // what the second walk packs", "#pragma unroll",
                      f"for (int k = 0; k < {steps}; ++k) {{",
-                     *indent([number, f"float (&x)[{CHUNK}] = kept[k];", *chunk, *take]), "}"]
+                     *indent([number, f"float (&x)[{CHUNK}] = kept[k];", *chunk, *_TAKE]), "}"]
         else:
-            body += ["#pragma unroll 2", f"{loop} {{", *indent([_VALUES, *chunk, *take]), "}"]
+            body += ["#pragma unroll 2", f"{loop} {{", *indent([_VALUES, *chunk, *_TAKE]), "}"]
         body += [*(["#pragma unroll", f"for (int offset = {self.tall}; offset < 32; offset *= 2)",
                     "  greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));"]
                    if self.tall < 32 else []),

@@ -51,7 +51,7 @@ class WindowPacker(Packer):
                 f"        ? {value_call(operand, self.name, **places)} : 0.0f;"]
         values = [f"float x[{CHUNK}];", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
                   f"  x[e] = tile[entry * {pitch} + (lane / 8 * {CHUNK} + e) * {_TILE_COLUMNS + 1} + lane % 8];"]
-        at = f"((g * {window} + {entry.strip('()')}) * {geometry.chunks}LL + chunk) * {self.lines}LL + o"
+        at = self.place(f"(g * {window} + {entry.strip('()')})")
         guard = f"there && chunk < {geometry.chunks}"
         if window % entries:
             guard += f" && first_entry + entry < {window}"
@@ -62,7 +62,7 @@ class WindowPacker(Packer):
                 f"const int first_column = {rest(quotient('block', parts), tiles, _TILE_COLUMNS)};",
                 f"const int g = {quotient('block', parts * tiles)};" if kernel.groups > 1 else "const int g = 0;",
                 "const int o = first_column + lane % 8, chunk = first_channel / 8 + lane / 8;",
-                f"const bool there = o < {kernel.out_channels};",
+                f"const bool there = o < {kernel.out_channels};", self.line("o"),
                 *(self.multiplier(f"g * {kernel.out_channels} + o", "there") if geometry.scaled else [])]
         walk = ["#pragma unroll 4", f"for (int f = threadIdx.x; f < {total}; f += {THREADS}) {{", *indent(fill), "}",
                 "__syncthreads();",

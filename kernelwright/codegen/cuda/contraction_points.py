@@ -13,8 +13,8 @@ from kernelwright.codegen.cuda.loops_site import Site, indent
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
 
-#: Elements of one scale, and bytes of x, from which scales are guessed.
-LEAST_SHARED, LEAST_BYTES = 1 << 16, 1 << 26
+#: Elements of one scale, of a convolution's x and of a matrix, and bytes of an operand from which scales are guessed.
+LEAST_SHARED, LEAST_DEPTH, LEAST_BYTES = 1 << 16, 1 << 12, 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,19 @@ def operands(kernel: Contraction) -> tuple[Operand, Operand]:
             Operand("right", kernel.right, kernel.right_domain, ("g", "o", "c", *(f"k{a}" for a in spatial))))
 
 
-def guessed(geometry: Geometry) -> bool:
-    """Whether scales of x are guessed from a part of its elements, and marked by a sign where they were wrong.
+def guessed(geometry: Geometry, side: str) -> bool:
+    """Whether scales of an operand are guessed from a part of its elements, and marked by a sign where they were wrong.
 
-    It pays where many elements share a scale and x does not fit into the second-level cache, where looking at all of
-    them costs as much as reading x from memory does.
+    It pays where many elements share a scale and the operand does not fit into the second-level cache, where looking
+    at all of them costs as much as reading it from memory does. Not for weights with a window, which are small.
     """
     kernel = geometry.kernel
-    shared = prod(kernel.left_domain[2:])
-    return geometry.scaled and bool(kernel.axes) and shared >= LEAST_SHARED \
-        and 4 * kernel.batch * kernel.groups * shared >= LEAST_BYTES
+    if not geometry.scaled or (side == "right" and (geometry.tiling.raw_right or prod(geometry.window) > 1)):
+        return False
+    domain = kernel.left_domain if side == "left" else kernel.right_domain
+    shared = prod(domain[2:])
+    least = LEAST_SHARED if side == "left" and kernel.axes else LEAST_DEPTH
+    return shared >= least and 4 * prod(domain) >= LEAST_BYTES
 
 
 def loads_of(roots: Sequence[Expression]) -> list[Load]:

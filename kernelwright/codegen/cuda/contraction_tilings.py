@@ -18,8 +18,12 @@ from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.plan.kernels import Contraction, Tiling
 
-#: Channels after which sums are promoted, and tilings worth a measurement.
-_PROMOTED_CHANNELS, _MOST = 128, 8
+#: Tilings worth a measurement.
+_MOST = 8
+#: Sums are promoted after so many channels, a power of two from 32 to 128. Of positive terms a sum on tensor cores is
+#: short by about 5e-9 of itself for each channel, and one of the library's by 4e-10 for each term that it adds up in
+#: a row; sums that are longer than the last number the library cuts into many.
+_PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 #: Of an H200: multiprocessors, and a cycle of one: multiply-adds, bytes from shared memory, from L2, to memory.
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
@@ -81,7 +85,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     deepest = max(16, min(64, -(-kernel.in_channels // 16) * 16))
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in (d for d in (16, 32, 64) if d <= deepest):
-            promote = -(-_PROMOTED_CHANNELS // depth) if kernel.scheme == "fp16x3" else 0
+            promote = -(-_promoted(kernel) // depth) if kernel.scheme == "fp16x3" else 0
             for rows, teams in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1)):
                 for cluster in (1, 2):
                     for stages in (2, 3, 4, 6, 8):
@@ -89,6 +93,13 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                         yield tiling
                         if teams == 1 and (split := _split(kernel, tiling)) > 1:
                             yield replace(tiling, split=split)
+
+
+def _promoted(kernel: Contraction) -> int:
+    """Channels after which sums are promoted to float32 registers."""
+    terms = kernel.in_channels * prod(len(axis.taps) for axis in kernel.axes)
+    wanted = terms // _TERMS_EACH if terms < _CUT else 0
+    return max((p for p in _PROMOTED if p <= wanted), default=_PROMOTED[0])
 
 
 def _split(kernel: Contraction, tiling: Tiling) -> int:

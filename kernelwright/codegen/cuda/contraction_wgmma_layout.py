@@ -150,7 +150,8 @@ class Layout:
         """Blocks of a multiprocessor: two where they fit, none where not even one does."""
         if self.geometry.tiling.teams == 1 and self.workers == 1 and self.geometry.tiling.cluster == 1:
             both = 2 * (self.shared_bytes + RESERVED_BYTES) <= PROCESSOR_BYTES
-            if both and self.consumer_need <= self._consumer_registers(2):
+            # Of a kernel with two blocks ptxas gives no thread more than it starts with, whatever moves later.
+            if both and self.consumer_need <= self._launch_registers(2):
                 return 2
         fits = self.shared_bytes <= BLOCK_BYTES and self.consumer_need <= self._consumer_registers(1)
         return 1 if fits else 0

@@ -3,11 +3,11 @@
 ``@NAME@`` stands for what `contraction_wgmma` fills in; a part may hold another part.
 """
 
-BRING = "kw_bulk_copy(buffer + LEFT_BYTES + j * (W_CHUNKS * COLUMNS * 16), from, W_CHUNKS * COLUMNS * 16, filled);"
+BRING = "kw_bulk_copy(buffer + LEFT_BYTES + j * (SHARE * 16), from, SHARE * 16, filled);"
 
-BRING_CLUSTER = """constexpr int SHARE = COLUMNS / CLUSTER;  // columns that this block brings to all of its cluster
-        kw_bulk_copy_all(buffer + LEFT_BYTES + (j * COLUMNS + rank * SHARE) * 16, from + rank * (SHARE * 8),
-                         SHARE * 16, filled, (1u << CLUSTER) - 1);"""
+# Each block of the cluster brings its share to all of them.
+BRING_CLUSTER = """const unsigned to = buffer + LEFT_BYTES + (j * CLUSTER + rank) * (SHARE * 16);
+            kw_bulk_copy_all(to, from + rank * (SHARE * 8), SHARE * 16, filled, (1u << CLUSTER) - 1);"""
 
 # All blocks of the cluster fill a stage of each.
 FREE_CLUSTER = ("lane < CLUSTER", "kw_barrier_arrive_at(empty + 8 * @STAGE@, lane);")
@@ -219,6 +219,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   constexpr int SLAB = @SLAB@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;  // for the epilogue
   constexpr int DEPTHS = @DEPTHS@, CLUSTER = @CLUSTER@, SPLIT = @SPLIT@;
   constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
+  constexpr int X_CHUNKS = @X_CHUNKS@, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
   constexpr @TILE@ TILES = @TILES@;
   KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
@@ -226,7 +227,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   const unsigned empty = full + 8 * STAGES@TURN_BARRIERS@;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, 4);                               // all producers: none falls a phase behind
+      kw_barrier_init(full + 8 * s, 1);                               // the producer of the step
       kw_barrier_init(empty + 8 * s, 4 * WORKERS / TEAMS * CLUSTER);  // warps of a team
     }@TURNS@
     kw_barriers_ready();
@@ -239,7 +240,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
 
   if (warp < 4) {  // the producers
     @FEWER@
-    int stage = 0;
+    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
+    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+    int stage = 0, turn = 0;
     unsigned parity = 1;
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
@@ -247,36 +250,36 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       row_block = row_block * CLUSTER + rank;
       if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
       const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
-                                static_cast<long long>(row_block) * (ROWS * 8);
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : ROWS * 8);
       const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
-                                static_cast<long long>(column_block) * (COLUMNS * 8);
+                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
       @BEGIN@
       int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
       for (int step = begin; step < end; ++step) {
-        const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
-        const int rows = @NAME@_rows[piece];
-        const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
-        kw_barrier_wait(empty + 8 * stage, parity);
-        __syncwarp();
-        if (lane == 0 && warp == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
-        if (lane == 0 && warp > 0) kw_barrier_arrive(filled);
+        if (turn == warp) {
+          const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
+          const int rows = @NAME@_rows[piece];
+          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+          kw_barrier_wait(empty + 8 * stage, parity);
+          __syncwarp();
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
+          __syncwarp();
 #pragma unroll 1
-        for (int i = lane * 4 + warp; i < LINES; i += 128) {
-          const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
-              ((depth * CHUNKS + i % CHUNKS) * ALL_ROWS + @NAME@_place[piece]) * 8;
-          kw_bulk_copy(buffer + i * (PITCH * 16), from, rows * 16, filled);
-        }
-        // Chunks that lie one after the other are one copy.
-        constexpr int W_CHUNKS = ALL_COLUMNS == COLUMNS && CLUSTER == 1 ? CHUNKS : 1, W_LINES = LINES / W_CHUNKS;
+          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
+            const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
+                ((depth * CHUNKS + i % CHUNKS) * @LEFT_BLOCK@LL + @NAME@_place[piece]) * 8;
+            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
+          }
 #pragma unroll 1
-        for (int j = lane * 4 + warp; j < taps * W_LINES; j += 128) {
-          const int line = j % W_LINES * W_CHUNKS;
-          const long long entry = @NAME@_taps[first + j / W_LINES][1];
-          const unsigned short* from = w + line / CHUNKS * @RIGHT_TERM@LL +
-              (entry * ALL_CHUNKS + depth * CHUNKS + line % CHUNKS) * (ALL_COLUMNS * 8);
-          @BRING@
+          for (int j = lane; j < taps * TERMS; j += 32) {
+            const long long entry = @NAME@_taps[first + j / TERMS][1];
+            const unsigned short* from = w + j % TERMS * @RIGHT_TERM@LL +
+                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
+            @BRING@
+          }
         }
+        if (++turn == PRODUCERS) turn = 0;
         if (++stage == STAGES) stage = 0, parity ^= 1;
         if (++depth == DEPTHS) depth = 0, ++piece;
       }

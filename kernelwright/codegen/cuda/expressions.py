@@ -9,7 +9,7 @@ from math import isinf, isnan, prod
 import numpy as np
 
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
-from kernelwright.plan.expressions import Apply, Index, Load, walk
+from kernelwright.plan.expressions import Apply, Constant, Index, Load, walk
 from kernelwright.plan.kernels import LoopKernel
 
 C_TYPES = {
@@ -19,6 +19,8 @@ C_TYPES = {
 }
 """C type of an element, by dtype."""
 
+#: Divisors from which on the reciprocal is a usual number.
+_LEAST_DIVISOR = 2.0**-100
 _TYPES_OF = {"whole": "(long long)", "uwhole": "(unsigned long long)"}
 
 
@@ -43,6 +45,12 @@ def literal(value: float, real: str) -> str:
 
 def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
     """The call of a scalar function on argument texts, which are names or literals."""
+    match node:
+        # As PyTorch does on a GPU. (A float division branches, which keeps steps of a loop from running beside each
+        # other: a convolution of 0.28 ms took 0.98 ms with one in its epilogue.)
+        case Apply(function="div", arguments=(_, Constant(value=float(divisor)))) \
+                if real == "float" and _LEAST_DIVISOR <= abs(divisor) <= 1 / _LEAST_DIVISOR:
+            return f"{arguments[0]} * {literal(1 / divisor, real)}"
     text = KERNEL_FUNCTIONS[node.function].text.format(*arguments)
     text = re.sub(r"\b(?:real|u?whole)\b", lambda found: _TYPES_OF.get(found[0], real), text)
     if text.startswith("(") and text.endswith(")") and _closes_at_end(text):

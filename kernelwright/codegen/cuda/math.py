@@ -9,7 +9,7 @@ snippet, so any subset in any order is a valid source.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _HEAD = "static __device__ __forceinline__"
 
@@ -27,6 +27,25 @@ def _both(name: str, parameters: str, text: str) -> str:
 
 def _noted(comment: str, name: str, parameters: str, text: str) -> str:
     return f"// {comment}\n" + _both(name, parameters, text)
+
+
+def _ratio(comment: str, name: str, lines: Sequence[str], numerator: str, denominator: str, result: str) -> str:
+    """A function of ``x`` through the quotient ``q`` of a numerator and a denominator of at least 1, behind ``lines``.
+
+    The float division of CUDA branches, and what it branches to keeps the unrolled steps of a loop from running beside
+    each other: in the epilogue of a contraction, with few warps, a step then takes as long as it takes. So the quotient
+    is the device's reciprocal with one step of Newton's, good to an ulp; of a denominator beyond 2^126 it is zero.
+    """
+    texts = []
+    steps = [f"const float d = {denominator}, e = d > 0x1p127f ? 0x1p127f : d;", "const float a = __fdividef(1.0_, e);",
+             f"const float q = {numerator} * fma@(fma@(-e, a, 1.0_), a, a);"]
+    exact = [f"const double q = {numerator} / ({denominator});"]
+    for real, suffix, quotient in (("float", "f", steps), ("double", "", exact)):
+        body = "\n".join(f"  {line}" for line in (*lines, *quotient, f"return {result};"))
+        body = re.sub(r"\bR\b", real, re.sub(r"(?<=[0-9.])_", suffix, body).replace("@(", suffix + "("))
+        texts.append(f"{_HEAD} {real} {name}({real} x) {{\n{body}\n}}")
+    how = "Without a branch: an approximate reciprocal, and Newton's step."
+    return "".join(f"// {line}\n" for line in (comment, how) if line) + "\n".join(texts) + "\n"
 
 
 _LOGSUMEXP = r"""
@@ -195,29 +214,26 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
     "kw_erf": _both("kw_erf", "x", "return erf@(x);"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
-    "kw_sigmoid": _both("kw_sigmoid", "x", "return 1.0_ / (1.0_ + exp@(-x));"),
+    "kw_sigmoid": _ratio("", "kw_sigmoid", [], "1.0_", "1.0_ + exp@(-x)", "q"),
     "kw_gelu_erf": _both("kw_gelu_erf", "x", "return 0.5_ * x * (1.0_ + erf@(x * 0.70710678118654752_));"),
-    "kw_gelu_tanh": _noted(
+    "kw_gelu_tanh": _ratio(
         "x * (1 + tanh(u)) / 2 is x * sigmoid(2 u), which does not cancel.",
-        "kw_gelu_tanh",
-        "x",
-        "return x / (1.0_ + exp@(-1.5957691216057308_ * (x + 0.044715_ * x * x * x)));",
+        "kw_gelu_tanh", [], "x", "1.0_ + exp@(-1.5957691216057308_ * (x + 0.044715_ * x * x * x))", "q",
     ),
-    "kw_mish": _noted(
-        "x * tanh(log1p(e)), e = exp(x): the hyperbolic tangent is n / (n + 2) with n = e * (e + 2).",
-        "kw_mish",
-        "x",
-        "if (x > 20.0_) return x; const R e = exp@(x); const R n = e * (e + 2.0_); return x * (n / (n + 2.0_));",
+    "kw_mish": _ratio(
+        "x * tanh(log1p(t)), t = exp(x): the hyperbolic tangent is m / (m + 2) with m = t * (t + 2).",
+        "kw_mish", ["const R t = exp@(x > 20.0_ ? 20.0_ : x), m = t * (t + 2.0_);"], "m", "m + 2.0_",
+        "x > 20.0_ ? x : x * q",
     ),
     "kw_hardswish": _both(
         "kw_hardswish",
         "x",
-        "const R y = x + 3.0_; return x * (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) / 6.0_;",
+        "const R y = x + 3.0_; return x * (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) * 0.16666666666666667_;",
     ),
     "kw_hardsigmoid": _both(
         "kw_hardsigmoid",
         "x",
-        "const R y = x + 3.0_; return (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) / 6.0_;",
+        "const R y = x + 3.0_; return (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) * 0.16666666666666667_;",
     ),
     "kw_logsigmoid": _both("kw_logsigmoid", "x", "return (x > 0.0_ ? 0.0_ : x) - log1p@(exp@(-fabs@(x)));"),
     "kw_selu": _both(
