@@ -139,8 +139,8 @@ def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
 def _with_contractions(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                        budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
     """The modes with the contractions as kernels that win, where the target has such kernels."""
-    wanted = settings.contractions == "measured" or (settings.contractions == "auto" and problem.device.type == "cuda")
-    if not has_skeleton(Contraction, target) or not wanted:
+    if not has_skeleton(Contraction, target) or settings.contractions == "library" or (
+            settings.contractions == "auto" and problem.device.type != "cuda"):
         return modes
     plans = {}
     with stages.stage("tune"):
