@@ -376,3 +376,23 @@ def test_a_certificate_alone_has_a_verdict():
                           plan=Plan(trials=(TrialPlan(0),)))
     assert classify(certificate, []) == "WRONG-NUMERIC"
     assert diagnose(certificate, []).reason.startswith("With seed 0")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_large_error_of_a_few_is_no_rounding(seed):
+    """One element in 200 is off by two percent: as large a mean error as TF32's, and nothing like it."""
+    torch.manual_seed(seed)
+    weight = torch.randn(48, 64)
+
+    def one_in_200(_, right):
+        right.view(-1)[seed::200] *= 1.02
+        return right
+
+    def dense(x):
+        return torch.relu(x @ weight.to(x.dtype).t())
+
+    found = find_patterns(evidence_of(dense, one_in_200, inputs=[torch.randn(160, 64)]))
+    assert found and not any(seen.kind.startswith("precision-") for seen in found), found
+    rounded = evidence_of(dense, lambda x, _: torch.relu(x.bfloat16().float() @ weight.bfloat16().float().t()),
+                          inputs=[torch.randn(160, 64)])
+    assert "precision-bfloat16" in {seen.kind for seen in find_patterns(rounded)}

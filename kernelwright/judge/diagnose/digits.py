@@ -18,6 +18,8 @@ BITS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 24}
 MOST = 0.03
 #: Operands of 8 bits leave at least so many in a sum of products; of fewer results noise cannot be told.
 LEAST_BITS, LEAST_SIZE = 6.5, 64
+#: Of all elements so many are touched by what is done in a narrower type.
+LEAST_SHARE = 0.05
 #: The same where there are a few numbers, of which little can be seen.
 FEW_MOST = 1e-3
 _ORDER = ("accumulate in another order (in blocks, pairwise, or in float64), or use exact functions in place of "
@@ -63,6 +65,10 @@ def find_digits(leaf: Leaf) -> list[Seen]:
         return [Seen("precision", f"have an error of {relative:.2g} of their size, {times:.3g} times eager's",
                      _ORDER, 0.98, 0.05, told)]
     if bits < LEAST_BITS or leaf.size < LEAST_SIZE:
+        return []
+    # Rounding is everywhere (but where the result is zero), and no large error of a few.
+    touched = (got - eager).abs() > 2 * own * leaf.scale
+    if float(touched[best != 0].double().mean()) < LEAST_SHARE:
         return []
     name = "TF32 or float16" if kind == "tf32" else "bfloat16"
     return [Seen(f"precision-{kind}", f"have an error like rounding to {name}: {relative:.2g} of their size, about "
