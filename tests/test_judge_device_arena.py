@@ -7,6 +7,7 @@ the driver are the real ones; the memory's device is then the CPU.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_judge_worker import FORWARD, HEAD, LINEAR, PLAIN, QUICK, Judged, file_of, forward, problem_of
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelwright.judge import device_memory, exchange, link, protocol
 from kernelwright.judge.arena import Arena
@@ -25,9 +27,10 @@ from kernelwright.judge.device_memory import DeviceMemory
 from kernelwright.judge.inside import driver as drivers
 from kernelwright.judge.inside.driver import Driver, DriverError
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.process import Worker, WorkerFailure
+from kernelwright.judge.process import Limits, Worker, WorkerFailure
 from kernelwright.judge.remote import RemoteCandidate
 from kernelwright.judge.timed import TimedProblem
+from kernelwright.verify.observe import call
 
 STAND_IN = r"""
 #define _GNU_SOURCE
@@ -140,6 +143,17 @@ def judged(tmp_path):
     yield make
     for each in made:
         each.worker.close()
+
+
+@pytest.fixture
+def uncollected():
+    """Python looks for no cycles: whatever is in one stays."""
+    import torch._dynamo  # noqa: F401 (its first import, which is PyTorch's own doing, keeps all frames below)
+
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def mapped(driver: Driver) -> int:
@@ -261,6 +275,62 @@ def test_blocks_grow_and_are_given_back(judged, stand_in):
     case.worker.unshare()
     assert torch.equal(case.remote(large), large + 1)
     assert mapped(stand_in) == 0
+
+
+def test_outputs_that_nobody_has_are_gone(judged, stand_in, uncollected):
+    """What a call returns lives as long as its caller has it: neither the next call nor the worker's end is waited
+    for."""
+    case = judged(forward("return x + 1, (x * 2)[1:]"))
+    given = torch.randn(1000)
+    case.remote.expect([given, given])
+    for _ in range(3):
+        found = case.remote(given)
+        memory = [StorageWeakRef(tensor.untyped_storage()) for tensor in found]
+        part = found[1][:3]
+        assert torch.equal(found[0], given + 1) and not memory[0].expired()
+        del found
+        assert memory[0].expired() and not memory[1].expired()
+        del part
+        assert memory[1].expired()
+
+
+def test_memory_that_is_handed_out_again_and_again(judged, stand_in):
+    """Outputs that share memory there do so here, also where the first of that memory is gone."""
+    case = judged("BLOCK = torch.zeros(100)\n" + textwrap.dedent(forward("""
+        BLOCK[:len(x)] = x
+        return BLOCK[:len(x)]
+    """)))
+    case.remote(torch.full((3,), 1.0))
+    second = case.remote(torch.full((5,), 2.0))
+    third = case.remote(torch.full((4,), 3.0))
+    assert third.data_ptr() == second.data_ptr() and third.tolist() == [3.0] * 4 and second.tolist() == [*third, 2.0]
+    fourth = case.remote(torch.full((9,), 4.0))
+    assert second.tolist() == [4.0] * 5 and fourth.tolist() == [4.0] * 9
+    assert fourth.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no')", "os._exit(3)", "return x.to_sparse()", "time.sleep(60)"])
+def test_failures_hold_no_tensors(judged, stand_in, uncollected, body):
+    """What a failing call was given is not kept with the failure, which the judge keeps."""
+    case = judged(forward(body), limits=Limits(build_seconds=30, run_seconds=2))
+    given = torch.randn(1000)
+    memory = StorageWeakRef(given.untyped_storage())
+    found = call(case.remote, [given])
+    assert (found.error is None) is ("sparse" in body)
+    assert (case.remote.raised is None) is ("raise" not in body)
+    assert (case.worker.failure is None) is ("exit" not in body and "sleep" not in body)
+    del given
+    assert memory.expired()
+
+
+def test_a_candidates_state_goes_with_it(judged, stand_in, uncollected):
+    """Parameters that stand here for the candidate's live as long as the module that has them."""
+    case = judged(LINEAR.replace("class Model(", "class ModelNew("), LINEAR)
+    assert case.certify().passed
+    memory = [StorageWeakRef(tensor.untyped_storage()) for tensor in case.remote.state_dict().values()]
+    assert memory and not any(each.expired() for each in memory)
+    del case.remote
+    assert all(each.expired() for each in memory)
 
 
 def test_timed_calls(judged, stand_in):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import subprocess
+import sys
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +23,19 @@ from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def test_leaves_do_not_outlive_their_names():
+    """Not until Python looks for cycles: on a device they may be all of its memory."""
+    gc.disable()
+    try:
+        kept = weakref.ref(value := random(4))
+        leaves = flatten({"a": [value], "b": (value, None)})
+        assert list(leaves) == ["output['a'][0]", "output['b'][0]", "output['b'][1]"]
+        del value, leaves
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def one(candidate, eager, reference, **options):
@@ -474,6 +492,38 @@ def test_each_fault_is_found_and_named(candidate, words: str) -> None:
     assert not found.passed
     assert any(words in why for why in found.why), found.why
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def tensors_in_cycles(candidate) -> list[str]:
+    """What a certification leaves to Python's collector, in a process where nothing else ran."""
+    judged(candidate)  # first imports and caches are PyTorch's own
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        judged(candidate)
+        gc.collect()
+        found = [each for each in gc.garbage if issubclass(type(each), torch.Tensor)]
+        return [f"{type(each).__name__}{tuple(each.shape)}" for each in found]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def test_no_tensor_waits_for_the_collector() -> None:
+    """What a certification made is gone when it is over: on a device its tensors may be all of the memory.
+
+    A process of its own: what other tests left behind (traced programs, caches) may become garbage at any time.
+    """
+    names = ["Right", "NoRelu", "Raises", "Mutating"]
+    program = (
+        "import json, test_verify as here\n"
+        f"print(json.dumps({{name: here.tensors_in_cycles(getattr(here, name)) for name in {names}}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {name: [] for name in names}
 
 
 def test_state_that_does_not_fit() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelwright.judge import protocol
 from kernelwright.judge.handover import encoded
@@ -35,7 +36,7 @@ PATTERNS = (0xFF, 0x6B)
 GRACE_SECONDS, GRACE_ALWAYS, GRACE_ONE_IN = 0.05, 2, 4
 #: Where less than this share of a device's memory is free, a worker holds nothing for later.
 CROWDED_SHARE = 0.25
-#: As many earlier calls' outputs stay alive in the worker.
+#: As many earlier calls' outputs stay alive in the worker; here only those that somebody has.
 KEPT_CALLS = 2
 
 
@@ -82,7 +83,7 @@ class Link:
         self.last, self.ever_late, self.launch_errors = Last(), False, ()
         self.attribute_names: tuple[str, ...] = ()
         self.raised: CandidateRaised | None = None
-        self._earlier: deque[list[torch.UntypedStorage | None]] = deque(maxlen=KEPT_CALLS)
+        self._earlier: deque[list[StorageWeakRef | None]] = deque(maxlen=KEPT_CALLS)
 
     @property
     def itself(self) -> Link:
@@ -105,8 +106,10 @@ class Link:
             raise worker.lost_device(error["message"], stage)
         if error["type"] == "OutOfMemoryError" and error["memory"]:
             raise torch.OutOfMemoryError(error["message"])
-        self.raised = type(error["type"], (CandidateRaised,), {})({**error, "request": kind})
-        raise self.raised
+        raised = type(error["type"], (CandidateRaised,), {})
+        # Kept is another than is raised: that holds every frame that it passes, and so the tensors of whoever called.
+        self.raised = raised({**error, "request": kind})
+        raise raised(self.raised.error)
 
     def exchange(self, kind: str, payload: dict[str, Any], value: Any = None, *, limit: int, stage: str = "run",
                  seconds: float | None = None) -> tuple[dict[str, Any], list[torch.Tensor]]:
@@ -215,8 +218,7 @@ class Link:
         random = protocol.field(reply, "random", list, type(None))
         if random is not None:
             self._set_random_state([protocol.item(changed, number) for number in random])
-        self._earlier.appendleft([storage if told["of"] == "new" else None for told, storage in
-                                  zip(reply["memory"]["storages"], storages, strict=True)])
+        self._remember(reply["memory"]["storages"], storages)
         launch_error = protocol.field(reply, "launch_error", str, type(None))
         self.last = Last(
             protocol.field(reply, "late", bool), launch_error[:100] if launch_error else None,
@@ -229,15 +231,28 @@ class Link:
             self.launch_errors = tuple(dict.fromkeys((*self.launch_errors, self.last.launch_error)))
         return outputs
 
-    def _memory_of_earlier(self, told: dict[str, Any], limit: int) -> torch.UntypedStorage:
-        """The memory of an earlier call's output that this call's covers again; it grows to what is covered now."""
+    def _remember(self, told: list[dict[str, Any]], storages: list[torch.UntypedStorage]) -> None:
+        """Note what memory a call's outputs have here, without keeping it: outputs may be gigabytes, and nobody sees
+        whether one that nobody has changes with a later one."""
+        now = [StorageWeakRef(storage) if each.get("of") == "new" else None
+               for each, storage in zip(told, storages, strict=True)]
+        for each, reference in zip(told, now, strict=True):
+            if reference is not None and "earlier" in each:  # other memory where the earlier output's is gone
+                back, number = each["earlier"]
+                self._earlier[back][number] = reference
+        self._earlier.appendleft(now)
+
+    def _memory_of_earlier(self, told: dict[str, Any], limit: int) -> torch.UntypedStorage | None:
+        """The memory of an earlier call's output that this call's covers again, None where nobody has that any more; it
+        grows to what is covered now. Raises Broken."""
         back, size = told["earlier"], protocol.field(told, "bytes", int)
         if type(back) is not list or len(back) != 2 or size > limit:
             raise Broken("named something that does not exist")
-        storage = protocol.item(protocol.item(self._earlier, back[0]), back[1])
-        if storage is None:
+        reference = protocol.item(protocol.item(self._earlier, back[0]), back[1])
+        if reference is None:
             raise Broken("named something that does not exist")
-        if storage.nbytes() < size:
+        storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+        if storage is not None and storage.nbytes() < size:
             storage.resize_(size)
         return storage
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ class Mirror:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
+        # The module has this mirror: it would otherwise live, with all of the state, until Python looks for cycles.
+        self.module: nn.Module = weakref.proxy(module)
         self.places: list[tuple[str, str, nn.Module, str]] = []
         """(kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute."""
         self._sent: dict[tuple[str, str], list[tuple[torch.Tensor, int]]] = {}

@@ -44,8 +44,8 @@ class WorkerFailure(Exception):
 class Worker(Exchange):
     """The process of one candidate, with its folder, its two arenas and its line. A context manager; `close` ends it.
 
-    ``failure`` is the WorkerFailure after which it answers no more, or None. ``isolation`` says in words what confines
-    it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not start.
+    ``isolation`` says in words what confines it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not
+    start.
     """
 
     def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
@@ -54,7 +54,7 @@ class Worker(Exchange):
         self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
         self.source_name = source_name(candidate)
         super().__init__(device)
-        self.failure: WorkerFailure | None = None
+        self._failed: tuple[str, str, str, str] | None = None
         self._paused = False
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
@@ -87,7 +87,7 @@ class Worker(Exchange):
 
         Raises SandboxError, and WorkerFailure where it does not answer, or does not reach its device.
         """
-        self.failure, self._unread = None, b""
+        self._failed, self._unread = None, b""
         self._printed = Printed(self.limits.output_bytes, self.limits.flood_bytes)
         self._line, theirs = socket.socketpair()
         mechanisms = sandbox.available(self.device.type == "cuda")
@@ -118,8 +118,8 @@ class Worker(Exchange):
         ``stage`` is "build" or "run", or another word for the sentences; ``descriptors`` go with the request. Raises
         WorkerFailure, also for every later request.
         """
-        if self.failure is not None:
-            raise self.failure
+        if self._failed is not None:
+            raise WorkerFailure(*self._failed)
         self._resume()
         nonce = secrets.token_hex(8)
         deadline = time.monotonic() + seconds
@@ -134,18 +134,19 @@ class Worker(Exchange):
                 raise Broken("answered twice")
         except Broken as error:
             raise self._broken(error, stage) from None
-        except WorkerFailure as failure:
-            self.failure = failure
-            raise
         return reply
+
+    @property
+    def failure(self) -> WorkerFailure | None:
+        """The failure after which it answers no more, or None. A new one each time: what was raised holds every frame
+        that it passed, and so the tensors of whoever asked."""
+        return None if self._failed is None else WorkerFailure(*self._failed)
 
     def lost_device(self, message: str, stage: str) -> WorkerFailure:
         """End the worker, whose device runs nothing any more; the failure, to be raised."""
         self._process.end()
         first = next((line for line in message.splitlines() if line.strip()), "no kernel of its process runs any more")
-        self.failure = WorkerFailure("CRASH-DEVICE", f"The candidate broke the device's context: {first[:300]}",
-                                     self.printed(), stage)
-        return self.failure
+        return self._failure("CRASH-DEVICE", f"The candidate broke the device's context: {first[:300]}", stage)
 
     def breach(self, sentence: str, stage: str) -> WorkerFailure:
         """End the worker for a breach of the protocol; the failure, to be raised."""
@@ -277,13 +278,15 @@ class Worker(Exchange):
     def _fail(self, verdict: str, sentence: str, stage: str) -> None:
         self._process.end()
         self._printed.drain()
-        self.failure = WorkerFailure(verdict, sentence, self.printed(), stage)
-        raise self.failure
+        raise self._failure(verdict, sentence, stage)
 
     def _broken(self, error: Broken, stage: str) -> WorkerFailure:
         self._process.end()
-        self.failure = WorkerFailure("CHEAT-PROTOCOL", f"The candidate's process {error}.", self.printed(), stage)
-        return self.failure
+        return self._failure("CHEAT-PROTOCOL", f"The candidate's process {error}.", stage)
+
+    def _failure(self, verdict: str, sentence: str, stage: str) -> WorkerFailure:
+        self._failed = (verdict, sentence, self.printed(), stage)
+        return WorkerFailure(*self._failed)
 
 
 def source_name(candidate: Path) -> str:

@@ -114,14 +114,15 @@ def trivial_candidates(problem: Problem, seed: int = 0) -> dict[str, str]:
 
 def _input_names(inputs: list[Any]) -> list[tuple[str, torch.Tensor]]:
     """The tensors among the inputs with the expressions that name them in forward."""
-    def walk(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
-        if isinstance(value, torch.Tensor):
-            return [(name, value)]
-        if isinstance(value, (list, tuple)):
-            return [found for i, item in enumerate(value) for found in walk(item, f"{name}[{i}]")]
-        return []
+    return [found for i, value in enumerate(inputs) for found in _named(value, f"input_{i}")]
 
-    return [found for i, value in enumerate(inputs) for found in walk(value, f"input_{i}")]
+
+def _named(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        return [(name, value)]
+    if isinstance(value, (list, tuple)):
+        return [found for i, item in enumerate(value) for found in _named(item, f"{name}[{i}]")]
+    return []
 
 
 def _state(model: nn.Module) -> str:

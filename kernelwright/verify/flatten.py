@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,20 +15,20 @@ def flatten(value: Any, root: str = "output") -> dict[str, Any]:
     ``flatten((a, {"k": b}))`` is ``{"output[0]": a, "output[1]['k']": b}``. Leaves are tensors and whatever
     else is not a container. Empty containers are leaves, so that ``()`` and ``None`` stay different.
     """
-    leaves: dict[str, Any] = {}
+    return dict(_leaves(value, root))
 
-    def walk(item: Any, path: str) -> None:
-        if isinstance(item, Mapping) and item:
-            for key, child in item.items():
-                walk(child, f"{path}[{key!r}]")
-        elif isinstance(item, (list, tuple)) and item:
-            for index, child in enumerate(item):
-                walk(child, f"{path}[{index}]")
-        else:
-            leaves[path] = item
 
-    walk(value, root)
-    return leaves
+def _leaves(item: Any, path: str) -> Iterator[tuple[str, Any]]:
+    # No function inside `flatten`: one that calls itself is a cycle, and so the tensors would live until Python looks
+    # for cycles, which it does after so many objects, however many gigabytes they hold.
+    if isinstance(item, Mapping) and item:
+        for key, child in item.items():
+            yield from _leaves(child, f"{path}[{key!r}]")
+    elif isinstance(item, (list, tuple)) and item:
+        for index, child in enumerate(item):
+            yield from _leaves(child, f"{path}[{index}]")
+    else:
+        yield path, item
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:

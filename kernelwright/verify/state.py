@@ -145,17 +145,20 @@ class _InFloat64(TorchFunctionMode):
             return args[0].double()
         name = getattr(func, "__name__", "")
         in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
+        tensors = not in_place and name not in ("double", "to", "__get__")
+        return func(*(_widened(a, tensors) for a in args),
+                    **{k: _widened(v, tensors) for k, v in (kwargs or {}).items()})
 
-        def widen(value: Any) -> Any:
-            if value is torch.float32:
-                return torch.float64
-            if isinstance(value, torch.Tensor) and value.dtype is torch.float32 and not in_place:
-                return value.double() if name not in ("double", "to", "__get__") else value
-            if type(value) in (list, tuple):
-                return type(value)(widen(item) for item in value)
-            return value
 
-        return func(*(widen(a) for a in args), **{k: widen(v) for k, v in (kwargs or {}).items()})
+def _widened(value: Any, tensors: bool) -> Any:
+    """``value`` with float64 for the type float32, and with ``tensors`` for tensors of that type."""
+    if value is torch.float32:
+        return torch.float64
+    if tensors and isinstance(value, torch.Tensor) and value.dtype is torch.float32:
+        return value.double()
+    if type(value) in (list, tuple):
+        return type(value)(_widened(item, tensors) for item in value)
+    return value
 
 
 def float64_copy(module: nn.Module) -> nn.Module:
