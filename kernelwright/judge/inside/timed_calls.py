@@ -166,8 +166,10 @@ class TimedCalls:
                 kept.append(_detach(leaf))
                 _copy(self.snapshots[number][place], kept[-1])
             else:
-                what = f"{list(_size(leaf))}, {_dtype(leaf)}" if type(leaf) is torch.Tensor else type(leaf).__name__
-                self.odd = self.odd or f"{path} of call {number + 1} is {what[:100]}"
+                what = f"{list(_size(leaf))}, {_dtype(leaf)} on {_device(leaf).type}" if type(leaf) is torch.Tensor \
+                    else type(leaf).__name__
+                wanted = f"{shape}, {dtype} on {self.device.type}"
+                self.odd = self.odd or f"{path} of call {number + 1} is {what[:90]}, the model's {wanted[:90]}"
                 poison(self.snapshots[number][place])
                 kept.append(None)
         self.kept.append(kept)
