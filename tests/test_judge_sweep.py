@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import subprocess
@@ -26,6 +27,9 @@ STAND_IN = """
         if name == "hang":
             time.sleep(60)
         record = {"problem": name, "seconds": 0.1, "verdicts": {}, "process": os.getpid()}
+        if name == "large" and json.loads(line)["together"] > 1:
+            del record["verdicts"]
+            record["error"] = "NotEnoughMemory: KW115: There is not enough memory on cuda:0 for the inputs."
         print(json.dumps({"record": record, "ends": name == "broken"}), flush=True)
 """
 
@@ -109,3 +113,20 @@ def test_a_sweep(tmp_path):
     assert "KW114" in found["fails"]["error"] and "status -6" in found["aborts"]["error"]
     assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == ""
     assert len(list(judge_sweep.records([output]))) == 3
+
+
+def test_what_needs_all_of_the_memory_comes_again_alone(judge, tmp_path, monkeypatch):
+    folder, output = tmp_path / "problems", tmp_path / "sweep.jsonl"
+    folder.mkdir()
+    for name in ("large", "small", "other"):
+        (folder / f"{name}.py").write_text(textwrap.dedent(PROBLEM.format("pass")))
+    given = {"folder": str(folder), "output": str(output), "filter": [], "shard": "0/1", "candidates": None,
+             "devices": None, "together": 2, "limit": 20.0, "tiny": False}
+    judge_sweep.sweep(argparse.Namespace(**given))
+    found = {record["problem"]: record for record in judge_sweep.records([output])}
+    assert set(found) == {"large", "small", "other"} and "error" not in found["large"]
+    assert len(list(judge_sweep.records([output]))) == 3
+    short = {"verdicts": {"zeros": {"verdict": "JUDGE-ERROR", "reason": "KW115: There is not enough memory."}}}
+    assert judge_sweep.short_of_memory(short)
+    assert judge_sweep.short_of_memory({"verdicts": {"own": {"verdict": "CRASH-MEMORY", "reason": ""}}})
+    assert not judge_sweep.short_of_memory({"verdicts": {"zeros": {"verdict": "WRONG-NUMERIC", "reason": "out of it"}}})

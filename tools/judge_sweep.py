@@ -10,8 +10,8 @@ kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagn
 trial of a candidate ends its check.
 
 Problems are dealt to processes of their own, ``--together`` of them on each device, of which one at a time has the
-device while the others build. One that crashes, breaks its context or takes longer than ``--limit`` seconds costs its
-problem alone.
+device while the others build. Those for which a device's memory is too small beside others come again at the end, one
+at a time. One that crashes, breaks its context or takes longer than ``--limit`` seconds costs its problem alone.
 """
 
 from __future__ import annotations
@@ -204,37 +204,60 @@ def sweep(options: argparse.Namespace) -> None:
             waiting.put(job)
     count, writing, stopping = waiting.qsize(), threading.Lock(), threading.Event()
     devices = options.devices.split(",") if options.devices else [None]
+    alone: queue.SimpleQueue[Job] = queue.SimpleQueue()  # those for which there was no room beside others
 
-    def work(judge: Judge) -> None:
+    def work(judge: Judge, jobs: queue.SimpleQueue[Job], together: int) -> None:
         while True:
             try:
-                job = waiting.get_nowait()
+                job = jobs.get_nowait()
             except queue.Empty:
                 return judge.close()
             record = judge.record({"problem": job.problem, "path": job.path, "tiny": options.tiny,
-                                   "together": options.together, "candidate":
+                                   "together": together, "candidate":
                                    str(_candidate(options, job)) if options.candidates else None})
             if stopping.is_set():
                 return None
+            if together > 1 and short_of_memory(record):
+                alone.put(job)
+                continue
             with writing, output.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
                 said = record.get("error") or " ".join(f"{kind}: {entry['verdict']}" for kind, entry
                                                        in record["verdicts"].items())
-                print(f"[{count - waiting.qsize()}/{count}] {job.problem} {record['seconds']:.1f} s {said}", flush=True)
+                left = waiting.qsize() + alone.qsize()
+                print(f"[{count - left}/{count}] {job.problem} {record['seconds']:.1f} s {said}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="kernelwright_sweep_") as folder:
-        judges = [Judge(device, f"{folder}/{device}" if options.together > 1 else None, options.limit)
-                  for device in devices for _ in range(options.together)]
-        threads = [threading.Thread(target=work, args=(judge,), daemon=True) for judge in judges]
-        for thread in threads:
-            thread.start()
-        try:
+        judges: list[Judge] = []
+
+        def judged(jobs: queue.SimpleQueue[Job], together: int) -> None:
+            judges[:] = [Judge(device, f"{folder}/{device}" if together > 1 else None, options.limit)
+                         for device in devices for _ in range(together)]
+            threads = [threading.Thread(target=work, args=(judge, jobs, together), daemon=True) for judge in judges]
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 thread.join()
+
+        try:
+            judged(waiting, options.together)
+            if not alone.empty():
+                judged(alone, 1)
         finally:
             stopping.set()
             for judge in judges:
                 judge.close()
+
+
+def short_of_memory(record: dict[str, Any]) -> bool:
+    """Whether a device's memory did not suffice, for the problem or for a candidate."""
+    reasons = [record.get("error", "")]
+    for entry in record.get("verdicts", {}).values():
+        if entry["verdict"] == "CRASH-MEMORY":
+            return True
+        if VERDICTS[entry["verdict"]].family == "JUDGE":
+            reasons.append(entry["reason"])
+    return any(word in reason for reason in reasons for word in ("KW115", "OutOfMemoryError", "out of memory"))
 
 
 def _candidate(options: argparse.Namespace, job: Job) -> Path:
