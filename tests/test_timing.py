@@ -97,10 +97,12 @@ def test_a_call_beyond_the_budget_is_called_once() -> None:
 def test_the_cache_is_flushed() -> None:
     data = torch.ones(1 << 20)  # 4 MB: in the cache unless flushed
     call = lambda: data.sum()  # noqa: E731
-    cold = measure({"sum": call}, device="cpu", repetitions=15)["sum"]
-    warm = measure({"sum": call}, device="cpu", repetitions=15, flush_cache=False)["sum"]
+    cold, warm = [], []
+    for _ in range(5):  # in turns, so that a busy machine is so for both
+        cold.append(measure({"sum": call}, device="cpu", repetitions=5)["sum"].minimum)
+        warm.append(measure({"sum": call}, device="cpu", repetitions=5, flush_cache=False)["sum"].minimum)
     assert flush_bytes() >= 64 << 20
-    assert cold.minimum > warm.minimum
+    assert min(cold) > min(warm)
 
 
 def test_measuring_keeps_the_random_state_and_raises_what_a_call_raises() -> None:
