@@ -86,6 +86,8 @@ def conv(*sizes, **options) -> Shape:
     return Shape(case, lambda x, w: function(x, w, groups=sizes[1], **kept))
 
 
+#: Transposed convolutions to twice the size, or one more.
+DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
 SHAPES: dict[str, Shape] = {
     "linear_1024x8192x8192": linear(1024, 8192, 8192, positive=True),
     "matmul_4096": product(4096, 4096, 4096),
@@ -98,6 +100,12 @@ SHAPES: dict[str, Shape] = {
     "conv_8_64_fp16": conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16"),
     "conv3d_32_64": conv(16, 1, 32, 64, (32, 32, 32), (3, 3, 3), padding=1),
     "convt_64_64": conv(32, 1, 64, 64, (64, 64), (3, 3), stride=2, padding=1, output_padding=1, transposed=True),
+    "convt_128x128": conv(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED),
+    "convt_128x128_fp16": conv(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16"),
+    "convt_4x4_64_128": conv(128, 1, 64, 128, (64, 64), (4, 4), **DOUBLED),
+    "convt_4x4_64_128_fp16": conv(128, 1, 64, 128, (64, 64), (4, 4), **DOUBLED, scheme="fp16"),
+    "convt3d_32_64": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED),
+    "convt3d_32_64_fp16": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED, scheme="fp16"),
     "convt3d_48_24": conv(8, 1, 48, 24, (24, 32, 32), (3, 3, 3), stride=2, padding=1, transposed=True),
     "conv_strided": conv(32, 1, 96, 192, (56, 56), (3, 3), stride=2, padding=1),
     "conv_small_images": conv(256, 1, 256, 256, (14, 14), (3, 3), padding=1),
@@ -285,7 +293,7 @@ class Worker:
     """The measuring process, begun again when it is needed after an end."""
 
     def __init__(self, timeout: float) -> None:
-        self.timeout, self.process = timeout, None
+        self.timeout, self.process, self.device = timeout, None, ""
 
     def ask(self, order: dict) -> dict:
         """The answer to an order, or why there is none."""
@@ -296,7 +304,8 @@ class Worker:
             self.errors: list[str] = []
             threading.Thread(target=self._listen, args=(self.process.stdout, self.lines.put), daemon=True).start()
             threading.Thread(target=self._listen, args=(self.process.stderr, self.errors.append), daemon=True).start()
-            if "ready" not in self._answer(2 * self.timeout):
+            self.device = self._answer(2 * self.timeout).get("ready", "")
+            if not self.device:
                 return {"verdict": "FAIL: no process: " + "".join(self.errors)[-500:]}
         try:
             self.process.stdin.write(json.dumps(order) + "\n")
@@ -351,17 +360,18 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
 def describe(tiling: Tiling) -> str:
     """A tiling in one word."""
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth} s{tiling.stages} c{tiling.cluster} " \
-        f"p{tiling.promote} t{tiling.teams} x{tiling.split}{' raw' * tiling.raw_right}"
+        f"p{tiling.promote} t{tiling.teams} x{tiling.split}" + f" o{tiling.phases}" * (tiling.phases > 1) \
+        + " raw" * tiling.raw_right
 
 
 def parsed(text: str) -> Tiling:
     """The tiling that `describe` writes so."""
-    found = re.fullmatch(r"(\w+) (\d+)x(\d+)x(\d+) s(\d+) c(\d+) p(\d+) t(\d+) x(\d+)( raw)?", text)
+    found = re.fullmatch(r"(\w+) (\d+)x(\d+)x(\d+) s(\d+) c(\d+) p(\d+) t(\d+) x(\d+)(?: o(\d+))?( raw)?", text)
     if found is None:
         raise SystemExit(f"no tiling: {text!r}; one looks like 'wgmma 128x128x32 s4 c2 p2 t1 x1'")
-    core, raw = found[1], bool(found[10])
+    core, output_phases, raw = found[1], int(found[10] or 1), bool(found[11])
     rows, columns, depth, stages, cluster, promote, teams, split = map(int, found.groups()[1:9])
-    return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split)
+    return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases)
 
 
 def main() -> None:
@@ -395,8 +405,12 @@ def main() -> None:
                 print(f"{job.name:34} {describe(job.tiling):36} {job.notes or 'no spills, no warnings'}")
             return
         worker = Worker(options.timeout)
-        for probe_name in PROBES:
+        for number, probe_name in enumerate(PROBES):
             found = worker.ask({"probe": probe_name, "library": first.result().library})
+            if number == 0:
+                run = {"device": worker.device, "pytorch": torch.__version__, "cuda": torch.version.cuda,
+                       "date": time.strftime("%Y-%m-%d", time.gmtime()), "options": sys.argv[1:]}
+                out.write(json.dumps(run) + "\n")
             out.write(json.dumps({"probe": probe_name, **found}) + "\n")
             print(f"probe {probe_name}: {json.dumps(found)}", flush=True)
         for job in ready:
@@ -406,7 +420,7 @@ def main() -> None:
             if job.tiling.core == "wgmma" and job.library:
                 kernel = SHAPES[job.shape].case.kernel
                 found["predicted_core_ms"] = round(predicted_milliseconds(kernel, job.tiling), 4)
-            out.write(json.dumps({**asdict(job), **found}) + "\n")
+            out.write(json.dumps({**asdict(replace(job, library="")), **found}) + "\n")
             out.flush()
             torchs = found.get("torch", {})
             print(f"{job.shape:26} {describe(job.tiling):36} {found.get('ms', 0):9.4f} ms "

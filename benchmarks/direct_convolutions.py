@@ -3,13 +3,15 @@
     python benchmarks/direct_convolutions.py                    every case with its first schedules
     python benchmarks/direct_convolutions.py --only depth       cases whose name contains a text
     python benchmarks/direct_convolutions.py --most 8           that many schedules of each
+    python benchmarks/direct_convolutions.py --fill positive    operands of one sign
     python benchmarks/direct_convolutions.py --compile-only     anywhere with nvcc: registers and spills
 
 Everything is compiled first, in parallel; then each case is measured in a process of its own, which is ended after
 ``--timeout`` seconds: what hangs or crashes costs the rest of its case. One JSON object per line goes to ``--out``:
 milliseconds (median of CUDA events with a cold L2 cache), the floor (bytes at 4.2 TB/s, or operations at 60 TFLOP/s,
-whichever takes longer) and the share of it, the model's guess, the error against float64 (rms over rms, on the first
-and last image) beside that of PyTorch with TF32 and without, with their times, and ``verdict``: PASS, or what is wrong.
+whichever takes longer) and the share of it, the model's guess, the error against float64 (rms and largest over rms, on
+the first and last image) beside that of PyTorch with TF32 and without, with their times, whether it is ``exact`` enough
+beside the latter for a tuner, and ``verdict``: PASS, or what is wrong.
 """
 
 from __future__ import annotations
@@ -43,8 +45,11 @@ from kernelwright.codegen.cuda.contraction_direct import generate, schedules  # 
 from kernelwright.codegen.cuda.contraction_direct_normal import normal_form  # noqa: E402
 from kernelwright.codegen.cuda.contraction_direct_schedule import predicted_seconds  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
+from kernelwright.tune.accuracy import Error  # noqa: E402
 
 FLUSH_BYTES, REPEATS, WRONG = 256 << 20, 15, 1e-6
+FILLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "normal": lambda normal: normal, "positive": torch.abs, "uniform": torch.special.ndtr}
 BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 4.2e12, 60e12
 CUBE, LAST = {"stride": 2, "padding": 1, "transposed": True}, {"output_padding": 1}
 
@@ -87,6 +92,7 @@ SHAPES: dict[str, Shape] = {
     "convt3d_groups": conv(4, 4, 8, 8, (32, 64, 128), (3, 3, 3), **CUBE),
     "convt2d_stride_2x3": conv(16, 4, 8, 16, (128, 256), (3, 5), stride=(2, 3), padding=(1, 2), dilation=(2, 1),
                                transposed=True),
+    "convt3d_32_64_5x5x5": conv(16, 1, 32, 64, (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True),
     "convt3d_32_16_3x5x7": conv(16, 1, 32, 16, (16, 32, 64), (3, 5, 7), transposed=True),
     "conv1d_4_8": conv(64, 1, 4, 8, (65536,), (9,), padding=4),
 }
@@ -127,36 +133,38 @@ def timed(work: Callable[[], object], flush: torch.Tensor, repeats: int = REPEAT
     return round(statistics.median(cold_milliseconds(work, flush, repeats)), 4)
 
 
-def measure(name: str, libraries: list[tuple[int, str]]) -> Iterator[dict]:
+def measure(name: str, libraries: list[tuple[int, str]], fill: str) -> Iterator[dict]:
     """Schedules of a case, by number and library; PyTorch's results and times with the first."""
     shape = SHAPES[name]
     kernel, least = shape.case.kernel, floor_ms(shape)
     generator = torch.Generator("cuda").manual_seed(7)
-    x, w = (torch.randn(s, generator=generator, device="cuda") for s in shape.case.shapes)
+    x, w = (FILLS[fill](torch.randn(s, generator=generator, device="cuda")) for s in shape.case.shapes)
     ends = [x[:1], x[-1:]]
     with torch.backends.cudnn.flags(enabled=False):
         exact = torch.cat([shape.call(part.double(), w.double()) for part in ends])
     scale = exact.square().mean().sqrt()
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
-    def error(result: torch.Tensor) -> float:
-        return float((torch.cat([result[:1], result[-1:]]).double() - exact).square().mean().sqrt() / scale)
+    def error(result: torch.Tensor) -> Error:
+        difference = torch.cat([result[:1], result[-1:]]).double() - exact
+        return Error(float(difference.square().mean().sqrt() / scale), float(difference.abs().max() / scale))
 
     beside: dict = {}
     for label, allowed in (("tf32", True), ("float32", False)):
         torch.backends.cudnn.allow_tf32 = allowed
         expected = shape.call(x, w)
-        beside[f"{label}_error"] = error(expected)
+        library = error(expected)
+        beside[f"{label}_error"], beside[f"{label}_largest"] = library.rms, library.largest
         beside[f"{label}_ms"] = timed(lambda: shape.call(x, w), flush, 7)
     for number, path in libraries:
-        library = ctypes.CDLL(path)
-        library.run.restype = ctypes.c_char_p
+        loaded = ctypes.CDLL(path)
+        loaded.run.restype = ctypes.c_char_p
         result = torch.full_like(expected, float("nan"))
         pointers = [x.data_ptr(), w.data_ptr(), result.data_ptr(), None, torch.cuda.current_stream().cuda_stream]
         passed = (ctypes.c_void_p * 5)(*pointers)
 
-        def run(library=library, passed=passed) -> None:
-            message = library.run(passed)
+        def run(loaded=loaded, passed=passed) -> None:
+            message = loaded.run(passed)
             if message is not None:
                 raise RuntimeError(message.decode())
 
@@ -167,8 +175,8 @@ def measure(name: str, libraries: list[tuple[int, str]]) -> Iterator[dict]:
         most = float(torch.stack([(a - b).abs().max() for a, b in zip(result, expected, strict=True)]).max() / scale)
         ms = timed(run, flush)
         verdict = "PASS"
-        if not own <= WRONG:
-            verdict = f"FAIL: error {own:.1e}"
+        if not own.rms <= WRONG:
+            verdict = f"FAIL: error {own.rms:.1e}"
         elif not most <= 1e-4:
             verdict = f"FAIL: somewhere {most:.1e} from PyTorch's result"
         elif not torch.equal(first, result):
@@ -176,15 +184,17 @@ def measure(name: str, libraries: list[tuple[int, str]]) -> Iterator[dict]:
         guess = predicted_seconds(normal_form(kernel), schedules(kernel)[number]) * 1e3
         yield {"number": number, "verdict": verdict, "ms": ms, "floor_ms": round(least, 4),
                "share": round(least / ms, 3), "predicted_ms": round(guess, 4),
-               "tflops": round(2e-9 * kernel.multiply_adds / ms, 2), "error": own, **beside}
+               "tflops": round(2e-9 * kernel.multiply_adds / ms, 2), "error": own.rms, "largest": own.largest,
+               "exact": own.no_worse_than(library, ordered=True), **beside}
         beside = {}
 
 
-def asked(name: str, libraries: list[tuple[int, str]], timeout: float) -> dict[int, dict]:
+def asked(name: str, libraries: list[tuple[int, str]], fill: str, timeout: float) -> dict[int, dict]:
     """The answers of a process of its own by number, or why there is none."""
+    work = json.dumps([name, libraries, fill])
     try:
-        done = subprocess.run([sys.executable, __file__, "--work", json.dumps([name, libraries])], capture_output=True,
-                              text=True, timeout=timeout, check=False)
+        done = subprocess.run([sys.executable, __file__, "--work", work], capture_output=True, text=True,
+                              timeout=timeout, check=False)
         said, why = done.stdout, f"exit {done.returncode}: {done.stderr[-500:]}"
     except subprocess.TimeoutExpired as late:
         said, why = late.stdout or "", f"no answer in {timeout:.0f} s"
@@ -198,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of cases")
     parser.add_argument("--most", type=int, default=3, help="schedules of each case")
+    parser.add_argument("--fill", choices=FILLS, default="normal", help="operands: of both signs, of one, in [0, 1)")
     parser.add_argument("--timeout", type=float, default=90.0)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no more is begun")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -222,7 +233,8 @@ def main() -> None:
             if time.monotonic() - began > options.budget:
                 break
             answers = {} if options.compile_only else \
-                asked(name, [(n, library) for n, (library, _) in notes.items() if library], options.timeout)
+                asked(name, [(n, library) for n, (library, _) in notes.items() if library], options.fill,
+                      options.timeout)
             for number, (_, said) in notes.items():
                 answer = answers.get(number, {"verdict": said})
                 line = {"case": name, "number": number, **answer, "registers": said, "schedule": str(found[number])}

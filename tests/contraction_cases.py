@@ -1,6 +1,7 @@
 """Contractions of every family in small sizes, with inputs, for the tests of their skeletons.
 
-``cases()`` lists them; `linear`, `matmul` and `convolution` make others.
+``cases()`` lists them, `two_phase_cases` those with two output phases of the last axis; `matmul` and `convolution` make
+others.
 """
 
 from __future__ import annotations
@@ -120,3 +121,21 @@ def cases(scheme: str = "fp16x3", dtype: str = "float32") -> list[ContractionCas
                   convolution(1, 1, 20, 7, (4, 5, 6), (3, 3, 3), padding=1, transposed=transposed, **kind),
                   convolution(2, 1, 8, 8, (9, 9), (1, 1), stride=3, transposed=transposed, **kind)]
     return found + [with_epilogue(found[0]), with_epilogue(found[5])]
+
+
+def two_phase_cases(scheme: str = "fp16x3", dtype: str = "float32") -> list[ContractionCase]:
+    """Transposed convolutions whose last axis has a stride of 2, with taps of both phases: even and odd outputs, as
+    many taps of either phase or not, classes without any, taps too far apart for one run of rows; some with an
+    epilogue."""
+    kind = {"scheme": scheme, "dtype": dtype, "transposed": True}
+    found = [convolution(2, 1, 16, 24, (7, 9), (3, 3), stride=2, padding=1, output_padding=1, **kind),
+             convolution(2, 1, 9, 12, (6, 10), (4, 4), stride=2, padding=1, **kind),
+             convolution(3, 1, 20, 13, (5, 8), (5, 5), stride=2, **kind),
+             convolution(2, 2, 8, 16, (5, 6), (2, 2), stride=2, **kind),
+             convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, **kind),
+             convolution(2, 1, 5, 7, (6, 9), (3, 4), stride=(1, 2), padding=(1, 1), **kind),
+             convolution(1, 1, 20, 40, (3, 4, 5), (3, 3, 3), stride=2, padding=1, output_padding=1, **kind),
+             convolution(2, 3, 6, 5, (21,), (5,), stride=2, padding=2, output_padding=1, **kind),
+             convolution(2, 1, 16, 8, (5, 7), (1, 3), stride=2, **kind),
+             convolution(2, 1, 24, 16, (180,), (4,), stride=2, dilation=151, **kind)]
+    return found + [with_epilogue(found[0]), with_epilogue(found[4]), with_epilogue(found[7])]

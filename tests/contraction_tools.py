@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import torch
 from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.codegen.cuda.emulate import compile_emulated
@@ -76,6 +77,13 @@ def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
     right = place(f"(g * {window} + tap[2])", "column", geometry.allocated_columns, geometry.right_block)
     terms = ["x[0] * w[0]"] if geometry.terms == 1 else ["x[0] * w[1]", "x[1] * w[0]", "x[0] * w[0]"]
     arguments = "".join(f"{p}, " for _, p in finish.parameters)
+    table = fill = ""
+    if finish.column_floats:
+        table, columns_of = ", table", "".join(f"{p}, " for _, p in finish.column_parameters)
+        fill = f"__shared__ alignas(16) float table[{finish.column_floats}];\n  " \
+            f"{name}_columns({columns_of}table, threadIdx.x, g, column_block * {tiling.columns});"
+    if finish.row_scales:
+        table += f", {name}_row_scale(left_scales, threadIdx.x, g, first_row)"
     rows = ", ".join("{" + ", ".join(map(str, t)) + "}" for t in taps) or "{0, 0, 0}"
     return f"""
 static __constant__ int {name}_runs[][3] = {{{rows}}};
@@ -87,6 +95,7 @@ static __global__ void {name}_core(const unsigned short* left, const unsigned sh
   const int row_block = block % {geometry.blocks[0]}; block /= {geometry.blocks[0]};
   const int column_block = block % {geometry.blocks[1]}; block /= {geometry.blocks[1]};
   const int g = block % {kernel.groups}, phase_class = block / {kernel.groups};
+  {fill}
   for (int first_row = row_block * {tiling.rows}; first_row < (row_block + 1) * {tiling.rows}; first_row += {SLAB_ROWS})
     for (int first = column_block * {tiling.columns}; first < (column_block + 1) * {tiling.columns};
          first += {columns}) {{
@@ -108,7 +117,7 @@ static __global__ void {name}_core(const unsigned short* left, const unsigned sh
         sums[element % {SLAB_ROWS} * {finish.row_stride} + element / {SLAB_ROWS} * {finish.column_stride}] = sum;
       }}
       __syncthreads();
-      {name}_finish({arguments}sums, threadIdx.x, phase_class, g, first_row, first);
+      {name}_finish({arguments}sums{table}, threadIdx.x, phase_class, g, first_row, first);
       __syncthreads();
     }}
 }}
@@ -131,10 +140,23 @@ def unit(sources: Sequence[Source]) -> str:
 def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, sanitize: bool = True
           ) -> list[tuple[ctypes.CDLL, Source]]:
     """A library for each kernel: two translation units, compiled side by side (``sanitize``: in twice the time)."""
-    made = [source(Geometry(kernel, tiling), f"k{n}", whole) for n, (kernel, tiling) in enumerate(kernels)]
+    return compiled([source(Geometry(kernel, tiling), f"k{n}", whole) for n, (kernel, tiling) in enumerate(kernels)],
+                    sanitize)
+
+
+def generated(kernel: Contraction, tiling: Tiling, name: str) -> Source:
+    """All of a contraction's text under a tiling, as it is emitted."""
+    kernel = replace(kernel, tiling=tiling)
+    made = generate(kernel, name)
+    return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))
+
+
+def compiled(sources: Sequence[Source], sanitize: bool = True) -> list[tuple[ctypes.CDLL, Source]]:
+    """A library for each source: two translation units, compiled side by side."""
     with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda half: compile_emulated(unit(half), sanitize=sanitize), (made[::2], made[1::2])))
-    return [(built[n % 2], one) for n, one in enumerate(made)]
+        built = list(pool.map(lambda half: compile_emulated(unit(half), sanitize=sanitize),
+                              (sources[::2], sources[1::2])))
+    return [(built[n % 2], one) for n, one in enumerate(sources)]
 
 
 def run(library: ctypes.CDLL, source: Source, inputs: Sequence[torch.Tensor]

@@ -255,7 +255,8 @@ def test_nothing_spills(architecture, tmp_path):
     """Large sizes, as a GPU would get them: their schedules have the most registers."""
     large = [conv(16, 64, 1, 1, (512, 512), (3, 3)), conv(128, 1, 8, 64, (128, 128), (3, 3)),
              with_epilogue(conv(128, 1, 3, 16, (16, 32, 32), (3, 3, 3), stride=2, padding=1, transposed=True)),
-             conv(8, 4, 8, 8, (12, 24, 48), (3, 5, 7), stride=2, padding=(1, 2, 3), transposed=True, output_padding=1)]
+             conv(8, 4, 8, 8, (12, 24, 48), (3, 5, 7), stride=2, padding=(1, 2, 3), transposed=True, output_padding=1),
+             conv(16, 4, 8, 16, (128, 256), (3, 5), stride=(2, 3), padding=(1, 2), dilation=(2, 1), transposed=True)]
     sources = [generate(case.kernel, f"c{n}") for n, case in enumerate(large)]
     path = tmp_path / "direct.cu"
     path.write_text(support_text(sources, "cuda") + "\n".join(s.definition for s in sources))

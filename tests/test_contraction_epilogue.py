@@ -291,3 +291,14 @@ def test_offsets_beyond_31_bits_are_computed_in_64():
     assert re.search(r"out0 \+ \(n \* 40000LL", made.definitions)
     small = epilogue(Geometry(matmul(700, 64, 400).kernel, NARROW), "k")
     assert "LL" not in re.sub(r"min\(64LL.*|\d+ - first_row", "", small.definitions)
+
+
+@pytest.mark.parametrize("kernel", [matmul(1 << 20, 16, 64, groups=4096, transposed=(False, True)).kernel,
+                                    convolution(1 << 20, 4096, 16, 64, (4,), (1,)).kernel])
+def test_scales_of_more_than_31_bits_of_groups_are_found(kernel):
+    large = replace(kernel, out_channels=1 << 19)
+    made = epilogue(Geometry(large, replace(NARROW, columns=128)), "k").definitions
+    assert "n * 4096LL + g" in made and "g * 524288LL + o" in made
+    assert "n * 4096 + g" not in made and "g * 524288 + o" not in made
+    made = epilogue(Geometry(replace(kernel, batch=1 << 18), NARROW), "k").definitions
+    assert "n * 4096 + g" in made and "g * 64 + o" in made

@@ -52,7 +52,8 @@ def stand_in(geometry: Geometry, name: str, turned: bool = False) -> SimpleNames
         text = text.replace(f"@{key}@", str(value))
     floats = columns * 68 if turned else 64 * (columns + 8)
     return SimpleNamespace(definitions=text, parameters=(("float* __restrict__", "out0"),), row_stride=strides[0],
-                           column_stride=strides[1], floats=floats, support=frozenset())
+                           column_stride=strides[1], floats=floats, support=frozenset(), column_floats=0,
+                           column_parameters=(), row_scales=False)
 
 
 def kernel_text(case: ContractionCase, tiling: Tiling, name: str, turned: bool = False) -> tuple[str, frozenset[str]]:

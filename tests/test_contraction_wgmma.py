@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import Source, output_sizes, run, unit
+from contraction_tools import Source, compiled, generated, output_sizes, run, unit
 
 from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -18,7 +18,6 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.plan.kernels import Tiling
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
@@ -28,6 +27,9 @@ TILINGS = (replace(SMALL, rows=128, columns=128, stages=2), replace(SMALL, rows=
            replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, teams=2, promote=1),
            replace(SMALL, columns=256, promote=0), replace(SMALL, columns=8, depth=64, promote=1))
 SEVERAL_PIECES = convolution(1, 1, 17, 9, (5, 4, 6), (3, 3, 3), padding=1)
+# Three runs of rows, one step each: w stays where stages are a multiple of them.
+WIDE = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
+KEEPING = (replace(SMALL, stages=3), replace(SMALL, stages=6, cluster=2), replace(SMALL, rows=128, stages=3, teams=2))
 NARROW = Tiling("wgmma", rows=64, columns=16, depth=64, stages=6, promote=2)
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
@@ -41,14 +43,13 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (cases()[9], replace(TEAMS, cluster=2)), (SEVERAL_PIECES, replace(NARROW, cluster=2)),
     *((matmul(90, 50, 40, scheme="native", dtype=dtype), replace(SMALL, promote=0)) for dtype in ("float16", "bfloat16")
       ),
+    *((with_epilogue(WIDE), tiling) for tiling in KEEPING),
 ]
 
 
 def made(number: int) -> Source:
     case, tiling = CHECKED[number]
-    kernel, name = replace(case.kernel, tiling=tiling), f"case{number}"
-    source = generate(kernel, name)
-    return Source(Geometry(kernel, tiling), name, source.definition, frozenset(source.support))
+    return generated(case.kernel, tiling, f"case{number}")
 
 
 @pytest.fixture(autouse=True)
@@ -59,19 +60,15 @@ def few_processors(monkeypatch):
 
 @pytest.fixture(scope="module")
 def libraries():
-    """Sources, and a library for each: two translation units, compiled side by side."""
-    sources = [made(number) for number in range(len(CHECKED))]
-    with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(compile_emulated, [unit(sources[::2]), unit(sources[1::2])]))
-    return [(source, built[i % 2]) for i, source in enumerate(sources)]
+    """A library and its source for each."""
+    return compiled([made(number) for number in range(len(CHECKED))])
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
     f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}p{t.promote}t{t.teams}" for c, t in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, _ = CHECKED[number]
-    source, library = libraries[number]
-    check(case, run(library, source, case.inputs())[0])
+    check(case, run(*libraries[number], case.inputs())[0])
 
 
 def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
@@ -88,7 +85,7 @@ def test_as_accurate_as_float32(libraries):
     for number, (case, tiling) in enumerate(CHECKED):
         if case.kernel.scheme != "fp16x3" or not tiling.promote:
             continue
-        source, library = libraries[number]
+        library, source = libraries[number]
         inputs = case.inputs()
         found, expected = run(library, source, inputs)[0][0].double(), case.expected(inputs)[0]
         single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
@@ -100,10 +97,10 @@ def test_as_accurate_as_float32(libraries):
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
 def test_thread_order_changes_nothing(order, libraries, monkeypatch):
     chosen = [*range(4), *range(len(cases()), len(CHECKED), 3)]
-    before = {n: run(libraries[n][1], libraries[n][0], CHECKED[n][0].inputs())[0] for n in chosen}
+    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
     monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
     for n in chosen:
-        after = run(libraries[n][1], libraries[n][0], CHECKED[n][0].inputs())[0]
+        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
         for first, second in zip(before[n], after, strict=True):
             assert torch.equal(first, second), CHECKED[n][0].name
 
@@ -117,6 +114,26 @@ def test_steps_serve_taps_as_memory_allows():
         assert sorted(entries) == list(range(27))
         reach = layout.geometry.allocated_rows - (layout.geometry.blocks[0] - 1) * layout.geometry.tiling.rows
         assert all(piece.place + piece.rows <= reach for piece in layout.pieces[0])
+
+
+def test_weights_stay_where_each_stage_has_one_step():
+    def keeps(case: ContractionCase, tiling: Tiling) -> bool:
+        return Layout(Geometry(case.kernel, tiling), 0).keeps_right
+
+    assert all(keeps(WIDE, tiling) for tiling in KEEPING)
+    assert not keeps(WIDE, replace(SMALL, stages=4)) and not keeps(WIDE, replace(SMALL, columns=16))
+    assert not keeps(convolution(2, 1, 24, 24, (5, 70), (3, 3), padding=1), KEEPING[0])  # two depths: six steps
+    assert not keeps(convolution(2, 2, 8, 24, (5, 70), (3, 3), padding=1), KEEPING[0])
+
+
+def test_two_blocks_share_a_multiprocessor_where_registers_suffice():
+    case = convolution(8, 1, 8, 64, (64, 64), (3, 3), padding=1, scheme="fp16")
+    tiling = replace(SMALL, rows=64, columns=64, stages=6, promote=0)
+    for change, blocks in (({}, 2), ({"cluster": 2}, 1), ({"columns": 128, "promote": 2}, 1), ({"stages": 12}, 1),
+                           ({"rows": 128}, 1)):
+        layout = Layout(Geometry(case.kernel, replace(tiling, **change)), 64 * 68)
+        assert layout.blocks == blocks, change
+        assert blocks == 1 or layout.moved_registers == 0
 
 
 @pytest.mark.parametrize("case", [*cases(), *cases("fp16"), *cases("native", "float16"), matmul(4096, 4096, 4096),
@@ -137,19 +154,14 @@ def test_blocks_that_do_not_fit_are_refused(change):
         generate(kernel, "k")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
-def test_on_the_device(tmp_path):
-    chosen = range(0, len(CHECKED), 2)
-    sources = [made(number) for number in chosen]
-    (tmp_path / "all.cu").write_text(unit(sources))
+def check_on_the_device(checked: list[tuple[ContractionCase, Source]], folder: Path) -> None:
+    """Compile sources for this machine's device, and check what they give there."""
+    (folder / "all.cu").write_text(unit([source for _, source in checked]))
     command = [find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
                "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    library = ctypes.CDLL(str(tmp_path / "all.so"))
-    for number, source in zip(chosen, sources, strict=True):
-        case = CHECKED[number][0]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    library = ctypes.CDLL(str(folder / "all.so"))
+    for case, source in checked:
         inputs = [x.cuda() for x in case.inputs()]
         outputs = [torch.full((size,), torch.nan, dtype=getattr(torch, dtype), device="cuda")
                    for size, dtype in zip(output_sizes(case.kernel), case.kernel.output_dtypes, strict=True)]
@@ -161,3 +173,10 @@ def test_on_the_device(tmp_path):
         assert message is None, message.decode()
         torch.cuda.synchronize()
         check(case, [x.cpu() for x in outputs])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    check_on_the_device([(CHECKED[number][0], made(number)) for number in range(0, len(CHECKED), 2)], tmp_path)

@@ -22,6 +22,9 @@ MODELS = {
                     torch.float32),
     "transposed convolution": (lambda m, x: torch.tanh(m.a(x)) * 2, lambda: {"a": nn.ConvTranspose2d(
         64, 64, 4, stride=2, padding=1)}, (16, 64, 32, 32), torch.float32),
+    "grouped transposed convolution": (lambda m, x: F.relu(m.a(x)), lambda: {"a": nn.ConvTranspose3d(
+        32, 32, (3, 5, 7), stride=2, padding=(1, 2, 3), output_padding=1, groups=4)}, (4, 32, 6, 12, 24),
+        torch.float32),
     "depthwise": (lambda m, x: F.hardswish(m.a(x)), lambda: {"a": nn.Conv2d(64, 64, 3, padding=1, groups=64)},
                   (16, 64, 128, 128), torch.float32),
     "batched": (lambda m, x: torch.softmax(x @ x.mT, -1), dict, (32, 512, 256), torch.float32),

@@ -59,6 +59,12 @@ def test_an_emitted_file_without_a_device(everything_pays):
     assert as_json(result)["modes"][0]["kernels"][0]["contraction"]["scheme"] == "fp16x3"
 
 
+def test_by_default_only_a_device_makes_kernels_of_contractions(everything_pays):
+    """What nobody can measure stays with the library, unless it is asked for."""
+    result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda")
+    assert all(kernel.contraction is None for mode in result.modes for kernel in mode.kernels)
+
+
 class Reducing(nn.Module):
     """Softmax over the channels of a convolution, a norm of a product's, and what is left of another's."""
 

@@ -12,6 +12,7 @@ import torch
 from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
 
 from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.expressions import apply_text, literal
 from kernelwright.codegen.cuda.loops import chosen_schedule, generate
 from kernelwright.codegen.cuda.loops_schedule import Schedule, fits
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
@@ -317,6 +318,16 @@ def test_empty_rows_and_empty_outer() -> None:
     assert launch(library, sources[0], [given, first, second]) is None
     assert first[:5].tolist() == [0, 0, 0, 0, 9] and second[:5].tolist() == [-inf] * 4 + [9]
     assert launch(library, sources[1], [given, first]) is None
+
+
+@pytest.mark.parametrize(("divisor", "real", "text"), [
+    (6.0, "float", "x * 0.16666667f"), (-0.5, "float", "x * (-2.0f)"), (3, "float", "x / 3.0f"),
+    (6.0, "double", "x / 6.0"), (0.0, "float", "x / 0.0f"), (1e36, "float", "x / 1e+36f"),
+    (float("inf"), "float", "x / float(INFINITY)"), (float("nan"), "float", "x / float(NAN)")])
+def test_divisions_by_usual_constants_are_products(divisor: float, real: str, text: str) -> None:
+    """As PyTorch computes them on a GPU, in float32. Of others the reciprocal may be no usual number."""
+    node = Apply("div", (Load(0, Index((1,), 0)), Constant(divisor)))
+    assert apply_text(node, ["x", literal(float(divisor), real)], real) == text
 
 
 def test_unknown_names_are_refused() -> None:

@@ -11,6 +11,9 @@ takes its products from row + shift, and the rows of a block are one run of memo
 is not below the class's counts are computed and dropped. A matrix product has rows n alone. This is what BLIS calls
 packing (Van Zee and van de Geijn, ACM TOMS 41(3), 2015), with the shifts of indirect convolutions (Dukhan,
 arXiv 1907.02129), which here are affine.
+
+Where a tile has both output phases of the last axis (``tiling.phases``) they are one class, whose taps say which of the
+two they feed. Rows u are the same for both, so one run of rows serves the taps of either.
 """
 
 from __future__ import annotations
@@ -35,20 +38,32 @@ class Run:
     """Taps that read one run of rows: of input phase ``phase``, from ``shift`` rows beyond a block's first one.
 
     ``taps``: (rows beyond ``shift``, entry of the window, row-major over the weight's axes) for each of them.
+    ``feeds``: for each of them the phase of the last axis whose sums it feeds, beyond the class's own.
     """
 
     phase: int
     shift: int
     taps: tuple[tuple[int, int], ...]
+    feeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseClass:
-    """Output positions ``phases[a] + out_stride * u`` for u below ``counts[a]``, and the runs that feed them."""
+    """Output positions ``phases[a] + out_stride * u`` for u below ``counts[a]``, and the runs that feed them.
+
+    Where a tile has two phases of the last axis, ``phases`` and ``counts`` are those of the first one, which has one
+    position more than the other where the output's size is odd.
+    """
 
     phases: tuple[int, ...]
     counts: tuple[int, ...]
     runs: tuple[Run, ...]
+
+
+def has_two_phases(kernel: Contraction) -> bool:
+    """Whether a tile can have both output phases of the last axis: there are two, with positions and taps each."""
+    last = kernel.axes[-1] if kernel.axes else None
+    return last is not None and last.out_stride == 2 and last.out_size > 1 and len({t.phase for t in last.taps}) == 2
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,9 @@ class Geometry:
     def __post_init__(self) -> None:
         if self.tiling.depth % (2 * CHUNK) or self.tiling.rows % CHUNK or self.tiling.columns % CHUNK:
             raise ValueError(f"no tiles of {self.tiling}")
+        if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
+                                        or not has_two_phases(self.kernel)):
+            raise ValueError(f"no tiles of {self.tiling.phases} phases of the last axis")
 
     @property
     def terms(self) -> int:
@@ -158,12 +176,17 @@ class Geometry:
         """Per axis, entries of the weight."""
         return tuple(a.kernel for a in self.kernel.axes)
 
+    @property
+    def together(self) -> tuple[int, ...]:
+        """Per axis, the output phases of a class: one, along the last axis as many as the tiling says."""
+        return tuple(1 for _ in self.kernel.axes[1:]) + (self.tiling.phases,) * bool(self.kernel.axes)
+
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
         """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
         axes = self.kernel.axes
         found = []
-        for phases in product(*(range(a.out_stride) for a in axes)):
+        for phases in product(*(range(0, a.out_stride, n) for a, n in zip(axes, self.together, strict=True))):
             counts = tuple(max(0, -(-(a.out_size - p) // a.out_stride)) for a, p in zip(axes, phases, strict=True))
             if all(counts):
                 found.append(PhaseClass(phases, counts, self._runs(phases)))
@@ -173,20 +196,21 @@ class Geometry:
         """Taps of a class in runs, by input phase and shift."""
         axes = self.kernel.axes
         flat = []
-        for taps in product(*([t for t in a.taps if t.phase == p] for a, p in zip(axes, phases, strict=True))):
+        for taps in product(*([t for t in a.taps if p <= t.phase < p + n]
+                              for a, p, n in zip(axes, phases, self.together, strict=True))):
             phase = shift = entry = 0
             for axis, tap, lead, pitch in zip(axes, taps, self.leads, self.pitches[1:], strict=True):
                 phase = phase * axis.in_stride + tap.offset % axis.in_stride
                 shift += (tap.offset // axis.in_stride + lead) * pitch
                 entry = entry * axis.kernel + tap.number
-            flat.append((phase, shift, entry))
+            flat.append((phase, shift, entry, taps[-1].phase - phases[-1] if axes else 0))
         runs: list[Run] = []
-        for phase, shift, entry in sorted(flat):
+        for phase, shift, entry, feed in sorted(flat):
             last = runs[-1] if runs else None
             if last is not None and last.phase == phase and shift - last.shift <= _SPAN:
-                runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)))
+                runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)), (*last.feeds, feed))
             else:
-                runs.append(Run(phase, shift, ((0, entry),)))
+                runs.append(Run(phase, shift, ((0, entry),), (feed,)))
         return tuple(runs)
 
     # Bytes of the workspace, in this order: scales of x and of w, x, w.

@@ -103,9 +103,10 @@ def products(kernel: Contraction) -> str:
 
 
 def tiling_words(tiling: Tiling | int | None) -> str:
-    """``wgmma 128x128x64``, or ``schedule 2``; "" where the generator chose."""
+    """``wgmma 128x128x64``, ``wgmma 128x64x64 of 2 phases``, or ``schedule 2``; "" where the generator chose."""
     if isinstance(tiling, Tiling):
-        return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}"
+        phases = f" of {tiling.phases} phases" if tiling.phases > 1 else ""
+        return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}{phases}"
     return f"schedule {tiling}" if tiling is not None else ""
 
 

@@ -242,7 +242,9 @@ class Tiling:
     so that the epilogue of one overlaps with the products of the other. ``core`` is "wgmma" (compute capability 9.0)
     or "mma" (8.0 and later). With ``raw_right`` blocks read the right operand in float32, as it lies in memory, and
     split it themselves: once for every block of rows, and it is never packed. With ``split`` above 1 the steps of a
-    block are shared among so many, whose sums a second kernel adds in order.
+    block are shared among so many, whose sums a second kernel adds in order. With two ``phases`` a block has both
+    output phases of the last axis (of out_stride 2), which are neighbours in the output: twice as many positions as
+    rows.
     """
 
     core: str
@@ -255,6 +257,7 @@ class Tiling:
     teams: int = 1
     raw_right: bool = False
     split: int = 1
+    phases: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 
 from kernelwright.codegen.cuda.contraction import tilings
-from kernelwright.codegen.cuda.contraction_direct import schedules, suits
+from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -31,10 +31,17 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
             columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "mma")])
     plain = replace(kernel, scheme="float32", tiling=None)
     if suits(plain):
-        columns.insert(0, [Choice("float32", number) for number in range(len(schedules(plain)))])
+        direct = [Choice("float32", number) for number in range(len(schedules(plain)))]
         if kernel.in_channels < _FED and kernel.out_channels < _FED:
-            del columns[1:]
+            columns = [direct]
+        else:
+            columns.insert(0 if is_fast(plain) else len(columns), direct)
     found = [c for c in chain.from_iterable(zip_longest(*columns)) if c is not None]
-    # Beside wgmma the portable core is tried once: it may win where blocks are few.
-    again = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"][1:]
-    return [c for c in found if c not in again or capability != _WGMMA][:most]
+    portable = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"]
+    if capability == _WGMMA and portable:
+        # Beside wgmma the portable core is tried once: it may win where blocks are few. Of convolutions that may round
+        # last, as there are two schemes to try on wgmma: it lost on all 12 where both were tried (H200, level 2).
+        others = [c for c in found if c not in portable]
+        at = len(others) if rounds and kernel.axes and others else found.index(portable[0])
+        found = [*others[:at], portable[0], *others[at:]]
+    return found[:most]

@@ -6,8 +6,9 @@ an input that it reads serves all its output channels and the taps along its run
 transposed convolutions a thread computes all phases of its cells, so that every entry of the weight meets each cell
 once, and no product is with a zero between inputs. Threads that are neighbours store neighbours.
 
-Sums are float32, added in one order: over channels, then taps; beyond 4096 products they have two levels. Inputs
-outside of x are zeros that are multiplied, as in PyTorch's own loops: a weight that is Inf there gives NaN.
+Sums are float32, added in one order: over channels, then taps; beyond 4096 products they have two levels, and
+before that where the library's are more exact than one chain (`contraction_direct_blocks`). Inputs outside of x are
+zeros that are multiplied, as in PyTorch's own loops: a weight that is Inf there gives NaN.
 
 The least times on an H200 (bytes at 4.2 TB/s; operations at 60 of its 67 TFLOP/s) and what the model of
 `contraction_direct_schedule` predicts for a kernel, in milliseconds::
@@ -15,8 +16,9 @@ The least times on an H200 (bytes at 4.2 TB/s; operations at 60 of its 67 TFLOP/
     contraction (batch x groups x channels in and out, size, window)     GFLOP     MB  least  model
     64 x 8 x 1, 1      512 x 512, 3 x 1                                    0.8   1072  0.255   0.30
     16 x 64 x 1, 1     512 x 512, 3 x 3, padded                            4.8   2147  0.511   0.64
-    16 x 1 x 32, 16    16 x 32 x 64, 3 x 5 x 7, transposed                78.0    114  1.301   2.54
-    8 x 4 x 8, 8       12 x 24 x 48, 3 x 5 x 7, transposed by 2            5.9    128  0.099   0.22
+    16 x 1 x 32, 16    16 x 32 x 64, 3 x 5 x 7, transposed                78.0    114  1.301   2.82
+    16 x 1 x 32, 64    32 x 32 x 32, 5 x 5 x 5, transposed by 2          258.5   1092  4.308   9.79
+    8 x 4 x 8, 8       12 x 24 x 48, 3 x 5 x 7, transposed by 2            5.9    128  0.099   0.25
     128 x 1 x 3, 16    16 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.0   1033  0.246   0.43
     128 x 1 x 3, 16    the same with even outputs                          5.4   1099  0.262   0.37
     64 x 1 x 3, 16     32 x 32 x 32, 3 x 3 x 3, transposed by 2, odd       5.1   1049  0.250   0.43
@@ -26,8 +28,9 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelwright.codegen.cuda.contraction_direct_layout import Layout, phase_classes
-from kernelwright.codegen.cuda.contraction_direct_lines import Schedule
+from kernelwright.codegen.cuda.contraction_direct_blocks import blocks_first, library_roundings
+from kernelwright.codegen.cuda.contraction_direct_layout import Layout
+from kernelwright.codegen.cuda.contraction_direct_lines import Schedule, phase_classes
 from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
 from kernelwright.codegen.cuda.contraction_direct_schedule import fits, predicted_seconds, tensor_core_seconds
 from kernelwright.codegen.cuda.contraction_direct_schedule import schedules as normal_schedules
@@ -39,6 +42,8 @@ from kernelwright.plan.kernels import Contraction
 
 #: What tensor cores reach of that with few channels is a third to a half, and with three products for each an eighth.
 _WORTH = 8.0
+#: Roundings of sums, 1.3e-7 of the result, below which three products of tensor cores are less exact (measured).
+_EXACT = 28.0
 
 
 def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
@@ -47,17 +52,24 @@ def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
 
 
 def suits(kernel: Contraction) -> bool:
-    """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and the model
-    gives at most _WORTH times what tensor cores take at the least."""
+    """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and it is fast,
+    or as exact as the library where tensor cores are not."""
     normal = normal_form(kernel)
     if not kernel.axes or not prod(normal.domain) or not prod(normal.left_domain):
         return False
     load = main_load(normal.left)
     steps = [load.index.strides[-1] if load else 0, *(s.index.strides[-1] for s in normal.stores)]
-    if any(abs(step) > 1 for step in steps):
+    if any(abs(step) > 1 for step in steps) or not normal_schedules(normal):
         return False
-    best = next(iter(normal_schedules(normal)), None)
-    return best is not None and predicted_seconds(normal, best) <= _WORTH * tensor_core_seconds(normal)
+    return is_fast(kernel) or (blocks_first(normal) and library_roundings(normal) < _EXACT)
+
+
+def is_fast(kernel: Contraction) -> bool:
+    """Whether the model gives at most _WORTH times what tensor cores take at the least."""
+    normal = normal_form(kernel)
+    # The first with blocks of sums and the first without them, where there are both.
+    seconds = [predicted_seconds(normal, schedule) for schedule in normal_schedules(normal)[:2]]
+    return bool(seconds) and min(seconds) <= _WORTH * tensor_core_seconds(normal)
 
 
 def generate(kernel: Contraction, name: str, schedule: Schedule | None = None) -> KernelSource:
@@ -78,7 +90,7 @@ def generate(kernel: Contraction, name: str, schedule: Schedule | None = None) -
                 raise ValueError(f"{name}: there are {len(found)} schedules; windows fill shared memory, or channels "
                                  "that are reduced the registers of a thread, where there is none")
             schedule = found[number]
-        for number, phases in enumerate(phase_classes(normal)):
+        for number, phases in enumerate(phase_classes(normal, schedule.split)):
             layout = Layout(normal, schedule, phases)
             if not fits(layout):
                 raise ValueError(f"{name}: {schedule} does not fit a block")
@@ -110,6 +122,9 @@ def _comment(layout: Layout) -> str:
     lines = [f"Direct contraction in float32: {size} outputs of {kernel.out_channels} channels{of} from "
              f"{kernel.in_channels}, window {window}.",
              f"A block computes {tile} of {layout.columns} channels{pairs}, a thread {plan.run} of {plan.channels}."]
+    if layout.blocks > 1 or (plan.block and layout.two_levels):
+        lines.append(f"Products of {min(plan.block, plan.depth)} channels are one chain of additions; then chains are "
+                     "added.")
     if several:
         lines.append(f"A cell is {' x '.join(str(len(p)) for p in layout.phases)} outputs, which read the same inputs.")
     return "\n".join(lines)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import ceil, prod
 
 import numpy as np
 
-from kernelwright.codegen.cuda.contraction_direct_lines import Line, Schedule, progression
+from kernelwright.codegen.cuda.contraction_direct_lines import Line, Schedule, stored_in_pairs
 from kernelwright.codegen.cuda.expressions import affine_text
 from kernelwright.plan.kernels import Contraction
 
 #: Bytes of shared memory that a block may have without asking for more.
 MOST_SHARED = 48 * 1024
-#: Phases that one thread computes at most; beyond that, leading axes have a kernel for each of their phases.
-MOST_PHASES = 32
-#: Products that are added up in one chain of float32 sums; longer sums have two levels.
+#: Products that are added up in one chain of float32 sums at most; longer sums have two levels.
 CHAIN = 4096
 #: Elements of a run that are held in registers while the taps along it are walked.
 MOST_COLUMN = 40
@@ -29,22 +27,8 @@ _UNROLLED = 1280
 _WEIGHT_ALIGNMENT = 4
 
 
-def phase_classes(kernel: Contraction) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """Per axis, the phases of each kernel: all of them, or one of them for each kernel along leading axes."""
-    strides = [a.out_stride for a in kernel.axes]
-    split = next(n for n in range(len(strides) + 1) if prod(strides[n:]) <= MOST_PHASES)
-    choices = [[(p,) for p in range(s)] if axis < split else [tuple(range(s))] for axis, s in enumerate(strides)]
-    for phases in product(*choices):
-        if all(p[0] < a.out_size for p, a in zip(phases, kernel.axes, strict=True)):
-            yield phases
-
-
-def stored_in_pairs(kernel: Contraction, phases: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the two phases of the last axis are always aligned neighbours in every output."""
-    if len(phases[-1]) != 2 or kernel.axes[-1].out_size % 2:
-        return False
-    return all(s.index.strides[-1] == 1 and s.index.offset % 2 == 0 and all(n % 2 == 0 for n in s.index.strides[:-1])
-               and kernel.output_dtypes[s.buffer] == "float32" for s in kernel.stores)
+#: Layouts of one contraction share lines, and what these have found out.
+_line = lru_cache(maxsize=4096)(Line)
 
 
 @dataclass(frozen=True)
@@ -61,8 +45,8 @@ class Layout:
     def lines(self) -> tuple[Line, ...]:
         """The axes."""
         plan, last = self.schedule, len(self.phases) - 1
-        return tuple(Line(axis, phases, tile, plan.run if n == plan.run_axis else 1, n == last,
-                          plan.lanes if n == last else 1)
+        return tuple(_line(axis, phases, tile, plan.run if n == plan.run_axis else 1, n == last,
+                           plan.lanes if n == last else 1)
                      for n, (axis, phases, tile) in enumerate(zip(self.kernel.axes, self.phases, plan.tile,
                                                                   strict=True)))
 
@@ -87,6 +71,17 @@ class Layout:
         return self.phase_count * self.schedule.run * self.schedule.channels
 
     @cached_property
+    def met(self) -> tuple[bool, ...]:
+        """Whether a phase of a thread has taps."""
+        some = [{t.phase for t in line.taps} for line in self.lines]
+        return tuple(all(p in found for p, found in zip(phase, some, strict=True)) for phase in product(*self.phases))
+
+    @cached_property
+    def moved(self) -> int:
+        """Sums of a thread that join a second level after each block."""
+        return sum(self.met) * self.schedule.run * self.schedule.channels if self.two_levels else 0
+
+    @cached_property
     def window(self) -> int:
         """Combinations of taps."""
         return prod(len(line.taps) for line in self.lines)
@@ -102,23 +97,16 @@ class Layout:
         """Axes whose taps stay a loop, outermost first, until what is unrolled is short enough; its multiply-adds."""
         found, work = set(), self.window * self.schedule.run * self.schedule.channels
         for n in self.order:
-            taps, line = self.lines[n].taps, self.lines[n]
-            regular = progression([line.shift(t) for t in taps]) and progression([t.number for t in taps])
-            if work > _UNROLLED and regular and len({t.phase for t in taps}) == 1 \
-                    and not (self.in_column and n == self.schedule.run_axis):
+            line = self.lines[n]
+            if work > _UNROLLED and line.regular and not (self.in_column and n == self.schedule.run_axis):
                 found.add(n)
-                work //= len(taps)
+                work //= len(line.taps)
         return frozenset(found), work
 
     @cached_property
     def entries(self) -> tuple[tuple[tuple[int, int], int], ...]:
-        """Per axis, the entries of the weight that are staged: ((first, step), count) of their numbers. All of the
-        axis, where the taps' numbers are in no progression."""
-        result = []
-        for line in self.lines:
-            found = progression([t.number for t in line.taps] or [0])
-            result.append((found, len(line.taps)) if found else ((0, 1), line.axis.kernel))
-        return tuple(result)
+        """Per axis, the entries of the weight that are staged."""
+        return tuple(line.entries for line in self.lines)
 
     @cached_property
     def staged_window(self) -> int:
@@ -167,7 +155,7 @@ class Layout:
     def registers(self) -> int:
         """Registers that a thread needs, about."""
         held = self.run_line.column if self.in_column else self.schedule.run
-        return self.sums * (2 if self.two_levels else 1) + held + min(16, self.schedule.channels) + _OTHER_REGISTERS
+        return self.sums + self.moved + held + min(16, self.schedule.channels) + _OTHER_REGISTERS
 
     @cached_property
     def resident(self) -> int:
@@ -188,9 +176,22 @@ class Layout:
         return ceil(self.kernel.in_channels / self.schedule.depth) if self.window else 0
 
     @cached_property
+    def blocks(self) -> int:
+        """Chains of additions in a step of channels: several, where the schedule has blocks within a step."""
+        size = self.schedule.block
+        return self.schedule.depth // size if self.window and 0 < size < self.schedule.depth else 1
+
+    @cached_property
+    def block_unrolled(self) -> bool:
+        """Whether the products of such a block are written one after the other: its sums need not be set to 0."""
+        return self.blocks > 1 and not self.rolled[0] and self.rolled[1] * self.schedule.block <= _UNROLLED
+
+    @cached_property
     def two_levels(self) -> bool:
-        """Whether each step's sums are added to sums of steps."""
-        return self.chunks > 1 and self.kernel.in_channels * self.window > CHAIN
+        """Whether sums of blocks of channels, at most a step, are added to sums of blocks."""
+        if self.chunks * self.blocks < 2:
+            return False
+        return self.schedule.block > 0 or self.kernel.in_channels * self.window > CHAIN
 
     @cached_property
     def grid(self) -> tuple[int, ...]:

@@ -9,12 +9,16 @@ whatever the sizes are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from itertools import product
+from math import ceil, prod
 
-from kernelwright.plan.kernels import ContractionAxis, Tap
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Tap
 
+#: Phases that one thread computes at most; beyond that, leading axes have a kernel for each of their phases.
+MOST_PHASES = 32
 #: Taps up to which inputs of a strided axis lie apart in shared memory.
 _MOST_APART = 16
 
@@ -29,6 +33,9 @@ class Schedule:
     depth: input channels in shared memory at once. lanes: inputs read at once, 4 or 1.
     writes: how the phases of the last axis, which are neighbours in memory, get there: "straight" as each thread has
     them, "pairs" of two at once, or "traded" between the threads of a row through shared memory first.
+    block: input channels whose products are one chain of additions, which then joins a second level of sums; 0 where
+    all of them are one. split: so many leading axes have a kernel for each of their phases, or more where phases are
+    too many for a thread.
     """
 
     tile: tuple[int, ...]
@@ -40,6 +47,8 @@ class Schedule:
     depth: int
     lanes: int = 1
     writes: str = "straight"
+    block: int = 0
+    split: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,24 @@ class Line:
         beyond = tap.offset - self.from_input
         return beyond % self.apart * self.part + beyond // self.apart
 
+    @cached_property
+    def shifts(self) -> tuple[int, ...]:
+        """The same of every tap."""
+        return tuple(map(self.shift, self.taps))
+
+    @cached_property
+    def regular(self) -> bool:
+        """Whether taps can stay a loop: they are of one phase, and their numbers and places have steps."""
+        return progression(list(self.shifts)) is not None and len({t.phase for t in self.taps}) == 1 \
+            and progression([t.number for t in self.taps]) is not None
+
+    @cached_property
+    def entries(self) -> tuple[tuple[int, int], int]:
+        """Entries of the weight that are staged: ((first, step), count) of their numbers. All of the axis, where the
+        taps' numbers are in no progression."""
+        found = progression([t.number for t in self.taps] or [0])
+        return (found, len(self.taps)) if found else ((0, 1), self.axis.kernel)
+
     def place(self, q: str) -> str:
         """Text of where the staged coordinate ``q`` lies in its row."""
         return q if self.apart == 1 else f"{q} % {self.apart} * {self.part} + {q} / {self.apart}"
@@ -119,7 +146,7 @@ class Line:
     @cached_property
     def column(self) -> int:
         """Elements along the axis that a thread's run reads."""
-        shifts = [self.shift(t) for t in self.taps] or [0]
+        shifts = self.shifts or (0,)
         return self.axis.in_stride * (self.run - 1) + max(shifts) - min(shifts) + 1
 
     @cached_property
@@ -135,3 +162,26 @@ def progression(values: list[int]) -> tuple[int, int] | None:
         return None
     step = values[1] - values[0] if len(values) > 1 else 0
     return (values[0], step) if all(v == values[0] + step * n for n, v in enumerate(values)) else None
+
+
+def least_split(kernel: Contraction) -> int:
+    """Leading axes whose phases must have a kernel each."""
+    strides = [a.out_stride for a in kernel.axes]
+    return next(n for n in range(len(strides) + 1) if prod(strides[n:]) <= MOST_PHASES)
+
+
+def phase_classes(kernel: Contraction, split: int = 0) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Per axis, the phases of each kernel: all of them, or one of them for each kernel along leading axes."""
+    strides, split = [a.out_stride for a in kernel.axes], max(split, least_split(kernel))
+    choices = [[(p,) for p in range(s)] if axis < split else [tuple(range(s))] for axis, s in enumerate(strides)]
+    for phases in product(*choices):
+        if all(p[0] < a.out_size for p, a in zip(phases, kernel.axes, strict=True)):
+            yield phases
+
+
+def stored_in_pairs(kernel: Contraction, phases: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether the two phases of the last axis are always aligned neighbours in every output."""
+    if len(phases[-1]) != 2 or kernel.axes[-1].out_size % 2:
+        return False
+    return all(s.index.strides[-1] == 1 and s.index.offset % 2 == 0 and all(n % 2 == 0 for n in s.index.strides[:-1])
+               and kernel.output_dtypes[s.buffer] == "float32" for s in kernel.stores)

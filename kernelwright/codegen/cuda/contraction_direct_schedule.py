@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice, product
+from itertools import chain, islice, product, zip_longest
 from math import ceil, prod
 
-from kernelwright.codegen.cuda.contraction_direct_layout import (
-    MOST_SHARED,
-    Layout,
+from kernelwright.codegen.cuda.contraction_direct_blocks import block, blocks_first
+from kernelwright.codegen.cuda.contraction_direct_layout import MOST_SHARED, Layout
+from kernelwright.codegen.cuda.contraction_direct_lines import (
+    Line,
+    Schedule,
+    least_split,
     phase_classes,
     stored_in_pairs,
 )
-from kernelwright.codegen.cuda.contraction_direct_lines import Line, Schedule
 from kernelwright.codegen.cuda.contraction_direct_text import main_load
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.expressions import Apply, Expression, Load, walk
@@ -56,25 +58,40 @@ class Estimate:
 @lru_cache(maxsize=64)
 def schedules(kernel: Contraction, most: int = 12) -> tuple[Schedule, ...]:
     """Schedules of a contraction in normal form, best guess first; none where no window fits shared memory."""
-    classes = list(islice(phase_classes(kernel), _MOST_CLASSES + 1))
-    if not 0 < len(classes) <= _MOST_CLASSES:
-        return ()
-    # Classes differ little; the one with the most taps stands for them all.
-    largest = max(classes, key=lambda c: Layout(kernel, _smallest(kernel), c).window)
-    rough: dict[Schedule, float] = {}
-    for schedule in _candidates(kernel, largest):
-        if schedule not in rough and fits(layout := Layout(kernel, schedule, largest, padded=False)):
-            rough[schedule] = estimate(layout).seconds
+    single, size = _best(kernel, most, 0, [0]), block(kernel)
+    if not size:
+        return single
+    # Blocks take registers, which fewer phases in a thread leave free.
+    more = least_split(kernel) + 1
+    splits = [0, more] if more < len(kernel.axes) and kernel.axes[more - 1].out_stride > 1 else [0]
+    both = [_best(kernel, most, size, splits), single]
+    # Which of them is exact enough beside the library, and then the faster, is measured: the first of each, and so on.
+    both = both if blocks_first(kernel) else both[::-1]
+    return tuple(s for s in chain.from_iterable(zip_longest(*both)) if s is not None)[:most]
+
+
+def _best(kernel: Contraction, most: int, size: int, splits: list[int]) -> tuple[Schedule, ...]:
+    """Schedules with such blocks of sums and any of these splits, best guess first."""
     fine: dict[Schedule, float] = {}
-    for schedule in _varied(sorted(rough, key=lambda s: (rough[s], str(s))))[:4 * most]:
-        if all(fits(Layout(kernel, schedule, c)) for c in classes):
-            fine[schedule] = estimate(Layout(kernel, schedule, largest)).seconds
+    for split in splits:
+        classes = list(islice(phase_classes(kernel, split), _MOST_CLASSES + 1))
+        if not 0 < len(classes) <= _MOST_CLASSES:
+            continue
+        # Classes differ little; the one with the most taps stands for them all at first.
+        largest = max(classes, key=lambda c: Layout(kernel, _smallest(kernel), c).window)
+        rough: dict[Schedule, float] = {}
+        for schedule in _candidates(kernel, largest, size, split):
+            if schedule not in rough and fits(layout := Layout(kernel, schedule, largest, padded=False)):
+                rough[schedule] = estimate(layout).seconds
+        for schedule in _varied(sorted(rough, key=lambda s, known=rough: (known[s], str(s))))[:4 * most]:
+            if all(fits(Layout(kernel, schedule, c)) for c in classes):
+                fine[schedule] = predicted_seconds(kernel, schedule)
     return tuple(_varied(sorted(fine, key=lambda s: (fine[s], str(s))))[:most])
 
 
 def predicted_seconds(kernel: Contraction, schedule: Schedule) -> float:
     """The model's time of a contraction in normal form."""
-    return sum(estimate(Layout(kernel, schedule, c)).seconds for c in phase_classes(kernel))
+    return sum(estimate(Layout(kernel, schedule, c)).seconds for c in phase_classes(kernel, schedule.split))
 
 
 def tensor_core_seconds(kernel: Contraction) -> float:
@@ -89,11 +106,13 @@ def tensor_core_seconds(kernel: Contraction) -> float:
 
 
 def fits(layout: Layout) -> bool:
-    """Whether runs divide the tile, four inputs that are read at once are aligned neighbours, and a block's threads,
-    registers and shared memory stay within what every device has."""
+    """Whether runs divide the tile, blocks of sums a step, four inputs that are read at once are aligned neighbours,
+    and a block's threads, registers and shared memory stay within what every device has."""
     plan = layout.schedule
     if plan.tile[plan.run_axis] % plan.run or \
             (plan.lanes > 1 and not _vectorises(layout.kernel, layout.lines[-1], plan.tile[-1])):
+        return False
+    if layout.blocks > 1 and plan.depth % plan.block:
         return False
     if layout.kernel.reductions and (plan.channels != layout.kernel.out_channels or plan.writes != "straight"):
         return False
@@ -105,7 +124,8 @@ def _varied(ordered: list[Schedule]) -> list[Schedule]:
     """The first four, then the best of each kind of inner loop, then the others."""
     kinds: dict[tuple, Schedule] = {}
     for schedule in ordered:
-        kinds.setdefault((schedule.run_axis, schedule.run, schedule.channels, schedule.writes), schedule)
+        inner = schedule.run_axis, schedule.run, schedule.channels, schedule.writes, schedule.split
+        kinds.setdefault(inner, schedule)
     return list(dict.fromkeys([*ordered[:4], *list(kinds.values())[:8], *ordered]))
 
 
@@ -113,7 +133,7 @@ def _smallest(kernel: Contraction) -> Schedule:
     return Schedule((1,) * len(kernel.axes), 1, 0, 1, 1, 1, 1)
 
 
-def _candidates(kernel: Contraction, phases: tuple[tuple[int, ...], ...]) -> Iterator[Schedule]:
+def _candidates(kernel: Contraction, phases: tuple[tuple[int, ...], ...], size: int, split: int) -> Iterator[Schedule]:
     lines = Layout(kernel, _smallest(kernel), phases).lines
     cells = [line.cells for line in lines]
     count = prod(map(len, phases))
@@ -132,7 +152,7 @@ def _candidates(kernel: Contraction, phases: tuple[tuple[int, ...], ...]) -> Ite
             for tile, pairs in _tiles(cells, run_axis, run, threads // teams, kernel.batch * kernel.groups):
                 lanes = 4 if _vectorises(kernel, lines[-1], tile[-1]) else 1
                 for writes in ways:
-                    schedule = Schedule(tile, pairs, run_axis, run, own, teams, 1, lanes, writes)
+                    schedule = Schedule(tile, pairs, run_axis, run, own, teams, 1, lanes, writes, size, split)
                     depth = _depth(Layout(kernel, schedule, phases, padded=False))
                     if depth:
                         yield replace(schedule, depth=depth)
@@ -199,7 +219,8 @@ def _depth(layout: Layout) -> int:
         return 0
     # Half of the room: then several blocks of a multiprocessor can stage while others multiply.
     most = min(layout.kernel.in_channels, _MOST_DEPTH, max(1, room // 2 // each))
-    return ceil(layout.kernel.in_channels / ceil(layout.kernel.in_channels / most))
+    depth, size = ceil(layout.kernel.in_channels / ceil(layout.kernel.in_channels / most)), layout.schedule.block
+    return depth // size * size if 0 < size < depth else depth
 
 
 def _operations(expression: Expression) -> int:
@@ -224,7 +245,9 @@ def estimate(layout: Layout) -> Estimate:
     products = layout.window * plan.run * plan.channels * plan.depth
     four = plan.channels % 4 == 0
     weight_reads = layout.window * plan.depth * (plan.channels // 4 if four else plan.channels)
-    issue += products + reads + weight_reads + 6 * plan.depth
+    # Sums of a block are added to others, and begin again.
+    moves = layout.moved * layout.blocks * (1 if layout.block_unrolled else 2)
+    issue += products + reads + weight_reads + moves + 6 * plan.depth
     pipe += reads * layout.rounds(layout.row_pitch) + weight_reads * (_SAME_ADDRESS if four else 1)
     # Per thread: places, stores.
     stored = sum(4 + _operations(s.expression) for s in kernel.stores) \
@@ -270,7 +293,7 @@ def _reads(layout: Layout) -> int:
     lines, run = layout.lines, layout.run_line
     count = layout.schedule.run * len(run.taps)
     if layout.in_column:
-        count = len({run.axis.in_stride * r + run.shift(t) for r in range(layout.schedule.run) for t in run.taps})
-    elif len({run.shift(t) for t in run.taps}) < len(run.taps):
-        count = layout.schedule.run * len({run.shift(t) for t in run.taps})
-    return count * prod(len({line.shift(t) for t in line.taps}) for line in lines if line is not run)
+        count = len({run.axis.in_stride * r + shift for r in range(layout.schedule.run) for shift in run.shifts})
+    elif len(set(run.shifts)) < len(run.taps):
+        count = layout.schedule.run * len(set(run.shifts))
+    return count * prod(len(set(line.shifts)) for line in lines if line is not run)

@@ -110,20 +110,25 @@ class DeviceText:
         if not layout.chunks:
             return [f"const float sum{dims} = {{}};  // no tap reaches these outputs"]
         body = [*self._stage_inputs(), *self._stage_weights(), "__syncthreads();", *self._sums()]
-        lines = [f"float sum{dims} = {{}};  // [phase][cell of the run][output channel]"]
+        meant = "  // [phase][cell of the run][output channel]"
+        lines = [f"float {'total' if layout.blocks > 1 else 'sum'}{dims} = {{}};{meant}"]
         if layout.chunks == 1:
             return [*lines, *body]
         body.insert(0, "if (first > 0) __syncthreads();  // the operands of the step before are no longer read")
-        if layout.two_levels:
+        if layout.two_levels and layout.blocks == 1:
             lines.append(f"float total{dims} = {{}};  // sums of steps: no chain of additions gets long")
-            body += self._each_sum(["total[p][r][o] += sum[p][r][o];", "sum[p][r][o] = 0.0f;"])
+            body += self._moved(["sum[p][r][o] = 0.0f;"])
         lines += ["#pragma unroll 1", f"for (int first = 0; first < {kernel.in_channels}; first += depth) {{",
                   *indent(body), "}"]
         return lines
 
-    def _each_sum(self, body: Sequence[str]) -> list[str]:
+    def _moved(self, after: Sequence[str] = ()) -> list[str]:
+        """Sums to the second level, of phases that have taps."""
         sizes = zip("pro", (self.layout.phase_count, self.plan.run, self.plan.channels), strict=True)
-        return nested([(name, size, True) for name, size in sizes], body)
+        met, every = self.layout.met, all(self.layout.met)
+        table = [] if every else [f"constexpr bool met[] = {{{', '.join(str(m).lower() for m in met)}}};"]
+        add = f"{'' if every else 'if (met[p]) '}total[p][r][o] += sum[p][r][o];"
+        return [*table, *nested([(name, size, True) for name, size in sizes], [add, *after])]
 
     def _stage(self, expression: Expression, domain: tuple[int, ...], long: bool, lanes: int,
                radices: Sequence[tuple[str, int, int]], places: Sequence[str], conditions: Sequence[str],
@@ -251,11 +256,19 @@ class DeviceText:
                     body = [f"float value[{plan.run}];", "#pragma unroll",
                             f"for (int r = 0; r < {plan.run}; ++r) value[r] = x[{at} + r * {far}];", *body]
                 body = nested([(f"j{n}", len(layout.lines[n].taps), n not in rolled)], body)
-        work = layout.window * plan.run * plan.channels
-        unroll = 1 if rolled else max(1, min(plan.depth, _TRIP // work))
-        return [*lines, f"#pragma unroll {unroll}", "for (int c = 0; c < depth; ++c) {",
-                *indent(["const float* const x = x_own + c * plane;",
-                         "const float* const w = w_own + c * window * pitch;", *body]), "}"]
+        work, several = layout.window * plan.run * plan.channels, layout.blocks > 1
+        unroll = plan.block if layout.block_unrolled else 1 if rolled or several \
+            else max(1, min(plan.depth, _TRIP // work))
+        first, end = ("block", f"block + {plan.block}") if several else ("0", "depth")
+        channels = [f"#pragma unroll {unroll}", f"for (int c = {first}; c < {end}; ++c) {{",
+                    *indent(["const float* const x = x_own + c * plane;",
+                             "const float* const w = w_own + c * window * pitch;", *body]), "}"]
+        if not several:
+            return [*lines, *channels]
+        dims = "".join(f"[{n}]" for n in (layout.phase_count, plan.run, plan.channels))
+        return [*lines, "#pragma unroll 1", f"for (int block = 0; block < depth; block += {plan.block}) {{",
+                *indent([f"float sum{dims} = {{}};  // of a block of channels: no chain of additions gets long",
+                         *channels, *self._moved()]), "}"]
 
     @staticmethod
     def _values(what: str, line: Line) -> list[int]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     ChannelWalk,
@@ -51,6 +52,11 @@ class Epilogue:
     pointers that it takes first, in this order. Element (row, column) of a slab is ``sums[row * row_stride +
     column * column_stride]``, ``floats`` is the slab's size, and it is aligned to 16 bytes. ``support`` names the
     snippets that the text uses. Inputs and outputs in ``vectors`` are aligned to 16 bytes.
+
+    Where ``column_floats`` is not 0, what it needs of columns comes from a table of that size, aligned to 16 bytes:
+    128 threads call ``NAME_columns(column_parameters, table, thread, group, first column of the tile)``, and
+    ``NAME_finish`` takes the table behind the slab (`contraction_epilogue_columns`). With ``row_scales`` it then takes
+    ``NAME_row_scale(left_scales, thread, group, first_row)``.
     """
 
     definitions: str
@@ -60,6 +66,9 @@ class Epilogue:
     floats: int
     support: frozenset[str]
     vectors: frozenset[str]
+    column_floats: int
+    column_parameters: tuple[tuple[str, str], ...]
+    row_scales: bool
 
 
 def epilogue(geometry: Geometry, name: str) -> Epilogue:
@@ -72,9 +81,11 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     if not holds(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of {columns}")
     kind = ReducingWalk if kernel.reductions else ChannelWalk if channels_fastest(kernel, kernel.stores[0]) else RowWalk
+    if geometry.tiling.phases == 2:
+        kind = PairWalk
     walk = kind(geometry, name)
     body = walk.body()
-    used = set(walk.emitter.used)
+    used = walk.emitter.used | (walk.table.used if walk.table else set())
     again = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
@@ -91,14 +102,19 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts += [exact_function(kernel, name), _careful(geometry, name, walk.names)]
     if again is not None:
         texts.append(_again(geometry, name, walk.names, again, heads))
-    slab = [f"{'' if kernel.reductions else 'const '}float* sums", "int thread", "int phase_class", "int group",
+    table, column_parameters = walk.table.definition if walk.table else ("", ())
+    row_scale = walk.row_scale()
+    slab = [f"{'' if kernel.reductions else 'const '}float* sums", *["const float* columns"] * bool(table),
+            *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
     comment = f"Finishes {SLAB_ROWS} x {columns} sums from (first_row, first_column): {walk.comment}."
-    texts += [*walk.tables(), device_function(comment, "void", f"{name}_finish", [*heads, *slab],
-                                              _calls(body, name, [p for _, p in parameters]))]
-    definitions = "\n".join(texts)
+    finish = _calls(body, name, [p for _, p in parameters])
+    texts += [table, row_scale, *walk.tables(),
+              device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
+    definitions = "\n".join(filter(None, texts))
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats, snippets_of(definitions),
-                    frozenset(walk.emitter.vectors))
+                    frozenset(walk.emitter.vectors), walk.table.floats if walk.table else 0, column_parameters,
+                    bool(row_scale))
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     UNROLL,
@@ -18,7 +19,6 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     channels_fastest,
     column_scale_text,
     operand_pointers,
-    row_scale_text,
     write_stores,
 )
 from kernelwright.codegen.cuda.contraction_points import (
@@ -27,7 +27,6 @@ from kernelwright.codegen.cuda.contraction_points import (
     PointEmitter,
     as_float,
     coordinates,
-    emitter_of,
     reduced_lines,
     straight,
 )
@@ -44,11 +43,14 @@ class ReducingWalk(Walk):
     """Two lanes take a row."""
 
     comment = "two lanes take a row, and reduce its channels before they store"
+    row_of = "thread / 32 * 16 + thread % 16"
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
         self.strides = (1, _PITCH)
         self.floats = self.columns * _PITCH
+        roots = [*self.kernel.reductions, *self.kernel.stores]
+        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots))
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = self.kernel.out_channels // 2
@@ -57,7 +59,7 @@ class ReducingWalk(Walk):
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         rows, beyond = self.geometry.rows, self.beyond()
-        lines = ["const int g = group;", f"{self.kind} row = first_row + thread / 32 * 16 + thread % 16;"]
+        lines = ["const int g = group;", f"{self.kind} row = first_row + {self.row_of};"]
         if beyond:
             lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
                                                    f"there = row < {rows} && !({beyond});"]), "}"]
@@ -66,7 +68,7 @@ class ReducingWalk(Walk):
         lines += ["if (!there) row = 0;  // some position, of which nothing is written", *self.position(),
                   f"const int first = thread / 16 % 2 * {self.part};",
                   f"const int last = min(first + {self.part}, {self.kernel.out_channels});",
-                  "float* const row_sums = sums + thread / 32 * 16 + thread % 16;"]
+                  f"float* const row_sums = sums + {self.row_of};", *self.table.begins("first")]
         if self.geometry.scaled:
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
@@ -76,7 +78,7 @@ class ReducingWalk(Walk):
         turned = bool(along) and channels_fastest(self.kernel, along[0])
         for stores in filter(None, (() if turned else along, once)):
             self.emitter.start_walk("")
-            write_stores(self.emitter, self.kernel, stores)
+            write_stores(self.emitter, self.kernel, self.table.stores(stores) if stores is along else stores)
             step = straight(self.emitter)
             lines += self._fixed()
             lines += ["if (there) {", *indent(self._walk(step)), "}"] if stores is along else \
@@ -85,8 +87,7 @@ class ReducingWalk(Walk):
 
     def _new_emitter(self) -> PointEmitter:
         """An emitter of walks over the channels, which has met nothing."""
-        roots = [r.expression for r in self.kernel.reductions]
-        emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, self.kernel.stores, walked=(2,))
+        emitter = self.emitter_with(self.table)
         emitter.reduced[0, 0] = "sum"
         return emitter
 
@@ -99,7 +100,10 @@ class ReducingWalk(Walk):
                 own = self.emitter.reduced[part.reduction, part.component]
                 emitter.reduced[part.reduction, part.component] = f"{own}_there"
                 asked.append(f"const float {own}_there = __shfl_sync(0xffffffffu, {own}, r);")
-        write_stores(emitter, self.kernel, stores)
+        at = self.geometry.scaled * self.columns
+        for number in range(len(self.table.values)):
+            emitter.reduced[IN_TABLE, number] = f"columns[{at + number * self.columns} + o]"
+        write_stores(emitter, self.kernel, self.table.stores(stores))
         step = straight(emitter)
         self.emitter.used |= emitter.used
         self.emitter.vectors |= emitter.vectors
@@ -113,8 +117,7 @@ class ReducingWalk(Walk):
 
     def _walk(self, step: list[str]) -> list[str]:
         """``step`` for every channel of this lane."""
-        return [f"#pragma unroll {UNROLL}", "for (int o = first; o < last; ++o) {", f"  const float sum = {_SUM};",
-                *indent(step), "}"]
+        return self.table.steps("first", "last", [f"const float sum = {_SUM};", *step], UNROLL)
 
     def _fixed(self) -> list[str]:
         """What is computed before a walk."""
@@ -123,19 +126,19 @@ class ReducingWalk(Walk):
 
     def _scaled(self) -> list[str]:
         """Multiply the row's sums by their scales, in place."""
-        name, column = self.name, column_scale_text(self.geometry)
-        points = ", ".join([*operand_pointers(self.kernel), _SUM, "row_scale", column, *self.names])
-        loop = "for (int o = first; o < last; ++o)"
-        return [f"const float row_scale = {row_scale_text(self.geometry)};", f"bool usual = {name}_usual(row_scale);",
-                f"#pragma unroll {UNROLL}", f"{loop} usual = {name}_usual({column}) && usual;", "if (usual) {",
-                f"#pragma unroll {UNROLL}", f"  {loop} {_SUM} *= row_scale * {column};", "} else {", "#pragma unroll 1",
-                f"  {loop}", f"    {_SUM} = {name}_careful({points});", "}"]
+        name = self.name
+        points = ", ".join([*operand_pointers(self.kernel), _SUM, "row_scale", column_scale_text(self.geometry),
+                            *self.names])
+        return [*self.scale_lines(), "if (usual) {",
+                *indent(self.table.steps("first", "last", [f"{_SUM} *= row_scale * column_scale[v];"], UNROLL)),
+                "} else {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
+                f"    {_SUM} = {name}_careful({points});", "}"]
 
     def _folded(self, reduction: Reduction) -> Callable[[str, str, str], list[str]]:
         """How `reduced_lines` folds a reduction's expression over a row."""
         def fold(kind: str, result: str, term: str) -> list[str]:
             self.emitter.start_walk("")
-            value = as_float(self.emitter, reduction.expression)
+            value = as_float(self.emitter, self.table.without(reduction.expression))
             step = [*straight(self.emitter), f"{result} = {TAKES[kind].format(result, term.format(value))};"]
             return [*self._fixed(), f"float {result} = {STARTS[kind]};", *self._walk(step),
                     f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]

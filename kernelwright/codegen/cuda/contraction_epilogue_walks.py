@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable, column_place
 from kernelwright.codegen.cuda.contraction_points import (
     PointEmitter,
     coordinates,
+    device_function,
     emitter_of,
     guessed,
     parameter_texts,
@@ -20,17 +22,18 @@ from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Contraction, Store, Tiling
 
 SLAB_ROWS = 64
-#: Steps of a walk at once. Few warps are there to wait for what comes from L2, such as the scales of columns.
+#: Steps of a walk at once. Few warps are there to wait for shared memory, and for what else a step loads.
 UNROLL = 16
 _THREADS = 128
 _MOST_COLUMNS = 128
 
 
 def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
-    """Columns of a slab: all of a block's, or an equal part of at most 128 where nothing reduces them."""
+    """Columns of a slab: all of a block's, or an equal part of at most 128 where nothing reduces them, of two phases
+    64."""
     if kernel.reductions:
         return tiling.columns
-    parts = -(-tiling.columns // _MOST_COLUMNS)
+    parts = -(-tiling.columns // (_MOST_COLUMNS // tiling.phases))
     while tiling.columns % (8 * parts):
         parts += 1
     return tiling.columns // parts
@@ -57,16 +60,22 @@ def write_stores(emitter: PointEmitter, kernel: Contraction, stores: Sequence[St
                       store.expression)
 
 
-def row_scale_text(geometry: Geometry) -> str:
-    """The scale of a row. A sign says how it was found."""
+def row_place(geometry: Geometry) -> str:
+    """Where the scale of a row is. A sign says how it was found."""
     groups = geometry.kernel.groups
-    place = "left_scales[n]" if groups == 1 else f"left_scales[n * {groups} + g]"
+    wide = "LL" * (geometry.kernel.batch * groups >= 2**31)
+    return "left_scales[n]" if groups == 1 else f"left_scales[n * {groups}{wide} + g]"
+
+
+def row_scale_text(geometry: Geometry) -> str:
+    """The scale of a row."""
+    place = row_place(geometry)
     return f"fabsf({place})" if guessed(geometry, "left") else place
 
 
 def column_scale_text(geometry: Geometry) -> str:
     """The scale of a column, likewise."""
-    place = f"right_scales[g * {geometry.kernel.out_channels} + o]"
+    place = f"right_scales[{column_place(geometry)}]"
     return f"fabsf({place})" if guessed(geometry, "right") else place
 
 
@@ -76,12 +85,15 @@ def operand_pointers(kernel: Contraction) -> list[str]:
 
 
 class Walk:
-    """What both walks share. ``strides``: of a slab's rows and columns; ``floats``: its size."""
+    """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``table``: of columns;
+    ``row_of``: a thread's row of the slab, where it has one."""
 
     comment = ""
     strides = (0, 0)
     floats = 0
     emitter: PointEmitter
+    table: ColumnTable | None = None
+    row_of = ""
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
@@ -93,6 +105,35 @@ class Walk:
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         raise NotImplementedError
+
+    def row_scale(self) -> str:
+        """``NAME_row_scale``, which a core calls before it puts sums into a slab: the load is under way meanwhile. No
+        text where `NAME_finish` takes no such scale."""
+        if not self.row_of or not self.geometry.scaled:
+            return ""
+        return device_function(
+            f"The scale of a thread's row{', with its sign' * guessed(self.geometry, 'left')}.", "float",
+            f"{self.name}_row_scale",
+            ["const float* __restrict__ left_scales", "int thread", "int group", "long long first_row"],
+            ["const int g = group;"] * (self.kernel.groups > 1)
+            + [f"const {self.kind} row = first_row + {self.row_of};", f"if (row >= {self.geometry.rows}) return 1.0f;",
+               coordinates(self.geometry, self.kind)[0], f"return {row_place(self.geometry)};"])
+
+    def scale_lines(self) -> list[str]:
+        """Define ``row_scale`` from ``scale_of_row``, which `NAME_finish` takes, and ``usual``; of scaled operands."""
+        if not self.geometry.scaled:
+            return []
+        text = "fabsf(scale_of_row)" if guessed(self.geometry, "left") else "scale_of_row"
+        return [f"const float row_scale = {text};", *self.table.usual("row_scale")]
+
+    def emitter_with(self, table: ColumnTable) -> PointEmitter:
+        """An emitter of walks over columns that takes what it can from the table, and has met nothing."""
+        roots = [table.without(r.expression) for r in self.kernel.reductions]
+        emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.kernel.stores),
+                             walked=(2,))
+        for number in range(len(table.values)):
+            emitter.reduced[IN_TABLE, number] = f"column{number}[v]"
+        return emitter
 
     def tables(self) -> list[str]:
         """Tables of the classes of positions, where there are several."""
@@ -136,36 +177,40 @@ class RowWalk(Walk):
     """Positions are neighbours: a thread takes a row, and half of the columns."""
 
     comment = "a thread takes a row, and walks over half of the columns"
+    row_of = f"thread % {SLAB_ROWS}"
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
         # Fragments of a core's threads lie 8 rows x 4 pairs of columns: 2 * 68 is 8 modulo 32 banks.
         self.strides = (1, SLAB_ROWS + 4)
         self.floats = self.columns * (SLAB_ROWS + 4)
-        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), self.kernel.stores, walked=(2,))
-        write_stores(self.emitter, self.kernel, self.kernel.stores)
+        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.kernel.stores))
+        self.emitter = self.emitter_with(self.table)
+        write_stores(self.emitter, self.kernel, self.table.stores(self.kernel.stores))
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        kernel, half, scaled = self.kernel, self.columns // 2, self.geometry.scaled
-        raw = f"sums[thread % {SLAB_ROWS} + (o - first_column) * {self.strides[1]}]"
-        loop = "for (int o = first; o < last; ++o)"
-        step = [f"const float sum = {raw};"] if not scaled else [
-            f"const float column_scale = {column_scale_text(self.geometry)};",
-            f"usual = {self.name}_usual(column_scale) && usual;",
-            f"const float sum = {raw} * (row_scale * column_scale);"]
-        lines = ["const int g = group;", f"const {self.kind} row = first_row + thread % {SLAB_ROWS};",
-                 f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
-                 f"const int first = first_column + thread / {SLAB_ROWS} * {half};",
-                 f"const int last = min(first + {half}, {kernel.out_channels});"]
-        if scaled:
-            lines += [f"const float row_scale = {row_scale_text(self.geometry)};",
-                      f"bool usual = {self.name}_usual(row_scale);"]
-        lines += [*self.emitter.fixed_lines, f"#pragma unroll {UNROLL}", f"{loop} {{",
-                  *indent([*step, *straight(self.emitter)]), "}"]
+        half = self.columns // 2
+        return ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
+                f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
+                f"const int first = first_column + thread / {SLAB_ROWS} * {half};",
+                f"const int last = {self.end(f'first + {half}')};",
+                *self.finished(f"sums[thread % {SLAB_ROWS} + (o - first_column) * {self.strides[1]}]", "first")]
+
+    def end(self, text: str) -> str:
+        """The column ``text``, or the last one where the tile's may pass it."""
+        whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
+        return text if whole else f"min({text}, {self.kernel.out_channels})"
+
+    def finished(self, raw: str, first: str) -> list[str]:
+        """The statements that finish the columns from ``first`` to ``last`` of a thread's row: ``raw`` is a sum."""
+        scaled, name = self.geometry.scaled, self.name
+        lines = [*self.table.begins(first), *self.scale_lines(), *self.emitter.fixed_lines]
+        step = [f"const float sum = {raw}{' * (row_scale * column_scale[v])' * scaled};", *straight(self.emitter)]
+        lines += self.table.steps(first, "last", step, UNROLL)
         if scaled:
             lines += ["if (usual) return;", "#pragma unroll 1",
-                      f"{loop} {self.name}_again({raw}, {', '.join(self.names)});"]
+                      f"for (int o = {first}; o < last; ++o) {name}_again({raw}, {', '.join(self.names)});"]
         return lines
 
 
@@ -201,7 +246,7 @@ class ChannelWalk(Walk):
         if scaled and lanes > 1:
             signs = guessed(self.geometry, "right")
             lines += [f"float column_scale[{lanes}];",
-                      f"kw_read4(column_scale, right_scales + g * {kernel.out_channels} + o);", "bool usual = true;",
+                      f"kw_read4(column_scale, right_scales + {column_place(self.geometry)});", "bool usual = true;",
                       "#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{",
                       *["  column_scale[v] = fabsf(column_scale[v]);"] * signs,
                       f"  usual = {name}_usual(column_scale[v]) && usual;", "}"]

@@ -19,6 +19,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda import contraction_mma_raw as raw_text
 from kernelwright.codegen.cuda import contraction_mma_text as text
 from kernelwright.codegen.cuda.contraction_epilogue import slab_columns
 from kernelwright.codegen.cuda.contraction_mma_layout import (
@@ -31,6 +32,7 @@ from kernelwright.codegen.cuda.contraction_mma_layout import (
     tilings_mma,
     warps,
 )
+from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_wgmma import Core
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     kernel, tiling = geometry.kernel, geometry.tiling
     down, across = warps(tiling)
     rows, columns = tiling.rows // down, tiling.columns // across
-    threads, shared = 32 * down * across, shared_bytes(geometry, epilogue.floats)
+    threads, shared = 32 * down * across, shared_bytes(geometry, epilogue.floats, epilogue.column_floats)
     blocks = geometry.blocks[0] * geometry.blocks[1] * kernel.groups * len(geometry.classes)
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
@@ -73,8 +75,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     # Where registers are short, sums would move between registers from one iteration to the next.
     whole = not tiling.promote or sums_per_thread(tiling) <= 64
     values = {
-        **_parts(geometry, epilogue), "PRODUCTS": _products(geometry), "TAPS": _taps(geometry, name), "NAME": name,
-        "THREADS": threads, "LEAST_BLOCKS": least_blocks(tiling),
+        **_parts(geometry, epilogue, name), "PRODUCTS": _products(geometry), "TAPS": _taps(geometry, name),
+        "NAME": name, "THREADS": threads, "LEAST_BLOCKS": least_blocks(tiling),
         "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
         "ARGUMENTS": ", ".join([*(parameter for _, parameter in epilogue.parameters), ""]).rstrip(),
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
@@ -88,6 +90,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "BAND": min(geometry.blocks[0], _BAND_ROWS // tiling.rows),
         "SLAB_COLUMNS": slab, "PARTS": tiling.columns // slab, "ROW_STRIDE": epilogue.row_stride,
         "COLUMN_STRIDE": epilogue.column_stride, "SLAB": epilogue.floats,
+        "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
     }
     definitions = text.CORE
     for key, value in values.items():
@@ -98,14 +101,19 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         f"                                     {shared}));",
         f'KW_LAUNCH("{name}", {name}_core, {blocks}, {threads}, {shared}, stream, '
         f'{", ".join(parameter for _, parameter in parameters)});')
-    return Core(definitions, launches, support, threads, shared)
+    return Core("\n".join(wrapped(definitions.split("\n"))), launches, support, threads, shared)
 
 
-def _parts(geometry: Geometry, epilogue: Epilogue) -> dict[str, str]:
+def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     """The parts of the text that differ between packed and raw weights, and between kinds of sums and slabs."""
     kernel, tiling = geometry.kernel, geometry.tiling
     pairs = epilogue.column_stride == 1 and epilogue.row_stride % 2 == 0
+    table = epilogue.column_floats > 0
     result = {
+        "TABLE": " slabs + SLABS * SLAB," if table else "",
+        "ROW_SCALE": f" {name}_row_scale(left_scales, threadIdx.x % 128, place.group, first_row),"
+        if epilogue.row_scales else "",
+        "FILL": text.FILL_TABLE if table and not tiling.raw_right else "",
         "STAGE": text.STAGE_PAIRS if pairs else text.STAGE_SINGLY,
         "PART": "float part[TILE_ROWS][4] = {};" if tiling.promote else "float(&part)[TILE_ROWS][4] = sums[j + half];",
     }
@@ -117,10 +125,12 @@ def _parts(geometry: Geometry, epilogue: Epilogue) -> dict[str, str]:
     group, channels_apart, columns_apart = raw_strides(kernel)
     by_channels, offset = channels_apart == 1, kernel.right.index.offset
     return result | {
-        "ALL_COLUMNS": "", "RIGHT_PLACES": text.RAW_PLACES,
-        "COPY_RIGHT": text.RAW_COPY_CHANNELS if by_channels else text.RAW_COPY_COLUMNS,
-        "STEP": text.RAW_STEP.replace("@READ@", text.RAW_READ_CHANNELS if by_channels else text.RAW_READ_COLUMNS),
-        "AFTER": text.RAW_AFTER, "SCALES": text.RAW_SCALES, "WRITTEN": text.RAW_WRITTEN, "PROMOTE": text.RAW_PROMOTE,
+        "ALL_COLUMNS": "", "RIGHT_PLACES": raw_text.RAW_PLACES,
+        "COPY_RIGHT": raw_text.RAW_COPY_CHANNELS if by_channels else raw_text.RAW_COPY_COLUMNS,
+        "STEP": raw_text.RAW_STEP.replace(
+            "@READ@", raw_text.RAW_READ_CHANNELS if by_channels else raw_text.RAW_READ_COLUMNS),
+        "AFTER": raw_text.RAW_AFTER, "SCALES": raw_text.RAW_SCALES, "PROMOTE": raw_text.RAW_PROMOTE,
+        "WRITTEN": raw_text.RAW_WRITTEN + text.FILL_RAW_TABLE * table,
         "RAW_STRIDE": str(columns_apart if by_channels else channels_apart),
         "RAW": f"in{kernel.right.buffer}" + (f" + {offset}LL" if offset else "")
         + (f" + place.group * {group}LL" if kernel.groups > 1 else ""),

@@ -30,6 +30,7 @@ from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, holds, slab_columns
+from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.kernels import Contraction, Tiling
 
@@ -132,8 +133,8 @@ def left_stages(geometry: Geometry) -> int:
     return most + 1
 
 
-def shared_bytes(geometry: Geometry, slab_floats: int) -> int:
-    """Bytes of dynamic shared memory: copies under way, later all slabs of the block."""
+def shared_bytes(geometry: Geometry, slab_floats: int, column_floats: int = 0) -> int:
+    """Bytes of dynamic shared memory: copies under way, later all slabs of the block and the table of its columns."""
     tiling = geometry.tiling
     line = geometry.terms * tiling.depth // CHUNK * ROW_BYTES
     copies = line * left_stages(geometry) * geometry.run_rows
@@ -142,7 +143,7 @@ def shared_bytes(geometry: Geometry, slab_floats: int) -> int:
     else:
         copies += tiling.columns * tiling.stages * line
     slabs = tiling.rows // SLAB_ROWS * (tiling.columns // slab_columns(geometry.kernel, tiling))
-    return max(copies, slabs * 4 * slab_floats)
+    return max(copies, 4 * (slabs * slab_floats + column_floats))
 
 
 def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Tiling]:
@@ -155,7 +156,8 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
-        shared = _STATIC_BYTES + shared_bytes(geometry, SLAB_ROWS * (slab_columns(kernel, tiling) + 8))
+        slab, table = SLAB_ROWS * (slab_columns(kernel, tiling) + 8), MOST_VALUES * (tiling.columns + 1)
+        shared = _STATIC_BYTES + shared_bytes(geometry, slab, table)
         if shared > block_bytes:
             continue
         blocks = min(least_blocks(tiling), (block_bytes + _RESERVED_BYTES) // (shared + _RESERVED_BYTES))

@@ -62,27 +62,16 @@ class RowPacker(Packer):
 
     def pack(self) -> Part:
         """The function that packs rows, behind the search or, where it owns them, with it."""
-        geometry, operand = self.geometry, self.operand
-        kernel, left = self.kernel, operand.side == "left"
-        kind = "long long" if self.lines >= 2**31 - 2**20 else "int"
-        tile = quotient("block", self.parts)
-        row = [*([f"{kind}({tile} % {self.tiles}u) * {self.block_rows}"] if self.tiles > 1 else []),
-               *([] if self.owns else [f"warp * {self.tall}"]), f"lane % {self.tall}" if self.tall < 32 else "lane"]
-        body = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-                f"const {kind} row = {' + '.join(row)};",
-                f"const int g = {quotient('block', self.parts * self.tiles)};" if kernel.groups > 1 else
-                "const int g = 0;", f"const bool there = row < {self.rows};"]
+        geometry, kernel, left = self.geometry, self.kernel, self.operand.side == "left"
+        body = self._row(self.tiles, self.parts, self.block_rows, [
+            *([] if self.owns else [f"warp * {self.tall}"]), f"lane % {self.tall}" if self.tall < 32 else "lane"])
         slots = 32 // self.tall
         slot = [*([f"lane / {self.tall}"] if slots > 1 else []),
                 *([f"warp * {slots}" if slots > 1 else "warp"] if self.owns else []),
                 *([rest("block", self.parts, self.steps * self.step)] if self.parts > 1 else [])]
         body.append(f"const int first = {' + '.join(slot) or '0'};  // chunk")
-        if left:
-            body += coordinates(geometry, kind)
-            place = f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
-        else:
-            body.append("const int o = row;")
-            place = f"g * {kernel.out_channels} + o"
+        body += self._coordinates()
+        place = self._scale_place()
         chunk = [f"const int c = chunk * {CHUNK};", *self._values()]
         loop = f"for (int chunk = first; chunk < {self._end()}; chunk += {self.step})"
         entry = f"(g * {self.entries} + phase)" if self.entries > 1 else "g"
@@ -116,23 +105,12 @@ class RowPacker(Packer):
         parts = max(1, min(chunks // (2 * WARPS * SKIPPED), ceil(FILLED / (tiles * kernel.groups))))
         part = ceil(chunks / parts)
         parts = ceil(chunks / part)
-        kind = "long long" if self.lines >= 2**31 - 2**20 else "int"
-        tile = rest(quotient("block", parts), tiles, 32)
         axes = [f"const int k{a} = 0;" for a in range(len(kernel.axes))] if not left else []
         begin, end = ("0", str(chunks)) if parts == 1 else \
             (rest("block", parts, part), f"min(first + {part}, {chunks})")
-        scale = f"reinterpret_cast<unsigned*>({self.scales}) + "
-        if left:
-            scale += f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
-        else:
-            scale += f"g * {kernel.out_channels} + o"
         step_by = str(WARPS)
-        body = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-                f"const {kind} row = {tile} + lane;",
-                f"const int g = {quotient('block', parts * tiles)};" if kernel.groups > 1 else "const int g = 0;",
-                f"const bool there = row < {self.rows};",
-                *(coordinates(self.geometry, kind) if left else ["const int o = row;"]), *axes,
-                f"unsigned* const scale = {scale};"]
+        body = [*self._row(tiles, parts, 32, ["lane"]), *self._coordinates(), *axes,
+                f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {self._scale_place()};"]
         if self.guessed:
             body += ["const bool inside = there && (!again || *scale >= 0x80000000u);", self.stride(step_by)]
             step_by = "step"
@@ -146,6 +124,29 @@ class RowPacker(Packer):
             "atomicMax(&rows_greatest[lane], greatest);", "__syncthreads();", "if (warp != 0 || !inside) return;",
             *self.found("rows_greatest[lane]"), "atomicMax(scale, found);"], self.emitter.vectors,
             tiles * parts * kernel.groups, parts)
+
+    @property
+    def _kind(self) -> str:
+        return "long long" if self.lines >= 2**31 - 2**20 else "int"
+
+    def _row(self, tiles: int, parts: int, rows: int, within: list[str]) -> list[str]:
+        """Define a thread's ``lane`` and ``warp``, and the ``row`` of group ``g`` that it takes: ``within`` says which
+        of its tile of ``rows``. Blocks are the parts of the tiles of the groups."""
+        first = [f"{self._kind}({quotient('block', parts)} % {tiles}u) * {rows}"] if tiles > 1 else []
+        return ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
+                f"const {self._kind} row = {' + '.join([*first, *within])};",
+                f"const int g = {quotient('block', parts * tiles)};" if self.kernel.groups > 1 else "const int g = 0;",
+                f"const bool there = row < {self.rows};"]
+
+    def _coordinates(self) -> list[str]:
+        """Define the coordinates of a row."""
+        return coordinates(self.geometry, self._kind) if self.operand.side == "left" else ["const int o = row;"]
+
+    def _scale_place(self) -> str:
+        """The place of a row's scale, by its coordinates."""
+        if self.operand.side == "right":
+            return f"g * {self.kernel.out_channels} + o"
+        return f"n * {self.kernel.groups} + g" if self.kernel.groups > 1 else "n"
 
     def _end(self) -> str:
         """The text of the chunk at which a block ends."""

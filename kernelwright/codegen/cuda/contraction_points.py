@@ -80,12 +80,13 @@ class NamedSite(Site):
 
 
 class PointEmitter(Emitter):
-    """An Emitter in which ``Reduced(0)`` is a sum, one for each point: it changes with every step and lane."""
+    """An Emitter in which ``Reduced(0)`` is a sum, one for each point: it changes with every step and lane. So do
+    values of columns from a table, ``Reduced(-1, number)``."""
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         """The level of a node: whether it depends on the row, and on the lane."""
         row, lane = super().depends(node)
-        if any(isinstance(part, Reduced) and part.reduction == 0 for part in walk(node)):
+        if any(isinstance(part, Reduced) and part.reduction <= 0 for part in walk(node)):
             return True, self.site.lanes > 1
         return row, lane
 

@@ -5,9 +5,10 @@ shared memory by bulk copies, as many ahead as there are stages; the others mult
 epilogue. Barriers with phases say of each stage that it is full, and that it is empty again. The blocks of a cluster
 work on neighbouring rows and the same columns: each brings its share of w to all of them.
 
-A copy takes its warp some 145 cycles, whatever its size up to 2 KB, and what is around the copies of a step 460 (H200,
-from ten tilings). So w lies in memory tile by tile, and x where a tile reads no other rows: their copies are long and
-few; and a step is brought by one warp, the next step by the next.
+A copy takes its warp some 150 cycles, whatever its size up to 4 KB (the probe of copies in benchmarks/contractions.py,
+H200), and what is around the copies of a step 460 (fitted to two tilings, and right for two others). So w lies in
+memory tile by tile, and x where a tile reads no other rows: their copies are long and few; and a step is brought by one
+warp, the next step by the next.
 
 What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, with 3 products, else 1 and 1):
 
@@ -24,7 +25,7 @@ What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, w
 
 Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 128, 126, 3 in fp16 has 16384 tiles of
 4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two teams they overlap: 0.46 ms, 658
-TFLOP/s predicted; without, 0.71 ms.
+TFLOP/s predicted; without, 0.71 ms. (Measured: docs/contractions.md, "Predicted and measured".)
 
 Truncation: tensor cores cut what they add to the lowest bit of the sum. So sums are added up in float32 registers every
 ``promote`` steps, and within a step the small products (low times high terms) come before the large ones.
@@ -36,13 +37,18 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
+from kernelwright.codegen.cuda import contraction_wgmma_results as results
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import PRODUCER_REGISTERS, Layout
 from kernelwright.plan.kernels import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
 _BAND_ROWS = 1024
+#: Dynamic shared memory that a kernel's blocks have without being given more.
+_UNASKED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     a tiling that does not fit a block.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
-    layout = Layout(geometry, epilogue.floats if tiling.split == 1 else 0)
+    layout = Layout(geometry, epilogue.floats + epilogue.column_floats if tiling.split == 1 else 0)
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
     tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
@@ -72,19 +78,21 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     values = {
         "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
         "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(tiling, epilogue)),
+        **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
         "SPLIT": tiling.split, "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
-        "RESULTS": parts.PARTIAL if tiling.split > 1 else parts.RESULTS,
-        "MERGE": parts.MERGE if tiling.split > 1 else "",
+        "RESULTS": results.PARTIAL if tiling.split > 1 else results.RESULTS,
+        "MERGE": results.MERGE if tiling.split > 1 else "",
         "SHARED_SLABS": 0 if tiling.split > 1 else layout.workers,
-        "SLAB_POINTER": "" if tiling.split > 1 else parts.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
+        "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
         "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": epilogue.floats, "SLAB_COLUMNS": slab_columns(kernel, tiling), "WORKERS": layout.workers,
-        "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths, "GROUPS": kernel.groups,
+        "SLAB": epilogue.floats + epilogue.column_floats, "SLAB_COLUMNS": slab_columns(kernel, tiling),
+        "WORKERS": layout.workers, "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
+        "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,
         "X_CHUNKS": 1 if kernel.axes else tiling.depth // CHUNK,
         "ALL_COLUMNS": geometry.allocated_columns, "LEFT_TERM": geometry.left_term_bytes // 2,
@@ -99,24 +107,27 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
         "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." if cluster
         else "",
+        "FRESH": parts.FRESH if layout.keeps_right else "", "FRESH_TAPS": "fresh" if layout.keeps_right else "taps",
+        "FILLS": ", fills = 0" if layout.keeps_right else "",
+        "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
         "FREE": f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}",
         "FREE_THIS": f"if ({who}) {how.replace('@STAGE@', 'stage')}",
         **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS, "YIELD": parts.YIELD,
             "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams == 2 else
-           dict.fromkeys(("SKIP", "TURN", "TURNS", "YIELD", "TURN_BARRIERS"), "")),
+           {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "YIELD", "TURN_BARRIERS"), "")}),
         "PART": parts.PART if promoted else "", "PART_ZERO": " = part[p][i]" if promoted else "",
         "COUNTS": parts.COUNTS if promoted else "", "OFFSET": _offset(layout),
-        "MULTIPLY": _multiply(layout, promoted), "ADD_PARAMETER": ", int add" if promoted else "",
-        "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
+        "ADD_PARAMETER": ", int add" if promoted else "",
         "PROMOTE": parts.PROMOTE.replace("@EVERY@", str(tiling.promote)) if promoted else parts.NO_PROMOTION,
-        "REST": parts.REST if promoted else "", "STORE": _store(epilogue),
+        "REST": parts.REST if promoted else "",
+        **phases.values(layout, (epilogue.row_stride, epilogue.column_stride), promoted),
     }
     text = parts.CORE
-    for _ in range(2):  # some of the parts hold names themselves
+    for _ in range(3):  # some of the parts hold names themselves
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
-    lines = [line.rstrip() for line in text.split("\n")]
+    lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
                 _launches(geometry, layout, epilogue, name, tiles), epilogue.support | support, layout.threads,
@@ -148,26 +159,21 @@ def _offset(layout: Layout) -> str:
     return f"worker * {half}" if half and layout.workers == 2 and layout.geometry.tiling.teams == 1 else "0"
 
 
-def _multiply(layout: Layout, promoted: bool) -> str:
-    """The calls of ``NAME_multiply``, by number of taps."""
-    counts = sorted({len(piece.taps) for group in layout.pieces for piece in group}, reverse=True) or [1]
-    into = "part" if promoted else "sums"
-    calls = [f"@NAME@_multiply<{n}>({into}, a, b, @NAME@_taps + first{', add' * promoted});" for n in counts]
-    lines = [f"{'else ' * (i > 0)}{f'if (last - first == {n}) ' * (i + 1 < len(counts))}{call}"
-             for i, (n, call) in enumerate(zip(counts, calls, strict=True))]
-    return "\n        ".join([*lines, *(["add = 1;"] * promoted)])
-
-
-def _store(epilogue: Epilogue) -> str:
-    """The lines that put four sums of a thread into a slab."""
-    row, column = epilogue.row_stride, epilogue.column_stride
-    if column == 1:
-        return f"""    float2* to = reinterpret_cast<float2*>(slab + row * {row} + 8 * j + column);
-    to[0] = make_float2(s[0], s[1]);
-    to[{4 * row}] = make_float2(s[2], s[3]);"""
-    return f"""    float* to = slab + row * {row} + (8 * j + column) * {column};
-    to[0] = s[0], to[{column}] = s[1];
-    to[{8 * row}] = s[2], to[{8 * row + column}] = s[3];"""
+def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
+    """Where there is a table of columns: who fills it, and where it stands. And what is known of a row."""
+    split = tiling.split > 1
+    margin = "\n" + " " * (2 if split else 8)
+    scale = f"{margin}const float scale_of_row = @NAME@_row_scale(left_scales, thread, group, first_row);"
+    values = {"ROW_SCALE": scale if epilogue.row_scales else "",
+              "PASS_SCALE": ", scale_of_row" if epilogue.row_scales else ""}
+    if not epilogue.column_floats:
+        empty = ("COLUMN_TABLE", "COLUMN_ARGUMENTS", "TABLE_OF", "FILL_TABLE", "FILL_MERGE_TABLE")
+        return values | dict.fromkeys(empty, "")
+    return values | {
+        "COLUMN_TABLE": f", slab + {epilogue.floats}", "TABLE_AT": epilogue.floats,
+        "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
+        "TABLE_OF": "" if split else results.TABLE_OF, "FILL_TABLE": "" if split else results.FILL_TABLE,
+        "FILL_MERGE_TABLE": results.FILL_MERGE_TABLE if split else ""}
 
 
 def _parameters(tiling: Tiling, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
@@ -181,8 +187,12 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
     split = geometry.tiling.split
     arguments = ", ".join(["left", "right", *(["sums"] if split > 1 else finishing)])
     blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
-    merge = (f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {4 * epilogue.floats}, stream, '
+    shared = 4 * (epilogue.floats + epilogue.column_floats)
+    merge = (f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {shared}, stream, '
              f"{', '.join(['sums', *finishing])});",) if split > 1 else ()
+    if merge and shared > _UNASKED_BYTES:
+        merge = (f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_merge, cudaFuncAttributeMaxDynamicSharedMemorySize, '
+                 f"{shared}));", *merge)
     attribute = f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, ' \
         f"{layout.shared_bytes}));"
     cluster = geometry.tiling.cluster

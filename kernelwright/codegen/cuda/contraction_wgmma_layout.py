@@ -8,6 +8,9 @@ Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 o
 tile when both are done; with two, each warpgroup has a tile of its own, and while one writes its results the other
 multiplies. The producers bring steps in the order of tiles. A team begins a tile when the other has seen the last step
 of the one before: a barrier tells no more than whether its last phase is over, so nobody may wait for a later one.
+
+Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
+the order of the phases that they feed, because sums are registers, whose numbers are constants.
 """
 
 from __future__ import annotations
@@ -28,11 +31,15 @@ REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``."""
+    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``.
+
+    ``counts``: how many of them feed each output phase of the tile, in this order.
+    """
 
     place: int
     rows: int
     taps: tuple[tuple[int, int], ...]
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,9 @@ class Layout:
         tiling = self.geometry.tiling
         if tiling.rows not in (64, 128, 256) or tiling.columns > 256 or tiling.columns % max(8, 8 * tiling.cluster) \
                 or tiling.cluster not in (1, 2, 4) or tiling.teams not in (1, 2) or tiling.stages < 2 \
-                or (tiling.columns > 128 and tiling.columns % 16) or tiling.raw_right or tiling.split < 1:
+                or (tiling.columns > 128 and tiling.columns % 16) or tiling.raw_right or tiling.split < 1 \
+                or (tiling.phases > 1 and (tiling.split > 1 or tiling.columns > 128)) \
+                or (tiling.phases > 1 and tiling.columns > 64 and tiling.columns % 16):
             raise ValueError(f"no tiles of {tiling}")
         if self.blocks == 0:
             raise ValueError(f"{tiling} takes {self.shared_bytes} bytes and {self.consumer_need} registers a thread")
@@ -127,17 +136,32 @@ class Layout:
                 parts = -(-len(run.taps) // taps)
                 ends = [len(run.taps) * i // parts for i in range(parts + 1)]
                 for begin, end in pairwise(ends):
-                    first = run.taps[begin][0]
+                    first, last = run.taps[begin][0], run.taps[end - 1][0]
                     place = run.phase * geometry.chunks * geometry.allocated_rows + run.shift + first
-                    part = tuple((beyond - first, entry) for beyond, entry in run.taps[begin:end])
-                    pieces.append(Piece(place, geometry.tiling.rows + part[-1][0], part))
+                    feeds = run.feeds[begin:end]
+                    part = tuple((run.taps[i][0] - first, run.taps[i][1])
+                                 for i in sorted(range(begin, end), key=run.feeds.__getitem__))
+                    counts = tuple(feeds.count(phase) for phase in range(geometry.tiling.phases))
+                    pieces.append(Piece(place, geometry.tiling.rows + last - first, part, counts))
             result.append(tuple(pieces))
         return tuple(result)
 
     @property
+    def keeps_right(self) -> bool:
+        """Whether w is brought once and stays: all tiles have the same, and a stage the same step of each."""
+        geometry, tiling = self.geometry, self.geometry.tiling
+        alone = geometry.kernel.groups == geometry.blocks[1] == len(self.pieces) == tiling.split == 1
+        return alone and self.steps > 0 and tiling.stages % self.steps == 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of a tile of the first class of output positions."""
+        return len(self.pieces[0]) * self.geometry.depths
+
+    @property
     def sums(self) -> int:
         """Registers of a thread for sums."""
-        per_product = self.geometry.tiling.columns // 2
+        per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases
         return self.products * per_product * (2 if self.geometry.tiling.promote else 1)
 
     @property
@@ -153,19 +177,19 @@ class Layout:
             # Of a kernel with two blocks ptxas gives no thread more than it starts with, whatever moves later.
             if both and self.consumer_need <= self._launch_registers(2):
                 return 2
-        fits = self.shared_bytes <= BLOCK_BYTES and self.consumer_need <= self._consumer_registers(1)
+        fits = self.shared_bytes <= BLOCK_BYTES and self.consumer_need <= self._consumer_registers()
         return 1 if fits else 0
 
     def _launch_registers(self, blocks: int) -> int:
         return min(255, REGISTERS // (blocks * self.threads) // 8 * 8)
 
-    def _consumer_registers(self, blocks: int) -> int:
+    def _consumer_registers(self) -> int:
         """Registers of a thread that multiplies, after those that the producer's warpgroup gives back."""
-        pool = self._launch_registers(blocks) // 8 * 8 * (1 + self.workers) - PRODUCER_REGISTERS
+        pool = self._launch_registers(1) // 8 * 8 * (1 + self.workers) - PRODUCER_REGISTERS
         return min(240, pool // self.workers // 8 * 8)
 
     @property
     def moved_registers(self) -> int:
-        """Registers that threads that multiply raise theirs to; 0 where they have enough from the start."""
-        start = self._launch_registers(self.blocks)
-        return 0 if start >= 232 else self._consumer_registers(self.blocks)
+        """Registers that threads that multiply raise theirs to; 0 where they have enough from the start, or two blocks
+        share the multiprocessor: ptxas would not use more."""
+        return 0 if self.blocks == 2 or self._launch_registers(1) >= 232 else self._consumer_registers()

@@ -22,9 +22,15 @@ SKIP = """
         parity ^= steps / STAGES & 1;
         if (stage >= STAGES) stage -= STAGES, parity ^= 1;
         continue;
-      }
+      }@FILL_TABLE@
       kw_barrier_wait(turns + 8 * worker, ((turn - 1) / TEAMS & 1) ^ (worker == 0));
       __syncwarp();"""
+
+# Each stage has the same step of every tile, and all tiles the same w.
+FRESH = """
+          const int fresh = fills < STAGES ? taps : 0;  // taps of w to bring: later they are there"""
+COUNT_FILLS = """
+        if (fills < STAGES) ++fills;"""
 
 TURNS = """
     // Teams multiply in turns: each waits until the other has seen the last step of its tile.
@@ -34,7 +40,7 @@ YIELD = """
       if (lane == 0) kw_barrier_arrive(turns + 8 * (1 - worker));"""
 
 # The sums since the last promotion. They begin as zeros, so that they do not live from tile to tile.
-PART = ", part[PRODUCTS][COLUMNS / 2]"
+PART = ", part[@ALL_SUMS@][COLUMNS / 2]"
 COUNTS = """
       int add = 0, since = @OFFSET@;  // whether `part` holds something; steps since the last promotion"""
 
@@ -42,7 +48,7 @@ NO_PROMOTION = """kw_wgmma_wait<1>();  // The step before is done.
         @FREE@
         before = stage;"""
 
-PROMOTE = """since += last - first;
+PROMOTE = """since += @ADVANCE@;
         if (since < @EVERY@) {
           kw_wgmma_wait<1>();  // The step before is done.
           @FREE@
@@ -53,8 +59,8 @@ PROMOTE = """since += last - first;
           @FREE_THIS@
           before = -1;
 #pragma unroll
-          for (int p = 0; p < PRODUCTS; ++p) {
-            kw_wgmma_hold(part[p]);
+          for (int p = 0; p < @ALL_SUMS@; ++p) {
+            kw_wgmma_hold(part[p]);@HELD@
 #pragma unroll
             for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
           }
@@ -64,8 +70,8 @@ PROMOTE = """since += last - first;
 REST = """
       if (add) {
 #pragma unroll
-        for (int p = 0; p < PRODUCTS; ++p) {
-          kw_wgmma_hold(part[p]);
+        for (int p = 0; p < @ALL_SUMS@; ++p) {
+          kw_wgmma_hold(part[p]);@HELD@
 #pragma unroll
           for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
         }
@@ -82,81 +88,8 @@ SPLIT_OF = """
       const int part_number = group % SPLIT;
       group /= SPLIT;"""
 
-SLAB_POINTER = """    float* slab = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SLAB;
-"""
-
-RESULTS = """
-      // Slab by slab through shared memory to the epilogue.
-#pragma unroll
-      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
-      if (row_block > @LAST_BLOCK@) continue;
-#pragma unroll 1
-      for (int number = 0; number < PRODUCTS * SLABS; ++number) {
-        kw_part_sync(1 + worker, 128);  // The slab before has been read.
-#pragma unroll
-        for (int p = 0; p < PRODUCTS; ++p) {
-          if (number == p * SLABS) @NAME@_stage<0>(sums[p], slab, thread);
-          if (SLABS == 2 && number == p * SLABS + 1)
-            @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums[p], slab, thread);
-        }
-        kw_part_sync(1 + worker, 128);
-        @NAME@_finish(@ARGUMENTS@slab, thread, phase_class, group,
-                      static_cast<long long>(row_block) * ROWS + part_row + number / SLABS * 64,
-                      column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
-      }"""
-
-PARTIAL = """
-      // The sums of this part, thread after thread; @NAME@_merge finishes them.
-#pragma unroll
-      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
-      if (row_block > @LAST_BLOCK@) continue;
-      const long long cell =
-          ((part_number * @GROUPS@LL + group) * @CLASSES@ + phase_class) * @ALL_ROW_BLOCKS@ + row_block;
-#pragma unroll
-      for (int p = 0; p < PRODUCTS; ++p) {
-        float* to = partial + thread +
-                    ((cell * @COLUMN_BLOCKS@ + column_block) * (ROWS / 64) + part_row / 64 + p) * (COLUMNS / 2 * 128);
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) to[i * 128] = sums[p][i];
-      }"""
-
-MERGE = """
-// Adds the parts of 64 rows of a tile in order, and finishes them.
-static __global__ void __launch_bounds__(128) @NAME@_merge(
-    @FINISH_PARAMETERS@) {
-  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;
-  constexpr long long PART = @GROUPS@LL * @CLASSES@ * @ALL_ROW_BLOCKS@ * @COLUMN_BLOCKS@ * (@ROWS@ * COLUMNS);
-  KW_DYNAMIC_SHARED(float, slab);
-  const int thread = threadIdx.x;
-  unsigned at = blockIdx.x;
-  const int rows = at % (@ROWS@ / 64);
-  at /= @ROWS@ / 64;
-  const int column_block = at % @COLUMN_BLOCKS@;
-  at /= @COLUMN_BLOCKS@;
-  const int row_block = at % @ALL_ROW_BLOCKS@;
-  at /= @ALL_ROW_BLOCKS@;
-  const int phase_class = at % @CLASSES@, group = at / @CLASSES@;
-  const float* from = partial + static_cast<long long>(blockIdx.x) * (COLUMNS / 2 * 128) + thread;
-  float sums[COLUMNS / 2];
-#pragma unroll
-  for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = from[i * 128];
-  for (int part = 1; part < @SPLIT@; ++part)
-#pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += from[part * PART + i * 128];
-#pragma unroll 1
-  for (int number = 0; number < SLABS; ++number) {
-    __syncthreads();  // The slab before has been read.
-    if (number == 0) @NAME@_stage<0>(sums, slab, thread);
-    if (number == 1) @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums, slab, thread);
-    __syncthreads();
-    @NAME@_finish(@ARGUMENTS@slab, thread, phase_class, group, row_block * @ROWS@LL + rows * 64,
-                  column_block * COLUMNS + number * SLAB_COLUMNS);
-  }
-}
-"""
-
 CORE = """
-@TABLES@
+@TABLES@@SECOND_TAPS@
 
 // Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
 static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int& phase_class, int& row_block,
@@ -175,7 +108,7 @@ static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int&
 
 // Puts a thread's sums of a slab's columns into the slab; they begin at number FIRST of its sums of 64 rows.
 template <int FIRST>
-static __device__ __forceinline__ void @NAME@_stage(const float (&sums)[@COLUMNS@ / 2], float* slab, int thread) {
+static __device__ __forceinline__ void @NAME@_stage(@STAGED@, float* slab, int thread) {
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
 #pragma unroll
   for (int j = 0; j < @SLAB_COLUMNS@ / 8; ++j) {
@@ -184,10 +117,10 @@ static __device__ __forceinline__ void @NAME@_stage(const float (&sums)[@COLUMNS
   }
 }
 
-// One step's products, of TAPS taps, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
+// One step's products, of @TAPS_NOTE@, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
 // The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
-template <int TAPS>
-static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@PRODUCTS@][@COLUMNS@ / 2], unsigned long long a,
+template <@TAPS@>
+static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2], unsigned long long a,
                                                        unsigned long long b, const int (*taps)[2]@ADD_PARAMETER@) {
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, PITCH = @PITCH@, COLUMNS = @COLUMNS@;
   constexpr int FIRST = TERMS == 2 ? 0 : 2;  // of the pairs of terms of x and w: low high, high low, high high
@@ -195,14 +128,14 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@PRODUCTS@]
 #pragma unroll
   for (int pair = FIRST; pair < 3; ++pair) {
 #pragma unroll
-    for (int tap = 0; tap < TAPS; ++tap) {
+    for (int tap = 0; tap < @ALL_TAPS@; ++tap) {@TAP@
       const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
       const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (CHUNKS * COLUMNS);
 #pragma unroll
       for (int k = 0; k < CHUNKS; k += 2) {
 #pragma unroll
         for (int p = 0; p < @PRODUCTS@; ++p)
-          @PRODUCT@(sums[p], x + k * PITCH + p * 64, w + k * COLUMNS, @ADD@);
+          @PRODUCT@(sums[@TAP_SUMS@], x + k * PITCH + p * 64, w + k * COLUMNS, @ADD@);
       }
     }
   }
@@ -242,7 +175,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     @FEWER@
     // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
     constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
-    int stage = 0, turn = 0;
+    int stage = 0, turn = 0@FILLS@;
     unsigned parity = 1;
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
@@ -259,11 +192,11 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       for (int step = begin; step < end; ++step) {
         if (turn == warp) {
           const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
-          const int rows = @NAME@_rows[piece];
+          const int rows = @NAME@_rows[piece];@FRESH@
           const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
           kw_barrier_wait(empty + 8 * stage, parity);
           __syncwarp();
-          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @FRESH_TAPS@ * COLUMNS));
           __syncwarp();
 #pragma unroll 1
           for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
@@ -272,14 +205,14 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
             kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
           }
 #pragma unroll 1
-          for (int j = lane; j < taps * TERMS; j += 32) {
+          for (int j = lane; j < @FRESH_TAPS@ * TERMS; j += 32) {
             const long long entry = @NAME@_taps[first + j / TERMS][1];
             const unsigned short* from = w + j % TERMS * @RIGHT_TERM@LL +
                 entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
             @BRING@
           }
         }
-        if (++turn == PRODUCERS) turn = 0;
+        if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
         if (++stage == STAGES) stage = 0, parity ^= 1;
         if (++depth == DEPTHS) depth = 0, ++piece;
       }
@@ -288,7 +221,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
     const int part_row = TEAMS == 2 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
-@SLAB_POINTER@    int stage = 0@TURN@;
+@SLAB_POINTER@@TABLE_OF@    int stage = 0@TURN@;
     unsigned parity = 0;
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
@@ -296,9 +229,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       row_block = row_block * CLUSTER + rank;
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
       @BEGIN@@SKIP@
-      float sums[PRODUCTS][COLUMNS / 2]@PART@;
+      float sums[@ALL_SUMS@][COLUMNS / 2]@PART@;
 #pragma unroll
-      for (int p = 0; p < PRODUCTS; ++p)
+      for (int p = 0; p < @ALL_SUMS@; ++p)
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i]@PART_ZERO@ = 0.0f;@COUNTS@
       int before = -1;  // a stage whose products may still be running

@@ -46,8 +46,7 @@ def literal(value: float, real: str) -> str:
 def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
     """The call of a scalar function on argument texts, which are names or literals."""
     match node:
-        # As PyTorch does on a GPU. (A float division branches, which keeps steps of a loop from running beside each
-        # other: a convolution of 0.28 ms took 0.98 ms with one in its epilogue.)
+        # As PyTorch does on a GPU; `math.py` says what a division costs.
         case Apply(function="div", arguments=(_, Constant(value=float(divisor)))) \
                 if real == "float" and _LEAST_DIVISOR <= abs(divisor) <= 1 / _LEAST_DIVISOR:
             return f"{arguments[0]} * {literal(1 / divisor, real)}"

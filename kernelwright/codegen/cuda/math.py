@@ -32,9 +32,10 @@ def _noted(comment: str, name: str, parameters: str, text: str) -> str:
 def _ratio(comment: str, name: str, lines: Sequence[str], numerator: str, denominator: str, result: str) -> str:
     """A function of ``x`` through the quotient ``q`` of a numerator and a denominator of at least 1, behind ``lines``.
 
-    The float division of CUDA branches, and what it branches to keeps the unrolled steps of a loop from running beside
-    each other: in the epilogue of a contraction, with few warps, a step then takes as long as it takes. So the quotient
-    is the device's reciprocal with one step of Newton's, good to an ulp; of a denominator beyond 2^126 it is zero.
+    The float division of CUDA calls a function for operands that are out of the ordinary, and the unrolled steps of a
+    loop cannot run beside each other across such calls. In the epilogue of a contraction few warps are there to hide
+    what each step waits for. So the quotient is the device's reciprocal with one step of Newton's, good to an ulp; of a
+    denominator beyond 2^126 it is zero.
     """
     texts = []
     steps = [f"const float d = {denominator}, e = d > 0x1p127f ? 0x1p127f : d;", "const float a = __fdividef(1.0_, e);",

@@ -1,0 +1,152 @@
+"""What an epilogue needs of a column alone: its scale, its bias, whatever of the stores depends on (g, o) and no more.
+
+A core computes it once for the columns of a tile, into a table in shared memory, before it multiplies: as a walk over
+sums loaded it from global memory, each step waited for loads that stand in line behind the stores of the step before
+(on an H200 a third of the time of a convolution's epilogue). Of a table four columns come in one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_points import (
+    as_float,
+    device_function,
+    emitter_of,
+    guessed,
+    loads_of,
+    parameter_texts,
+    straight,
+)
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.expressions import Apply, Expression, Reduced, is_whole, replaced, walk
+from kernelwright.plan.kernels import Store
+
+#: Values of a column at most, its scale included.
+MOST_VALUES = 4
+#: Stands for a value of the table in an expression: ``Reduced(IN_TABLE, number)``.
+IN_TABLE = -1
+#: Columns that are read at a time, and threads that fill a table.
+READ, _THREADS = 4, 128
+
+
+@dataclass(frozen=True)
+class ColumnTable:
+    """The values of columns that ``expressions`` (of stores and reductions) need.
+
+    Value k of column c of a tile is ``columns[k * tiling.columns + c]``; the scale is the first one, where operands are
+    scaled. Behind them stands, for each of four warps, whether the scales that it saw are usual ones.
+    """
+
+    geometry: Geometry
+    name: str
+    expressions: tuple[Expression, ...]
+
+    @cached_property
+    def values(self) -> tuple[Expression, ...]:
+        """What is in the table besides the scale."""
+        found = dict.fromkeys(node for root in self.expressions for node in _of_columns(root))
+        return tuple(found)[:MOST_VALUES - self.geometry.scaled]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the values are called in a walk, the scale included."""
+        return ("column_scale",) * self.geometry.scaled + tuple(f"column{n}" for n in range(len(self.values)))
+
+    @property
+    def floats(self) -> int:
+        """Size of the table; 0 where there is none."""
+        return len(self.names) * self.geometry.tiling.columns + 4 * self.geometry.scaled
+
+    def without(self, expression: Expression) -> Expression:
+        """An expression in which values of the table stand for what they are."""
+        return replaced(expression, lambda n: Reduced(IN_TABLE, self.values.index(n)) if n in self.values else None)
+
+    def stores(self, stores: Sequence[Store]) -> list[Store]:
+        """Stores likewise."""
+        return [replace(store, expression=self.without(store.expression)) for store in stores]
+
+    def steps(self, first: str, last: str, body: Sequence[str], unroll: int) -> list[str]:
+        """The loop of ``body`` over columns ``o`` from ``first``, a multiple of 4 in the tile, to ``last``. ``values``,
+        which `begins` defines, points to those of ``first``."""
+        used = [(k, name) for k, name in enumerate(self.names) if any(f"{name}[v]" in line for line in body)]
+        if not used:
+            return [f"#pragma unroll {unroll}", f"for (int o = {first}; o < {last}; ++o) {{", *indent(body), "}"]
+        columns = self.geometry.tiling.columns
+        lines = [f"float {', '.join(f'{name}[{READ}]' for _, name in used)};"]
+        for k, name in used:
+            at = f"values{f' + {k * columns}' * (k > 0)} + (c - {first})"
+            lines.append(f"kw_read4({name}, {at});")
+        ragged = self.geometry.kernel.out_channels % READ
+        return [f"#pragma unroll {unroll // READ}", f"for (int c = {first}; c < {last}; c += {READ}) {{",
+                *indent([*lines, "#pragma unroll", f"for (int v = 0; v < {READ}; ++v) {{", *indent(
+                    ["const int o = c + v;", *[f"if (o >= {last}) break;"] * (ragged > 0), *body]), "}"]), "}"]
+
+    def begins(self, first: str) -> list[str]:
+        """Define ``values``, the table from column ``first`` on."""
+        return [f"const float* const values = columns + {first} % {self.geometry.tiling.columns};"] * (self.floats > 0)
+
+    @property
+    def used(self) -> set[str]:
+        """The names of the inputs that the table's values read."""
+        return {f"in{load.buffer}" for load in loads_of(self.values)}
+
+    def usual(self, row: str) -> list[str]:
+        """Define ``usual``: whether the scale called ``row`` is usual, and all of the tile's columns. Before a walk:
+        behind it the read would wait until the stores have taken their registers."""
+        at = len(self.names) * self.geometry.tiling.columns
+        return ["float columns_usual[4];", f"kw_read4(columns_usual, columns + {at});",
+                f"const bool usual = {self.name}_usual({row}) & "
+                "(columns_usual[0] * columns_usual[1] * columns_usual[2] * columns_usual[3] > 0.0f);"]
+
+    @cached_property
+    def definition(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """``NAME_columns``, which 128 threads call to fill a table, and (C type, name) of the pointers that it takes
+        first; no text where there is no table."""
+        kernel, tiling, scaled = self.geometry.kernel, self.geometry.tiling, self.geometry.scaled
+        if not self.floats:
+            return "", ()
+        names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
+        emitter = emitter_of(kernel, kernel.domain, names, self.values, walked=(2,))
+        texts = [as_float(emitter, value) for value in self.values]
+        lines = straight(emitter)
+        place = f"right_scales[{column_place(self.geometry)}]"
+        if scaled:
+            lines += [f"const float scale = {f'fabsf({place})' if guessed(self.geometry, 'right') else place};",
+                      f"usual = {self.name}_usual(scale) && usual;"]
+            texts.insert(0, "scale")
+        lines += [f"columns[{f'{k * tiling.columns} + ' * (k > 0)}c] = {text};" for k, text in enumerate(texts)]
+        body = ["const int g = group;", *["bool usual = true;"] * scaled, *emitter.fixed_lines,
+                f"for (int c = thread; c < {tiling.columns}; c += {_THREADS}) {{", *indent([
+                    "const int o = first_column + c;", f"if (o >= {kernel.out_channels}) break;", *lines]), "}"]
+        if scaled:
+            body += ["usual = __all_sync(0xffffffffu, usual);",
+                     f"if (thread % 32 == 0) columns[{len(self.names) * tiling.columns} + thread / 32] = usual;"]
+        parameters = (*parameter_texts(kernel, emitter.used),
+                      *[("const float* __restrict__", "right_scales")] * scaled)
+        heads = [*map(" ".join, parameters), "float* columns", "int thread", "int group", "int first_column"]
+        comment = "Fills the table of what the epilogue needs of a tile's columns."
+        return device_function(comment, "void", f"{self.name}_columns", heads, body), parameters
+
+
+def column_place(geometry: Geometry) -> str:
+    """Where the scale of a column is, in ``right_scales``. A sign says how it was found."""
+    kernel = geometry.kernel
+    wide = "LL" * (kernel.groups * kernel.out_channels >= 2**31)
+    return f"g * {kernel.out_channels}{wide} + o"
+
+
+def _of_columns(root: Expression) -> Iterator[Expression]:
+    """The largest parts of an expression that depend on loads and on nothing but (g, o), outermost first."""
+    if not is_whole(root) and not any(isinstance(part, Reduced) for part in walk(root)):
+        loads = loads_of([root])
+        places = [i for load in loads for i in (load.index, *(guard.index for guard in load.guards))]
+        if loads and not any(stride for place in places for a, stride in enumerate(place.strides) if a not in (1, 2)):
+            yield root
+            return
+    if isinstance(root, Apply):
+        for argument in root.arguments:
+            yield from _of_columns(argument)

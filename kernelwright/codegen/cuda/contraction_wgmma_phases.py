@@ -1,0 +1,105 @@
+"""What a core on wgmma says of output phases: one to a tile, or both of the last axis (``tiling.phases``).
+
+With two, a warpgroup has sums of either, ``sums[phase * PRODUCTS + p]``: registers, which only a constant can name. So
+a piece's taps are in the order of the phases that they feed, and their numbers are constants of ``NAME_multiply``. All
+products of a step are one group, whichever phase they feed: nothing waits between them.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout, Piece
+
+
+def values(layout: Layout, epilogue_strides: tuple[int, int], promoted: bool) -> dict[str, object]:
+    """What stands for the names in the parts of the text that depend on the number of phases.
+
+    ``epilogue_strides``: floats from one row of a slab to the next, and from one column.
+    """
+    products, promote = layout.products, "part" if promoted else "sums"
+    if layout.geometry.tiling.phases == 1:
+        return {
+            "TAPS": "int TAPS", "TAPS_NOTE": "TAPS taps", "ALL_TAPS": "TAPS", "TAP_SUMS": "p", "TAP": "", "HELD": "",
+            "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
+            "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
+            "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
+            "STORE": _store(*epilogue_strides), "MULTIPLY": _multiply(layout, promote, promoted)}
+    tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
+    if promoted:
+        tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
+    return {
+        "TAPS": "int TAPS0, int TAPS1", "TAPS_NOTE": "all taps",
+        "ALL_TAPS": "TAPS0 + TAPS1", "TAP_SUMS": f"phase{f' * {products}' * (products > 1)} + p", "TAP": tap,
+        "HELD": "" if _complete(layout) else "\n            if (add >> p / PRODUCTS & 1)",
+        "ALL_SUMS": "2 * PRODUCTS", "SUM_SETS": 2 * products,
+        "SECOND_TAPS": _second_taps(layout) if promoted or len(_counts(layout)) > 1 else "",
+        "ADVANCE": "last - middle > middle - first ? last - middle : middle - first",
+        "ADD": "k == 0 ? kept : 1" if promoted else "1",
+        "STAGED": f"const float (&sums)[@COLUMNS@ / 2],\n{' ' * 51}const float (&others)[@COLUMNS@ / 2]",
+        "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]", "STORE": _store_both(*epilogue_strides),
+        "MULTIPLY": _multiply_both(layout, promote, promoted)}
+
+
+def _pieces(layout: Layout) -> list[Piece]:
+    """The pieces of all classes, in order."""
+    return [piece for group in layout.pieces for piece in group]
+
+
+def _complete(layout: Layout) -> bool:
+    """Whether every piece feeds both phases, so that their sums on tensor cores hold something at the same time."""
+    return all(all(piece.counts) for piece in _pieces(layout))
+
+
+def _counts(layout: Layout) -> list[tuple[int, ...]]:
+    """The different numbers of taps of both phases that pieces have."""
+    return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [(1, 1)]
+
+
+def _multiply(layout: Layout, into: str, promoted: bool) -> str:
+    """The calls of ``NAME_multiply``, by number of taps."""
+    counts = sorted({len(piece.taps) for piece in _pieces(layout)}, reverse=True) or [1]
+    calls = [f"@NAME@_multiply<{n}>({into}, a, b, @NAME@_taps + first{', add' * promoted});" for n in counts]
+    lines = [f"{'else ' * (i > 0)}{f'if (last - first == {n}) ' * (i + 1 < len(counts))}{call}"
+             for i, (n, call) in enumerate(zip(counts, calls, strict=True))]
+    return "\n        ".join([*lines, *(["add = 1;"] * promoted)])
+
+
+def _multiply_both(layout: Layout, into: str, promoted: bool) -> str:
+    """The calls of ``NAME_multiply``, by numbers of taps of both phases."""
+    counts = _counts(layout)
+    lines = ["const int middle = @NAME@_second_tap[piece];"] * (promoted or len(counts) > 1)
+    for i, (one, two) in enumerate(counts):
+        which = f"if (middle - first == {one} && last - middle == {two})" if i + 1 < len(counts) else ""
+        call = f"@NAME@_multiply<{one}, {two}>({into}, a, b, @NAME@_taps + first{', add' * promoted});"
+        lines.append(" ".join(filter(None, ["else" * (i > 0), which, call])))
+    if promoted:
+        lines.append("add = 3;" if _complete(layout) else "add |= (middle > first ? 1 : 0) | (last > middle ? 2 : 0);")
+    return "\n        ".join(lines)
+
+
+def _second_taps(layout: Layout) -> str:
+    """The table of the first tap of each piece that feeds the second phase."""
+    taps, firsts = 0, []
+    for piece in _pieces(layout):
+        firsts.append(taps + piece.counts[0])
+        taps += len(piece.taps)
+    return "\n// Of a piece, too: the first tap that feeds the second phase.\n" \
+        f"static __constant__ int @NAME@_second_tap[] = {{{', '.join(map(str, firsts)) or '0'}}};"
+
+
+def _store(row: int, column: int) -> str:
+    """The lines that put four sums of a thread into a slab."""
+    if column == 1:
+        return f"""    float2* to = reinterpret_cast<float2*>(slab + row * {row} + 8 * j + column);
+    to[0] = make_float2(s[0], s[1]);
+    to[{4 * row}] = make_float2(s[2], s[3]);"""
+    return f"""    float* to = slab + row * {row} + (8 * j + column) * {column};
+    to[0] = s[0], to[{column}] = s[1];
+    to[{8 * row}] = s[2], to[{8 * row + column}] = s[3];"""
+
+
+def _store_both(row: int, column: int) -> str:
+    """The same of both phases, which are neighbours in a slab: a row has two places."""
+    return f"""    const float* t = others + FIRST + 4 * j;
+    float2* to = reinterpret_cast<float2*>(slab + row * {row} + (8 * j + column) * {column});
+    to[0] = make_float2(s[0], t[0]), to[{column // 2}] = make_float2(s[1], t[1]);
+    to[{8 * row // 2}] = make_float2(s[2], t[2]), to[{(8 * row + column) // 2}] = make_float2(s[3], t[3]);"""

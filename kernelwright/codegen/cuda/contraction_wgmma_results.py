@@ -1,0 +1,90 @@
+"""The parts of the text of a contraction's core on wgmma behind its products: what becomes of the sums of a tile.
+
+``@NAME@`` as in `contraction_wgmma_text`.
+"""
+
+SLAB_POINTER = """    float* slab = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SLAB;
+"""
+
+# What the epilogue needs of columns, behind the slab.
+TABLE_OF = """    int table_group = -1, table_block = -1;  // the columns that the table is of
+"""
+FILL_TABLE = """
+      if (group != table_group || column_block != table_block) {
+        kw_part_sync(1 + worker, 128);  // The table before has been read.
+        @NAME@_columns(@COLUMN_ARGUMENTS@slab + @TABLE_AT@, thread, group, column_block * COLUMNS);
+        table_group = group, table_block = column_block;
+      }"""
+FILL_MERGE_TABLE = """
+  @NAME@_columns(@COLUMN_ARGUMENTS@slab + @TABLE_AT@, thread, group, column_block * COLUMNS);"""
+
+RESULTS = """
+      // Slab by slab through shared memory to the epilogue.
+#pragma unroll
+      for (int p = 0; p < @ALL_SUMS@; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > @LAST_BLOCK@) continue;
+#pragma unroll 1
+      for (int number = 0; number < PRODUCTS * SLABS; ++number) {
+        const long long first_row = row_block * (1LL * ROWS) + part_row + number / SLABS * 64;@ROW_SCALE@
+        kw_part_sync(1 + worker, 128);  // The slab before has been read.
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p) {
+          if (number == p * SLABS) @NAME@_stage<0>(@STAGED_SUMS@, slab, thread);
+          if (SLABS == 2 && number == p * SLABS + 1)
+            @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(@STAGED_SUMS@, slab, thread);
+        }
+        kw_part_sync(1 + worker, 128);
+        @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
+                      column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
+      }"""
+
+PARTIAL = """
+      // The sums of this part, thread after thread; @NAME@_merge finishes them.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > @LAST_BLOCK@) continue;
+      const long long cell =
+          ((part_number * @GROUPS@LL + group) * @CLASSES@ + phase_class) * @ALL_ROW_BLOCKS@ + row_block;
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) {
+        float* to = partial + thread +
+                    ((cell * @COLUMN_BLOCKS@ + column_block) * (ROWS / 64) + part_row / 64 + p) * (COLUMNS / 2 * 128);
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) to[i * 128] = sums[p][i];
+      }"""
+
+MERGE = """
+// Adds the parts of 64 rows of a tile in order, and finishes them.
+static __global__ void __launch_bounds__(128) @NAME@_merge(
+    @FINISH_PARAMETERS@) {
+  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;
+  constexpr long long PART = @GROUPS@LL * @CLASSES@ * @ALL_ROW_BLOCKS@ * @COLUMN_BLOCKS@ * (@ROWS@ * COLUMNS);
+  KW_DYNAMIC_SHARED(float, slab);
+  const int thread = threadIdx.x;
+  unsigned at = blockIdx.x;
+  const int rows = at % (@ROWS@ / 64);
+  at /= @ROWS@ / 64;
+  const int column_block = at % @COLUMN_BLOCKS@;
+  at /= @COLUMN_BLOCKS@;
+  const int row_block = at % @ALL_ROW_BLOCKS@;
+  at /= @ALL_ROW_BLOCKS@;
+  const int phase_class = at % @CLASSES@, group = at / @CLASSES@;@FILL_MERGE_TABLE@
+  const float* from = partial + static_cast<long long>(blockIdx.x) * (COLUMNS / 2 * 128) + thread;
+  float sums[COLUMNS / 2];
+#pragma unroll
+  for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = from[i * 128];
+  for (int part = 1; part < @SPLIT@; ++part)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += from[part * PART + i * 128];
+  const long long first_row = row_block * @ROWS@LL + rows * 64;@ROW_SCALE@
+#pragma unroll 1
+  for (int number = 0; number < SLABS; ++number) {
+    __syncthreads();  // The slab before has been read.
+    if (number == 0) @NAME@_stage<0>(sums, slab, thread);
+    if (number == 1) @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums, slab, thread);
+    __syncthreads();
+    @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
+                  column_block * COLUMNS + number * SLAB_COLUMNS);
+  }
+}
+"""
