@@ -1,76 +1,62 @@
-"""Contractions that reduce their output channels, on every core, under the CPU emulation, against float64."""
+"""Reductions over positions of a contraction, whole and in windows: what the record means."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from contraction_cases import ContractionCase, convolution, matmul
-from contraction_tools import Source, run, unit
-from test_contraction_channels import channels_last, check, normed, softmax
-from torch import equal
+import torch
+from contraction_cases import convolution
+from torch.nn import functional
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.plan.kernels import Tiling
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
+from kernelwright.plan.access import strides_of
+from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
+from kernelwright.plan.kernels import Reduction, Store
 
-WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
-MMA = Tiling("mma", rows=64, columns=32, depth=32, stages=3, promote=1)
-IMAGE = {"size": (7, 9), "window": (3, 3), "padding": 1}
-WIDE = softmax(matmul(90, 40, 200, transposed=(False, True)))
-CASES: list[tuple[ContractionCase, Tiling | int]] = [
-    (softmax(convolution(3, 1, 5, 20, **IMAGE)), WGMMA),
-    (softmax(channels_last(convolution(2, 1, 9, 30, **IMAGE))), replace(WGMMA, rows=128, depth=32, stages=2, teams=2)),
-    (normed(convolution(2, 2, 9, 13, (7, 6), (3, 3), stride=2, padding=1, transposed=True)), replace(WGMMA, cluster=2)),
-    (softmax(matmul(70, 150, 30)), replace(WGMMA, split=3)),
-    (normed(matmul(70, 40, 190)), replace(WGMMA, columns=192, stages=2)),
-    (softmax(matmul(90, 40, 250, scheme="native", dtype="bfloat16")), replace(WGMMA, columns=256, stages=2, promote=0)),
-    (softmax(convolution(2, 1, 5, 20, **IMAGE)), MMA), (normed(matmul(70, 40, 30)), replace(MMA, rows=128)),
-    (WIDE, replace(MMA, columns=256)), (WIDE, replace(MMA, rows=128, columns=256, raw_right=True)),
-    (normed(convolution(2, 1, 3, 16, **IMAGE, scheme="float32")), 0),
-]
+KERNEL = convolution(2, 2, 3, 4, (5, 7), (3, 3), padding=1).kernel
+DOMAIN = KERNEL.domain
+WHOLE = Index(strides_of(DOMAIN))
 
 
-@pytest.fixture(scope="module")
-def built():
-    """Sources, and a library for each: two translation units, compiled side by side."""
-    sources = []
-    for number, (case, tiling) in enumerate(CASES):
-        kernel, name = replace(case.kernel, tiling=tiling), f"case{number}"
-        made = generate(kernel, name)
-        sources.append(Source(Geometry(kernel, tiling if isinstance(tiling, Tiling) else WGMMA), name, made.definition,
-                              frozenset(made.support)))
-    with ThreadPoolExecutor(2) as pool:
-        libraries = list(pool.map(compile_emulated, [unit(sources[::2]), unit(sources[1::2])]))
-    return [(libraries[n % 2], source) for n, source in enumerate(sources)]
+def operands(kernel=KERNEL) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (*(torch.Size(d).numel() for d in (kernel.left_domain, kernel.right_domain)), torch.Size(DOMAIN).numel())
+    return [torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes]
 
 
-@pytest.fixture(autouse=True)
-def few_processors(monkeypatch):
-    """So that blocks have several tiles, one after the other."""
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+def squared(buffer: int = 2) -> Apply:
+    """The square of a sum plus what another tensor has there."""
+    shifted = Apply("add", (Reduced(0), Load(buffer, WHOLE)))
+    return Apply("mul", (shifted, shifted))
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{c.name}-{t}" for c, t in CASES])
-def test_agrees_with_float64(number, built):
-    case, _ = CASES[number]
-    check(case, case.inputs(), {case.name: built[number]})
+def test_totals_are_over_all_positions():
+    per_channel = Index((8, 4, 1, 0, 0))
+    stores = (Store(0, WHOLE, Reduced(0)), Store(1, per_channel, Reduced(1, 0)), Store(2, per_channel, Reduced(1, 1)),
+              Store(3, per_channel, Apply("mul", (Reduced(2), Constant(0.5)))))
+    kernel = replace(KERNEL, totals=(Reduction("moments", squared()), Reduction("max", Reduced(0))), stores=stores,
+                     input_dtypes=("float32",) * 3, output_dtypes=("float32",) * 4)
+    inputs = operands()
+    sums = sums_of_products(kernel, inputs)
+    values = (sums + inputs[2].reshape(DOMAIN)).square().flatten(3)
+    found = evaluate_contraction(kernel, inputs)
+    assert torch.equal(found[0], sums.flatten())
+    torch.testing.assert_close(found[1], values.mean(-1).flatten())
+    torch.testing.assert_close(found[2], values.var(-1, correction=0).flatten())
+    torch.testing.assert_close(found[3], sums.flatten(3).amax(-1).flatten() / 2)
 
 
-@pytest.mark.parametrize("order", ["reverse", "2026"])
-def test_thread_order_changes_nothing(order, built, monkeypatch):
-    for number in (1, 2, 3, 8):
-        monkeypatch.delenv("KERNELWRIGHT_EMULATION_ORDER", raising=False)
-        before = run(*built[number], CASES[number][0].inputs())[0]
-        monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-        after = run(*built[number], CASES[number][0].inputs())[0]
-        assert all(map(equal, before, after))
-
-
-def test_channels_beyond_one_tile_have_no_tilings():
-    """Two terms of 256 columns and what promotes them exceed a warpgroup's registers; mma.sync promotes by pieces."""
-    assert not tilings(WIDE.kernel, "wgmma") and tilings(WIDE.kernel, "mma")
-    assert all(t.columns >= 200 for t in tilings(replace(WIDE.kernel, scheme="fp16"), "wgmma"))
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_pools_are_over_windows_of_the_last_axis(size: int):
+    pooled = replace(KERNEL, pool_size=size).pooled_domain
+    place = Index(strides_of(pooled))
+    stores = (Store(0, place, Apply("add", (Reduced(1), Load(3, place)))), Store(1, WHOLE, squared()))
+    kernel = replace(KERNEL, pools=(Reduction("max", squared()),), pool_size=size, stores=stores,
+                     input_dtypes=("float32",) * 4, output_dtypes=("float32",) * 2)
+    inputs = [*operands(), torch.randn(pooled, dtype=torch.float64)]
+    values = (sums_of_products(kernel, inputs) + inputs[2].reshape(DOMAIN)).square()
+    found = evaluate_contraction(kernel, inputs)
+    expected = functional.max_pool2d(values.flatten(0, 2), (1, size)).flatten() + inputs[3].flatten()
+    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(found[1], values.flatten())

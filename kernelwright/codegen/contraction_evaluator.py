@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -10,39 +10,100 @@ import torch
 
 from kernelwright.codegen.loop_evaluator import evaluate
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
 
 
 def evaluate_contraction(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float64,
                          rounding: bool = True) -> list[torch.Tensor]:
     """The kernel's outputs as flat tensors, computed in ``dtype``; arguments and errors as in `evaluate`."""
-    sums = sums_of_products(kernel, inputs, dtype, rounding)
-    # The sums become one more input of a kernel that stores, and before that reduces the channels, if anything.
-    place = Load(len(inputs), Index(strides_of(kernel.domain)))
-    rows = [2] if kernel.reductions else []
-    order = [a for a in range(len(kernel.domain)) if a not in rows] + rows
+    # The sums become one more input of kernels that store, and before that reduce, if anything is reduced.
+    operands = [*inputs, sums_of_products(kernel, inputs, dtype, rounding)]
+    spatial = tuple(range(3, len(kernel.domain)))
+    reduced = [s for s in kernel.stores if uses_reductions(s.expression)]
+    others = [s for s in kernel.stores if s not in reduced]
+    if kernel.reductions:
+        loops = [_loop(kernel, kernel.reductions, kernel.stores, (2,))]
+    elif kernel.totals:
+        loops = [_loop(kernel, kernel.totals, reduced, spatial), _loop(kernel, (), others)]
+    elif kernel.pools:
+        loops = [_pooling(kernel, reduced), _loop(kernel, (), others)]
+    else:
+        loops = [_loop(kernel, (), kernel.stores)]
+    found: dict[int, torch.Tensor] = {}
+    for loop in loops:
+        written = [s.buffer for s in (*loop.row_stores, *loop.outer_stores)]
+        if written:
+            outputs = evaluate(loop, operands, dtype=dtype, rounding=rounding)
+            found |= {buffer: outputs[buffer] for buffer in written}
+    return [found[buffer] for buffer in range(len(kernel.output_dtypes))]
+
+
+def uses_reductions(expression: Expression) -> bool:
+    """Whether an expression reads what is reduced, beyond the sums of products."""
+    return any(isinstance(part, Reduced) and part.reduction for part in walk(expression))
+
+
+def _loop(kernel: Contraction, reductions: Sequence[Reduction], stores: Sequence[Store], rows: tuple[int, ...] = ()
+          ) -> LoopKernel:
+    """Stores over the kernel's domain, after reductions over its axes ``rows``; the sums are the last input."""
+    return _reducing(kernel, kernel.domain, Index(strides_of(kernel.domain)), reductions, stores, rows)
+
+
+def _pooling(kernel: Contraction, stores: Sequence[Store]) -> LoopKernel:
+    """Stores of pools: the domain is the pooled one, with the place in a window behind it."""
+    size, strides = kernel.pool_size, strides_of(kernel.domain)
+
+    def inside(index: Index) -> Index:
+        """The index in a pool's expression, which is over the kernel's domain."""
+        return Index((*index.strides[:-1], index.strides[-1] * size, index.strides[-1]), index.offset)
+
+    reductions = [Reduction(r.kind, _moved(r.expression, inside)) for r in kernel.pools]
+    widened = [Store(s.buffer, _behind(s.index), _moved(s.expression, _behind)) for s in stores]
+    return _reducing(kernel, (*kernel.pooled_domain, size), inside(Index(strides)), reductions, widened,
+                     (len(kernel.domain),))
+
+
+def _behind(index: Index) -> Index:
+    """The index with one more axis, along which it does not move."""
+    return Index((*index.strides, 0), index.offset)
+
+
+def _moved(expression: Expression, moved: Callable[[Index], Index]) -> Expression:
+    """The expression with other indices."""
+    def changed(node: Expression) -> Expression | None:
+        if not isinstance(node, Load):
+            return None
+        guards = tuple(Guard(moved(g.index), g.size) for g in node.guards)
+        return replace(node, index=moved(node.index), guards=guards)
+
+    return replaced(expression, changed)
+
+
+def _reducing(kernel: Contraction, domain: tuple[int, ...], place: Index, reductions: Sequence[Reduction],
+              stores: Sequence[Store], rows: tuple[int, ...]) -> LoopKernel:
+    """Reductions over the axes ``rows`` of a domain, in which the sums are at ``place`` of the last input."""
+    order = [a for a in range(len(domain)) if a not in rows] + list(rows)
 
     def ordered(index: Index) -> Index:
         return Index(tuple(index.strides[a] for a in order), index.offset)
 
     def changed(node: Expression) -> Expression | None:
         if isinstance(node, Reduced):
-            return Reduced(node.reduction - 1, node.component) if node.reduction else changed(place)
-        if isinstance(node, Load):
-            guards = tuple(Guard(ordered(g.index), g.size) for g in node.guards)
-            return replace(node, index=ordered(node.index), guards=guards)
+            return Reduced(node.reduction - 1, node.component) if node.reduction else sums
         return None
 
-    stores = [Store(s.buffer, ordered(s.index), replaced(s.expression, changed)) for s in kernel.stores]
-    along = [s for s in stores if rows and s.index.strides[-1]]
-    sizes = tuple(kernel.domain[a] for a in order)
+    def prepared(expression: Expression) -> Expression:
+        return replaced(_moved(expression, ordered), changed)
+
+    sums = Load(len(kernel.input_dtypes), ordered(place))
+    stores = [Store(s.buffer, ordered(s.index), prepared(s.expression)) for s in stores]
     split = len(order) - len(rows)
-    reductions = tuple(Reduction(r.kind, replaced(r.expression, changed)) for r in kernel.reductions)
-    loop = LoopKernel(sizes[:split], sizes[split:], reductions, tuple(along),
+    along = [s for s in stores if any(s.index.strides[split:])]
+    return LoopKernel(tuple(domain[a] for a in order[:split]), tuple(domain[a] for a in rows),
+                      tuple(Reduction(r.kind, prepared(r.expression)) for r in reductions), tuple(along),
                       tuple(s for s in stores if s not in along), (*kernel.input_dtypes, "float32"),
                       kernel.output_dtypes)
-    return evaluate(loop, [*inputs, sums], dtype=dtype, rounding=rounding)
 
 
 def sums_of_products(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float64,

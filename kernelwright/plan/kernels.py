@@ -291,6 +291,18 @@ class Contraction:
     ``Reduced(i + 1, component)`` is the result of reduction i; indices are over ``domain`` everywhere. With reductions,
     a store whose index does not move along the output channels is written once per (n, g, p), and its expression does
     not depend on the channel.
+
+    ``totals`` are reductions (sum, max, min, moments) over all output positions p of each (n, g, o). Where there are
+    any, a store that uses ``Reduced(i + 1, component)``, the result of total i, is written once per (n, g, o): its
+    index does not move along positions, and neither does its expression depend on them.
+
+    ``pools`` are reductions (sum, max, min) over windows of ``pool_size`` neighbouring positions along the last axis,
+    which do not overlap: positions j * pool_size to (j + 1) * pool_size - 1, for j below out_size // pool_size. A store
+    that uses ``Reduced(i + 1)`` is then over a domain in which j is the last axis's coordinate; what its expression
+    loads is, too. Other stores are as ever.
+
+    At most one of ``reductions``, ``totals`` and ``pools`` is not empty. The expression of a total or a pool uses no
+    other.
     """
 
     batch: int
@@ -306,6 +318,9 @@ class Contraction:
     scheme: str
     tiling: Tiling | int | None = None
     reductions: tuple[Reduction, ...] = ()
+    totals: tuple[Reduction, ...] = ()
+    pools: tuple[Reduction, ...] = ()
+    pool_size: int = 1
 
     @property
     def left_domain(self) -> tuple[int, ...]:
@@ -321,6 +336,11 @@ class Contraction:
     def domain(self) -> tuple[int, ...]:
         """The domain of the sums and stores."""
         return (self.batch, self.groups, self.out_channels, *(a.out_size for a in self.axes))
+
+    @property
+    def pooled_domain(self) -> tuple[int, ...]:
+        """The domain of stores of pools."""
+        return (*self.domain[:-1], self.domain[-1] // self.pool_size)
 
     @property
     def multiply_adds(self) -> int:
