@@ -400,8 +400,10 @@ def test_choice_by_measurement(monkeypatch):
     model = nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU())
     x = torch.randn(70, 24)
     picked, left, lines = chosen(model, x)
-    assert not picked and set(left.values()) <= {"measured on this device: cuBLAS is as fast",
-                                                 "measured on this device: no kernel of ours is as accurate as cuBLAS"}
+    # How exact a processor's own product of 24 terms is decides which reason comes first.
+    reasons = ("measured on this device: cuBLAS is as fast",
+               "measured on this device: no kernel of ours is as accurate as cuBLAS: its error is ")
+    assert not picked and all(reason.startswith(reasons) for reason in left.values())
     assert len(left) == 2 and len(lines) == 1  # they are alike
     assert "torch" in lines[0] and "TFLOP/s" in lines[0]
 
