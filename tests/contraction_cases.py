@@ -139,3 +139,24 @@ def two_phase_cases(scheme: str = "fp16x3", dtype: str = "float32") -> list[Cont
              convolution(2, 1, 16, 8, (5, 7), (1, 3), stride=2, **kind),
              convolution(2, 1, 24, 16, (180,), (4,), stride=2, dilation=151, **kind)]
     return found + [with_epilogue(found[0]), with_epilogue(found[4]), with_epilogue(found[7])]
+
+
+def few_channel_cases(scheme: str = "fp16x3", dtype: str = "float32") -> list[ContractionCase]:
+    """Convolutions of 1 to 8 channels: runs of even and odd numbers of taps, of one, of more than a step has room for,
+    windows of one entry and of more than a tile of the weights' packing; one and two output phases; some with an
+    epilogue."""
+    kind = {"scheme": scheme, "dtype": dtype}
+    found = [convolution(2, 1, 3, 12, (5, 70), (3, 3), padding=1, **kind),
+             convolution(3, 1, 1, 7, (150,), (4,), padding=2, **kind),
+             convolution(2, 2, 8, 10, (7, 9), (3, 3), stride=2, padding=1, **kind),
+             convolution(2, 1, 5, 24, (11, 8), (3, 2), dilation=2, stride=(1, 3), **kind),
+             convolution(1, 3, 2, 9, (4, 5, 6), (3, 3, 3), padding=1, **kind),
+             convolution(2, 1, 7, 40, (9, 9), (1, 1), stride=3, **kind),
+             convolution(2, 1, 4, 5, (300,), (33,), dilation=2, **kind),
+             convolution(2, 1, 6, 20, (7, 9), (3, 3), stride=2, padding=1, transposed=True, **kind),
+             convolution(2, 2, 5, 13, (6, 9), (4, 5), stride=(1, 2), padding=(1, 2), transposed=True, **kind),
+             convolution(1, 1, 8, 40, (3, 4, 5), (3, 3, 3), stride=2, padding=1, output_padding=1, transposed=True,
+                         **kind),
+             convolution(2, 1, 3, 8, (90,), (5,), stride=2, dilation=35, transposed=True, **kind),
+             convolution(2, 1, 8, 16, (7, 6), (2, 2), stride=2, transposed=True, **kind)]
+    return found + [with_epilogue(found[0]), with_epilogue(found[7])]

@@ -181,5 +181,5 @@ def run(library: ctypes.CDLL, source: Source, inputs: Sequence[torch.Tensor]
 
 def output_sizes(kernel: Contraction) -> list[int]:
     """Elements of each output."""
-    return required_output_sizes(LoopKernel(kernel.domain, (), (), (), kernel.stores, kernel.input_dtypes,
+    return required_output_sizes(LoopKernel(kernel.pooled_domain, (), (), (), kernel.stores, kernel.input_dtypes,
                                             kernel.output_dtypes))

@@ -97,10 +97,10 @@ def packed(geometry: Geometry, inputs: list[torch.Tensor]) -> dict[str, torch.Te
                   for a, i, lead, r in zip(kernel.axes, u, geometry.leads, phase, strict=True)]
             if all(0 <= q < a.in_size for q, a in zip(at, kernel.axes, strict=True)):
                 left[:, number, row, :kernel.in_channels] = x[(n, slice(None), slice(None), *at)]
-    right = torch.full((kernel.groups, prod(geometry.window), geometry.allocated_columns, channels), nan)
-    right[:, :, :kernel.out_channels] = 0.0
+    right = torch.full((kernel.groups, geometry.entries, geometry.allocated_columns, channels), nan)
+    right[:, :, :kernel.out_channels] = 0.0  # behind the window's entries stand zeros where taps are paired
     entries = w.reshape(kernel.groups, kernel.out_channels, kernel.in_channels, -1)
-    right[:, :, :kernel.out_channels, :kernel.in_channels] = entries.permute(0, 3, 1, 2)
+    right[:, :prod(geometry.window), :kernel.out_channels, :kernel.in_channels] = entries.permute(0, 3, 1, 2)
     for name, values in (("left", left), ("right", right)):
         high = values.to(kind)
         result[name] = torch.stack([high, (values - high.float()).to(kind)][:geometry.terms])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,8 +155,9 @@ def test_blocks_that_do_not_fit_are_refused(change):
         generate(kernel, "k")
 
 
-def check_on_the_device(checked: list[tuple[ContractionCase, Source]], folder: Path) -> None:
-    """Compile sources for this machine's device, and check what they give there."""
+def check_on_the_device(checked: list[tuple[ContractionCase, Source]], folder: Path,
+                        check: Callable[[ContractionCase, list[torch.Tensor]], None] = check) -> None:
+    """Compile sources for this machine's device, and ``check`` what they give there."""
     (folder / "all.cu").write_text(unit([source for _, source in checked]))
     command = [find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
                "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"]

@@ -14,6 +14,8 @@ arXiv 1907.02129), which here are affine.
 
 Where a tile has both output phases of the last axis (``tiling.phases``) they are one class, whose taps say which of the
 two they feed. Rows u are the same for both, so one run of rows serves the taps of either.
+
+With a depth of 8 channels a product takes two taps of a run (`contraction_runs`), and w has one entry of zeros more.
 """
 
 from __future__ import annotations
@@ -23,28 +25,18 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+from kernelwright.codegen.contraction_runs import Run, paired
 from kernelwright.plan.expressions import Load, walk
 from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Channels of one row of a packed operand, and bytes of that row.
 CHUNK, ROW_BYTES = 8, 16
+#: Rows of sums that an epilogue finishes at a time (a slab), and what it keeps of them for each kind of total.
+SLAB_ROWS = 64
+COMPONENTS = {"sum": 1, "max": 1, "min": 1, "moments": 3}
 #: Taps whose rows are at most so far apart are served by one run of rows.
 _SPAN = 64
 _ALIGNMENT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Taps that read one run of rows: of input phase ``phase``, from ``shift`` rows beyond a block's first one.
-
-    ``taps``: (rows beyond ``shift``, entry of the window, row-major over the weight's axes) for each of them.
-    ``feeds``: for each of them the phase of the last axis whose sums it feeds, beyond the class's own.
-    """
-
-    phase: int
-    shift: int
-    taps: tuple[tuple[int, int], ...]
-    feeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +58,18 @@ def has_two_phases(kernel: Contraction) -> bool:
     return last is not None and last.out_stride == 2 and last.out_size > 1 and len({t.phase for t in last.taps}) == 2
 
 
+def suits_pairs(kernel: Contraction) -> bool:
+    """Whether two taps in one product save something, and can be had: of few channels, with a window."""
+    if not kernel.axes or kernel.in_channels > CHUNK:
+        return False
+    try:
+        for phases in (1, 2) if has_two_phases(kernel) else (1,):
+            Geometry(kernel, Tiling("wgmma", 64, 64, CHUNK, 2, phases=phases))
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Geometry:
     """Numbers of a contraction under a tiling. All sizes are in elements unless they are called bytes."""
@@ -74,11 +78,20 @@ class Geometry:
     tiling: Tiling
 
     def __post_init__(self) -> None:
-        if self.tiling.depth % (2 * CHUNK) or self.tiling.rows % CHUNK or self.tiling.columns % CHUNK:
+        if (self.tiling.depth % (2 * CHUNK) and not self.pairs) or self.tiling.rows % CHUNK \
+                or self.tiling.columns % CHUNK:
             raise ValueError(f"no tiles of {self.tiling}")
+        if self.pairs and not self.kernel.axes:
+            raise ValueError(f"no pairs of taps without a window: {self.tiling}")
         if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
                                         or not has_two_phases(self.kernel)):
             raise ValueError(f"no tiles of {self.tiling.phases} phases of the last axis")
+        if self.pairs and not self.scaled and self._leaves_a_tap():
+            raise ValueError(f"no pairs where a tap of unscaled operands has no partner: {self.tiling}")
+
+    def _leaves_a_tap(self) -> bool:
+        """Whether some tap has no partner: its rows are multiplied by zeros, too, and so an Inf in them gives NaN."""
+        return any(entry == prod(self.window) for c in self.classes for run in c.runs for _, entry in run.seconds)
 
     @property
     def terms(self) -> int:
@@ -89,6 +102,21 @@ class Geometry:
     def scaled(self) -> bool:
         """Whether operands are scaled, and sums of operands that are not finite computed again."""
         return self.kernel.scheme in ("fp16x3", "fp16")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a product takes two taps of 8 channels each."""
+        return self.tiling.depth == CHUNK
+
+    @property
+    def tap_chunks(self) -> int:
+        """Chunks of w that a step has of a tap, or of a pair of them."""
+        return 2 if self.pairs else self.tiling.depth // CHUNK
+
+    @property
+    def entries(self) -> int:
+        """Entries of packed w: those of the window, and one of zeros where taps are paired."""
+        return prod(self.window) + self.pairs
 
     @property
     def element(self) -> str:
@@ -115,11 +143,15 @@ class Geometry:
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
-        """Per axis, the number of row coordinates."""
+        """Per axis, the number of row coordinates; along the last one, of a kernel that pools positions there, as many
+        as whole windows have, so that each begins at a multiple of its size, whatever comes before it."""
         result = []
         for axis, lead in zip(self.kernel.axes, self.leads, strict=True):
             most = -(-axis.out_size // axis.out_stride)
             result.append(most + max((t.offset // axis.in_stride + lead for t in axis.taps), default=0))
+        if self.kernel.pools and result:
+            window = max(1, self.kernel.pool_size // self.tiling.phases)
+            result[-1] = -(-result[-1] // window) * window
         return tuple(result)
 
     @property
@@ -163,7 +195,7 @@ class Geometry:
     @property
     def run_rows(self) -> int:
         """Rows of the longest run of a block."""
-        reach = max((tap[0] for c in self.classes for run in c.runs for tap in run.taps), default=0)
+        reach = max((reach for c in self.classes for run in c.runs for reach in run.reaches), default=0)
         return -(-(self.tiling.rows + reach) // CHUNK) * CHUNK
 
     @property
@@ -211,7 +243,23 @@ class Geometry:
                 runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)), (*last.feeds, feed))
             else:
                 runs.append(Run(phase, shift, ((0, entry),), (feed,)))
-        return tuple(runs)
+        return tuple(paired(run, prod(self.window)) for run in runs) if self.pairs else tuple(runs)
+
+    @property
+    def slabs(self) -> int:
+        """Slabs of one group and class, one below the other."""
+        return self.blocks[0] * (self.tiling.rows // SLAB_ROWS)
+
+    @property
+    def cells(self) -> int:
+        """Parts of slabs with positions of one n: each slab of each class may meet two. Number
+        ``(class * slabs + slab) * 2`` is that of the slab's first row, the one behind it the next."""
+        return len(self.classes) * self.slabs * 2
+
+    @property
+    def components(self) -> int:
+        """Numbers that totals need of a cell, for each of its columns."""
+        return sum(COMPONENTS[total.kind] for total in self.kernel.totals)
 
     # Bytes of the workspace, in this order: scales of x and of w, x, w.
 
@@ -223,7 +271,7 @@ class Geometry:
     @property
     def right_term_bytes(self) -> int:
         """Bytes of one term of packed w."""
-        return self.kernel.groups * prod(self.window) * self.chunks * self.allocated_columns * ROW_BYTES
+        return self.kernel.groups * self.entries * self.chunks * self.allocated_columns * ROW_BYTES
 
     @property
     def partial_bytes(self) -> int:
@@ -234,8 +282,9 @@ class Geometry:
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
         """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g)) and "right_scales" (per
-        (g, o)), where operands are scaled, "left", "right" (no bytes where the tiling takes it raw), and "sums" of the
-        parts of the steps, where they are split.
+        (g, o)), where operands are scaled, "left", "right" (no bytes where the tiling takes it raw), "sums" of the
+        parts of the steps, where they are split, and where there are totals "slab_totals" (float32 of shape
+        (cells, components, groups, out_channels)) and "slab_positions" (int32, the positions of each cell).
 
         Sums are multiplied by both scales, powers of two; operands are packed times their inverses. An infinite scale
         says that the operand is not finite there.
@@ -246,7 +295,9 @@ class Geometry:
         result = {}
         for name, size in {**(sizes if self.scaled else {}), "left": self.terms * self.left_term_bytes,
                            "right": 0 if self.tiling.raw_right else self.terms * self.right_term_bytes,
-                           **({"sums": self.partial_bytes} if self.tiling.split > 1 else {})}.items():
+                           **({"sums": self.partial_bytes} if self.tiling.split > 1 else {}),
+                           **({"slab_totals": 4 * self.cells * self.components * rights,
+                               "slab_positions": 4 * self.cells} if kernel.totals else {})}.items():
             result[name] = (at, size)
             at += -(-size // _ALIGNMENT) * _ALIGNMENT
         return result

@@ -67,8 +67,8 @@ def meaning(step: KernelStep) -> str:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
     if isinstance(kernel, Contraction):
-        kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.reductions))
-        over = f", {kinds} over the {kernel.out_channels} channels of each position" if kinds else ""
+        kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.all_reductions))
+        over = f", {kinds} over {_reduced(kernel)}" if kinds else ""
         return f"{products(kernel)}, {SCHEMES[kernel.scheme]}{over}: {', '.join(list(dict.fromkeys(words))[:8])}"
     shown = ", ".join(list(dict.fromkeys(words))[:8])
     if isinstance(kernel, Extremum):
@@ -87,6 +87,15 @@ SCHEMES = {
     "native": "16-bit operands on tensor cores, sums in float32",
     "float32": "float32 multiply-adds",
 }
+
+
+def _reduced(kernel: Contraction) -> str:
+    """What a contraction's kernel reduces, in words."""
+    if kernel.totals:
+        return f"the {prod(kernel.domain[3:])} positions of each channel"
+    if kernel.pools:
+        return f"each {kernel.pool_size} positions along the last axis"
+    return f"the {kernel.out_channels} channels of each position"
 
 
 def products(kernel: Contraction) -> str:

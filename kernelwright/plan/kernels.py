@@ -236,15 +236,15 @@ class ContractionAxis:
 class Tiling:
     """How a contraction runs on tensor cores: a block computes ``rows`` positions of ``columns`` output channels.
 
-    Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory; ``cluster`` blocks that
-    differ in their rows share what they read of the weight; every ``promote`` steps (0: never) the tensor cores'
-    sums, which they truncate, are added to sums in float32 registers. With two ``teams`` a block has two tiles in work,
-    so that the epilogue of one overlaps with the products of the other. ``core`` is "wgmma" (compute capability 9.0)
-    or "mma" (8.0 and later). With ``raw_right`` blocks read the right operand in float32, as it lies in memory, and
-    split it themselves: once for every block of rows, and it is never packed. With ``split`` above 1 the steps of a
-    block are shared among so many, whose sums a second kernel adds in order. With two ``phases`` a block has both
-    output phases of the last axis (of out_stride 2), which are neighbours in the output: twice as many positions as
-    rows.
+    Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory (of 8 channels by two entries
+    of the window a step); ``cluster`` blocks that differ in their rows share what they read of the weight; every
+    ``promote`` steps (0: never) the tensor cores' sums, which they truncate, are added to sums in float32 registers.
+    With two ``teams`` a block has two tiles in work, so that the epilogue of one overlaps with the products of the
+    other. ``core`` is "wgmma" (compute capability 9.0) or "mma" (8.0 and later). With ``raw_right`` blocks read the
+    right operand in float32, as it lies in memory, and split it themselves: once for every block of rows, and it is
+    never packed. With ``split`` above 1 the steps of a block are shared among so many, whose sums a second kernel adds
+    in order. With two ``phases`` a block has both output phases of the last axis (of out_stride 2), which are
+    neighbours in the output: twice as many positions as rows.
     """
 
     core: str
@@ -336,6 +336,11 @@ class Contraction:
     def domain(self) -> tuple[int, ...]:
         """The domain of the sums and stores."""
         return (self.batch, self.groups, self.out_channels, *(a.out_size for a in self.axes))
+
+    @property
+    def all_reductions(self) -> tuple[Reduction, ...]:
+        """What is reduced, over channels or positions."""
+        return (*self.reductions, *self.totals, *self.pools)
 
     @property
     def pooled_domain(self) -> tuple[int, ...]:

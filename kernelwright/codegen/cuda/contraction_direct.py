@@ -53,7 +53,9 @@ def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
 
 def suits(kernel: Contraction) -> bool:
     """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and it is fast,
-    or as exact as the library where tensor cores are not."""
+    or as exact as the library where tensor cores are not. It takes no pools."""
+    if kernel.pools:
+        return False
     normal = normal_form(kernel)
     if not kernel.axes or not prod(normal.domain) or not prod(normal.left_domain):
         return False

@@ -9,7 +9,9 @@ Sums are multiplied by the scales of both operands. Where that could leave the r
 operand is not finite (an infinite scale), the thread comes back to its elements after the walk: it multiplies with
 care, or computes the sum again from the operands themselves, by float32 multiply-adds.
 
-Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`).
+Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`). Where it pools
+neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where it has totals of positions, each
+slab writes what it adds to them (`contraction_epilogue_totals`).
 """
 
 from __future__ import annotations
@@ -20,16 +22,18 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
+from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
+from kernelwright.codegen.cuda.contraction_epilogue_totals import totals_walk
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     ChannelWalk,
     RowWalk,
-    channels_fastest,
     column_scale_text,
-    holds,
+    holds_channels,
     operand_pointers,
     row_scale_text,
     slab_columns,
+    stores_channels,
     write_stores,
 )
 from kernelwright.codegen.cuda.contraction_points import (
@@ -40,6 +44,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
 )
 from kernelwright.codegen.cuda.math import snippets_of
+from kernelwright.plan.kernels import Contraction, Tiling
 
 __all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
 
@@ -57,6 +62,9 @@ class Epilogue:
     128 threads call ``NAME_columns(column_parameters, table, thread, group, first column of the tile)``, and
     ``NAME_finish`` takes the table behind the slab (`contraction_epilogue_columns`). With ``row_scales`` it then takes
     ``NAME_row_scale(left_scales, thread, group, first_row)``.
+
+    Where the kernel has totals, ``NAME_finish`` writes to the slab, and its 128 threads meet in it at a barrier: those
+    of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
     """
 
     definitions: str
@@ -71,31 +79,42 @@ class Epilogue:
     row_scales: bool
 
 
+def holds(kernel: Contraction, tiling: Tiling) -> bool:
+    """Whether slabs hold what the kernel reduces: all of its output channels, or whole windows of positions."""
+    return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
+
+
 def epilogue(geometry: Geometry, name: str) -> Epilogue:
     """The text that finishes slabs of sums under ``geometry.tiling``.
 
-    Raises ValueError where a slab does not hold all channels that the kernel reduces.
+    Raises ValueError where a slab does not hold all channels that the kernel reduces, and for pools and totals that it
+    does not take.
     """
     kernel = geometry.kernel
     columns = slab_columns(kernel, geometry.tiling)
-    if not holds(kernel, geometry.tiling):
+    if not holds_channels(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of {columns}")
-    kind = ReducingWalk if kernel.reductions else ChannelWalk if channels_fastest(kernel, kernel.stores[0]) else RowWalk
+    kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else RowWalk
     if geometry.tiling.phases == 2:
         kind = PairWalk
+    if kernel.pools:
+        kind = PoolWalk
+    if kernel.totals:
+        kind = totals_walk
     walk = kind(geometry, name)
     body = walk.body()
     used = walk.emitter.used | (walk.table.used if walk.table else set())
     again = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
-        if not kernel.reductions:
+        if not (kernel.reductions or kernel.pools or kernel.totals):
             again = emitter_of(kernel, kernel.domain, walk.names, (), kernel.stores)
             write_stores(again, kernel, kernel.stores)
             used |= again.used
     parameters = parameter_texts(kernel, used)
     if geometry.scaled:
         parameters += [("const float* __restrict__", "left_scales"), ("const float* __restrict__", "right_scales")]
+    parameters += walk.parameters
     heads = [" ".join(p) for p in parameters]
     texts = []
     if geometry.scaled:
@@ -104,17 +123,19 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    slab = [f"{'' if kernel.reductions else 'const '}float* sums", *["const float* columns"] * bool(table),
+    finished = kernel.reductions or kernel.pools or kernel.totals  # sums in place
+    slab = [f"{'' if finished else 'const '}float* sums",
+            *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
     comment = f"Finishes {SLAB_ROWS} x {columns} sums from (first_row, first_column): {walk.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
-    texts += [table, row_scale, *walk.tables(),
+    texts += [table, row_scale, *walk.tables(), *walk.helpers(),
               device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
     definitions = "\n".join(filter(None, texts))
-    return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats, snippets_of(definitions),
-                    frozenset(walk.emitter.vectors), walk.table.floats if walk.table else 0, column_parameters,
-                    bool(row_scale))
+    return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
+                    snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
+                    walk.table.floats if walk.table else 0, column_parameters, bool(row_scale))
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ writes 32 neighbouring positions at a time, as it does for convolutions without 
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, RowWalk, channels_fastest
+from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, RowWalk, stores_channels
 
 
 class PairWalk(RowWalk):
@@ -21,7 +21,7 @@ class PairWalk(RowWalk):
     row_of = "thread / 2"
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if geometry.kernel.reductions or channels_fastest(geometry.kernel, geometry.kernel.stores[0]):
+        if geometry.kernel.reductions or stores_channels(geometry.kernel):
             raise ValueError(f"{name}: no tiles of two phases of positions where channels are reduced or neighbours")
         super().__init__(geometry, name)
         # Fragments of a core's threads lie 8 rows x 4 pairs of columns. Half a warp writes 4 rows of these, both phases

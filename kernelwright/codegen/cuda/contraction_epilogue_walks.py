@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable, column_place
 from kernelwright.codegen.cuda.contraction_points import (
     PointEmitter,
@@ -12,6 +12,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     device_function,
     emitter_of,
     guessed,
+    ordinary_stores,
     parameter_texts,
     pointers_of,
     straight,
@@ -21,10 +22,9 @@ from kernelwright.codegen.cuda.loops_emitter import Buffer
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Contraction, Store, Tiling
 
-SLAB_ROWS = 64
 #: Steps of a walk at once. Few warps are there to wait for shared memory, and for what else a step loads.
 UNROLL = 16
-_THREADS = 128
+THREADS = 128
 _MOST_COLUMNS = 128
 
 
@@ -39,7 +39,7 @@ def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
     return tiling.columns // parts
 
 
-def holds(kernel: Contraction, tiling: Tiling) -> bool:
+def holds_channels(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether slabs hold all output channels where the kernel reduces them."""
     return not kernel.reductions or kernel.out_channels <= slab_columns(kernel, tiling)
 
@@ -47,9 +47,15 @@ def holds(kernel: Contraction, tiling: Tiling) -> bool:
 def channels_fastest(kernel: Contraction, store: Store) -> bool:
     """Whether output channels are closer to each other in memory than positions, in a store."""
     strides = store.index.strides
-    positions = [abs(s) for a, (s, size) in enumerate(zip(strides, kernel.domain, strict=True))
+    positions = [abs(s) for a, (s, size) in enumerate(zip(strides, kernel.pooled_domain, strict=True))
                  if a not in (1, 2) and size > 1]
     return kernel.out_channels > 1 and abs(strides[2]) < min(positions, default=abs(strides[2]) + 1)
+
+
+def stores_channels(kernel: Contraction) -> bool:
+    """Whether output channels are neighbours in what is stored at every position."""
+    stores = ordinary_stores(kernel)
+    return bool(stores) and channels_fastest(kernel, stores[0])
 
 
 def write_stores(emitter: PointEmitter, kernel: Contraction, stores: Sequence[Store]) -> None:
@@ -86,7 +92,8 @@ def operand_pointers(kernel: Contraction) -> list[str]:
 
 class Walk:
     """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``table``: of columns;
-    ``row_of``: a thread's row of the slab, where it has one."""
+    ``row_of``: a thread's row of the slab, where it has one; ``parameters``: (C type, name) of pointers that
+    `NAME_finish` takes besides tensors and scales; ``support``: the snippets that it names itself."""
 
     comment = ""
     strides = (0, 0)
@@ -94,9 +101,12 @@ class Walk:
     emitter: PointEmitter
     table: ColumnTable | None = None
     row_of = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    support: frozenset[str] = frozenset()
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
+        self.stores = ordinary_stores(self.kernel)
         self.columns = slab_columns(self.kernel, geometry.tiling)
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
@@ -105,6 +115,10 @@ class Walk:
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         raise NotImplementedError
+
+    def helpers(self) -> list[str]:
+        """The functions that ``NAME_finish`` calls besides those of all walks."""
+        return []
 
     def row_scale(self) -> str:
         """``NAME_row_scale``, which a core calls before it puts sums into a slab: the load is under way meanwhile. No
@@ -128,8 +142,8 @@ class Walk:
 
     def emitter_with(self, table: ColumnTable) -> PointEmitter:
         """An emitter of walks over columns that takes what it can from the table, and has met nothing."""
-        roots = [table.without(r.expression) for r in self.kernel.reductions]
-        emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.kernel.stores),
+        roots = [table.without(r.expression) for r in (*self.kernel.reductions, *self.kernel.totals)]
+        emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.stores),
                              walked=(2,))
         for number in range(len(table.values)):
             emitter.reduced[IN_TABLE, number] = f"column{number}[v]"
@@ -184,9 +198,10 @@ class RowWalk(Walk):
         # Fragments of a core's threads lie 8 rows x 4 pairs of columns: 2 * 68 is 8 modulo 32 banks.
         self.strides = (1, SLAB_ROWS + 4)
         self.floats = self.columns * (SLAB_ROWS + 4)
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.kernel.stores))
+        roots = (*self.stores, *self.kernel.totals)
+        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots))
         self.emitter = self.emitter_with(self.table)
-        write_stores(self.emitter, self.kernel, self.table.stores(self.kernel.stores))
+        write_stores(self.emitter, self.kernel, self.table.stores(self.stores))
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
@@ -235,9 +250,9 @@ class ChannelWalk(Walk):
         """The statements of ``NAME_finish``."""
         kernel, lanes, scaled, name = self.kernel, self.lanes, self.geometry.scaled, self.name
         across = self.columns // lanes
-        down = _THREADS // across
+        down = THREADS // across
         lines = ["const int g = group;"]
-        if across * down < _THREADS:
+        if across * down < THREADS:
             lines.append(f"if (thread >= {across * down}) return;")
         times = f" * {lanes}" if lanes > 1 else ""
         lines += [f"const int o = first_column + thread % {across}{times};",

@@ -3,7 +3,8 @@
 A block computes ``tiling.rows`` x ``tiling.columns`` sums, a warp a rectangle of them (`warps`), over steps of one tap
 and ``tiling.depth`` channels. cp.async keeps ``tiling.stages`` steps under way; a run of x is copied once for all of
 its taps. In shared memory ([term][chunk][row][8]) a matrix of ldmatrix is 128 contiguous bytes wherever it starts, so
-shifted rows cost nothing and no bank is asked twice.
+shifted rows cost nothing and no bank is asked twice. Of a pair of taps (`contraction_runs`) lanes 16 to 31, which name
+the rows of x's second chunk, name those of the second tap.
 
 Where ``tiling.promote`` is not 0, products of 16 or 32 channels (`chain`) are added up in the tensor cores, from zero,
 and then added to the sums in float32: at least as often as the tiling says, as it costs no registers here.
@@ -23,6 +24,8 @@ from kernelwright.codegen.cuda import contraction_mma_raw as raw_text
 from kernelwright.codegen.cuda import contraction_mma_text as text
 from kernelwright.codegen.cuda.contraction_epilogue import slab_columns
 from kernelwright.codegen.cuda.contraction_mma_layout import (
+    BLOCK_BYTES,
+    STATIC_BYTES,
     chain,
     least_blocks,
     left_stages,
@@ -49,14 +52,16 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
 
     The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters; with
     ``tiling.raw_right`` the right operand itself and no ``right``, and it writes ``right_scales``. Raises ValueError
-    for a tiling that no arrangement of warps fits, for a right operand that cannot be read raw, and where the grid
-    would exceed 2**31 - 1 blocks.
+    for a tiling that no arrangement of warps fits, or that takes more shared memory than a block has, for a right
+    operand that cannot be read raw, and where the grid would exceed 2**31 - 1 blocks.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     down, across = warps(tiling)
     rows, columns = tiling.rows // down, tiling.columns // across
     threads, shared = 32 * down * across, shared_bytes(geometry, epilogue.floats, epilogue.column_floats)
     blocks = geometry.blocks[0] * geometry.blocks[1] * kernel.groups * len(geometry.classes)
+    if shared > BLOCK_BYTES - STATIC_BYTES:
+        raise ValueError(f"{name}: {tiling} takes {shared} bytes of shared memory")
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
     slab = slab_columns(kernel, tiling)
@@ -75,17 +80,18 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     # Where registers are short, sums would move between registers from one iteration to the next.
     whole = not tiling.promote or sums_per_thread(tiling) <= 64
     values = {
-        **_parts(geometry, epilogue, name), "PRODUCTS": _products(geometry), "TAPS": _taps(geometry, name),
+        **_parts(geometry, epilogue, name), **_chunks(geometry),
+        "PRODUCTS": _products(geometry), "TAPS": _taps(geometry, name),
         "NAME": name, "THREADS": threads, "LEAST_BLOCKS": least_blocks(tiling),
         "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
         "ARGUMENTS": ", ".join([*(parameter for _, parameter in epilogue.parameters), ""]).rstrip(),
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "RUN_ROWS": geometry.run_rows, "STAGES": tiling.stages, "LEFT_STAGES": left_stages(geometry),
         "WARPS": down * across, "ACROSS": across, "WARP_ROWS": rows, "WARP_COLUMNS": columns,
-        "CHAIN": chain(geometry), "UNROLL": tiling.depth // 16 if whole else 1,
+        "CHAIN": chain(geometry), "UNROLL": max(1, tiling.depth // 16) if whole else 1,
         "DEPTHS": geometry.depths, "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows,
         "LEFT_TERM": geometry.left_term_bytes // 2, "RIGHT_TERM": geometry.right_term_bytes // 2,
-        "PHASES": prod(geometry.input_phases), "WINDOW": prod(geometry.window),
+        "PHASES": prod(geometry.input_phases), "WINDOW": geometry.entries,
         "ROW_BLOCKS": geometry.blocks[0], "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
         "BAND": min(geometry.blocks[0], _BAND_ROWS // tiling.rows),
         "SLAB_COLUMNS": slab, "PARTS": tiling.columns // slab, "ROW_STRIDE": epilogue.row_stride,
@@ -120,7 +126,8 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     if not tiling.raw_right:
         return result | {
             "ALL_COLUMNS": f", ALL_COLUMNS = {geometry.allocated_columns}", "RIGHT_PLACES": "",
-            "COPY_RIGHT": text.PACKED_COPY, "STEP": text.PACKED_STEP, "SCALES": "", "WRITTEN": "", "AFTER": "",
+            "COPY_RIGHT": text.PAIRED_COPY if geometry.pairs else text.PACKED_COPY,
+            "STEP": text.PACKED_STEP, "SCALES": "", "WRITTEN": "", "AFTER": "",
             "PROMOTE": text.PROMOTE if tiling.promote else ""}
     group, channels_apart, columns_apart = raw_strides(kernel)
     by_channels, offset = channels_apart == 1, kernel.right.index.offset
@@ -137,19 +144,34 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
         "CHANNELS": str(kernel.in_channels), "OUT_CHANNELS": str(kernel.out_channels)}
 
 
+def _chunks(geometry: Geometry) -> dict[str, object]:
+    """The parts of the text that differ between taps and pairs of them."""
+    if not geometry.pairs:
+        return {"RIGHT_LINES": "LINES", "TAP_CHUNKS": "CHUNKS", "TAP_ROWS": "STAGES", "TAP_ROW": "stage",
+                "NOTE_ROWS": text.NOTE_ROWS, "SECOND_CHUNK": "lane / 16 * RUN_ROWS + "}
+    return {"RIGHT_LINES": "2 * LINES", "TAP_CHUNKS": 2, "TAP_ROWS": "2 * STAGES", "TAP_ROW": "stage * 2 + lane / 16",
+            "NOTE_ROWS": text.NOTE_PAIRED_ROWS, "SECOND_CHUNK": ""}
+
+
 def _taps(geometry: Geometry, name: str) -> str:
     """The table of taps by class, and where each class's begin."""
     rows, firsts = [], [0]
     for group in geometry.classes:
-        rows += [f"{{{run.phase}, {run.shift}, {beyond}, {entry}, {int(number == 0)}}}"
-                 for run in group.runs for number, (beyond, entry) in enumerate(run.taps)]
+        for run in group.runs:
+            for number, (beyond, entry) in enumerate(run.taps):
+                second = (run.reaches[number], run.seconds[number][1]) if run.seconds else ()
+                numbers = run.phase, run.shift, beyond, entry, int(number == 0), *second
+                rows.append("{" + ", ".join(map(str, numbers)) + "}")
         firsts.append(len(rows))
     kind = "long long" if geometry.allocated_rows >= 2**31 else "int"
-    lines = [", ".join(rows[i:i + 6]) for i in range(0, len(rows), 6)] or ["{0, 0, 0, 0, 0}"]
+    width = 7 if geometry.pairs else 5
+    lines = [", ".join(rows[i:i + 6]) for i in range(0, len(rows), 6)] or ["{" + ", ".join(["0"] * width) + "}"]
     body = ",\n  ".join(lines)
+    of_pairs = """ Taps are in pairs: the last two numbers are
+// the second one's rows and entry, or for want of one the first one's rows and an entry of zeros.""" * geometry.pairs
     return f"""// Taps by class of output positions: input phase, first row of the tap's run beyond the block's, rows
-// beyond that, entry of the window, and whether a run begins.
-static __device__ const {kind} {name}_taps[][5] = {{
+// beyond that, entry of the window, and whether a run begins.{of_pairs}
+static __device__ const {kind} {name}_taps[][{width}] = {{
   {body}}};
 static __device__ const int {name}_first_tap[] = {{{", ".join(map(str, firsts))}}};"""
 

@@ -28,9 +28,16 @@ from contextlib import suppress
 from functools import cache
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry, suits_pairs
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
+from kernelwright.codegen.cuda.contraction_epilogue_totals import (
+    distinct_totals,
+    mask_floats,
+    mma_warps,
+    without_totals,
+)
+from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.kernels import Contraction, Tiling
 
@@ -40,7 +47,7 @@ _WARP, _COLUMNS = 64, 256
 _SUMS_AND_FRAGMENTS = 160
 #: Shared memory of a block on compute capability 9.0 and 10.0, what the core's variables take of it, what the system
 #: takes besides for each block.
-BLOCK_BYTES, _STATIC_BYTES, _RESERVED_BYTES = 227 * 1024, 64, 1024
+BLOCK_BYTES, STATIC_BYTES, _RESERVED_BYTES = 227 * 1024, 64, 1024
 #: Of an H200: multiprocessors, and a cycle of one: multiply-adds by mma.sync, bytes through shared memory, from L2, to
 #: memory. With fewer than eight warps tensor cores wait more.
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 1270, 128, 28, 18
@@ -49,8 +56,8 @@ _FEW_WARPS = 0.7
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1500, 60, 1000
 #: Instructions of a thread that splits a step's part of a column of w.
 _SPLIT_CYCLES = 330
-#: Tilings worth a measurement.
-_MOST = 8
+#: Tilings worth a measurement, and with pairs of taps among them where there are others.
+_MOST, _MOST_PAIRS = 8, 6
 
 
 @cache
@@ -59,7 +66,7 @@ def warps(tiling: Tiling) -> tuple[int, int]:
 
     Raises ValueError where there are none.
     """
-    count = 8 if tiling.rows * tiling.columns > 128 * 128 else 4
+    count = mma_warps(tiling)
     found = []
     for down in (1, 2, 4, 8):
         across = count // down
@@ -111,7 +118,7 @@ def chain(geometry: Geometry) -> int:
     """Steps of 16 channels that tensor cores add up before a promotion, as many as fragments of x fit in registers."""
     tiling = geometry.tiling
     fragments = tiling.rows // warps(tiling)[0] // 16 * 4 * geometry.terms
-    steps = tiling.depth // 16
+    steps = max(1, tiling.depth // 16)
     while steps > 1 and (tiling.promote == 0 or tiling.depth // 16 % steps or
                          sums_per_thread(tiling) + fragments * steps > _SUMS_AND_FRAGMENTS):
         steps -= 1
@@ -141,31 +148,38 @@ def shared_bytes(geometry: Geometry, slab_floats: int, column_floats: int = 0) -
     if tiling.raw_right:  # float32 as in memory; terms and scales of two steps; magnitudes
         copies += tiling.columns * (tiling.stages * 4 * tiling.depth + 2 * (line + 4) + 4)
     else:
-        copies += tiling.columns * tiling.stages * line
+        copies += tiling.columns * tiling.stages * geometry.terms * geometry.tap_chunks * ROW_BYTES
     slabs = tiling.rows // SLAB_ROWS * (tiling.columns // slab_columns(geometry.kernel, tiling))
     return max(copies, 4 * (slabs * slab_floats + column_floats))
 
 
 def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Tiling]:
-    """At most 8 tilings for mma.sync, best guess for an H200 first; [] for the scheme float32.
+    """At most 8 tilings for mma.sync, best guess for an H200 first; [] for the scheme float32. Of few channels those
+    with pairs of taps (`contraction_runs`) come before others.
 
     ``block_bytes``: shared memory that a block may have (163 KB on compute capability 8.0, 99 KB on 8.6, 8.9, 12.0).
     """
-    best: dict[tuple[int, int, bool], tuple[float, Tiling]] = {}
+    best: dict[tuple[int, int, bool, bool], tuple[float, Tiling]] = {}
     for tiling in _candidates(kernel):
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
-        slab, table = SLAB_ROWS * (slab_columns(kernel, tiling) + 8), MOST_VALUES * (tiling.columns + 1)
-        shared = _STATIC_BYTES + shared_bytes(geometry, slab, table)
+        if without_totals(geometry):
+            continue
+        slab = SLAB_ROWS * (slab_columns(kernel, tiling) + 8) * max(1, len(distinct_totals(kernel))) \
+            + mask_floats(kernel, tiling)
+        table = MOST_VALUES * (tiling.columns + 1)
+        shared = STATIC_BYTES + shared_bytes(geometry, slab, table)
         if shared > block_bytes:
             continue
         blocks = min(least_blocks(tiling), (block_bytes + _RESERVED_BYTES) // (shared + _RESERVED_BYTES))
         cycles = _packing_cycles(geometry) + _cycles(geometry, blocks)
-        kind = tiling.rows, tiling.columns, tiling.raw_right
+        kind = tiling.rows, tiling.columns, tiling.raw_right, geometry.pairs
         if kind not in best or cycles < best[kind][0]:
             best[kind] = cycles, tiling
-    return [tiling for _, tiling in sorted(best.values(), key=lambda pair: pair[0])][:_MOST]
+    found = [tiling for _, tiling in sorted(best.values(), key=lambda pair: pair[0])]
+    pairs, others = ([t for t in found if (t.depth == CHUNK) == paired] for paired in (True, False))
+    return [*pairs[:_MOST_PAIRS], *others][:_MOST]
 
 
 def _candidates(kernel: Contraction) -> Iterator[Tiling]:
@@ -173,10 +187,11 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     if kernel.scheme == "float32":
         return
     terms = 2 if kernel.scheme == "fp16x3" else 1
-    deepest = max(16, -(-kernel.in_channels // 16) * 16)
+    deepest, pairs = max(16, -(-kernel.in_channels // 16) * 16), suits_pairs(kernel)
     for rows in (64, 128, 256):
         for columns in (16, 32, 48, 64, 96, 128, 256):
-            for depth in (d for d in (16, 32, 64) if d <= deepest and d * terms <= 64):
+            depths = [d for d in (16, 32, 64) if d <= deepest and d * terms <= 64]
+            for depth in [CHUNK] * pairs + depths:
                 for stages in (3, 4, 2):
                     yield from _possible(Tiling("mma", rows, columns, depth, stages, promote=terms - 1))
     with suppress(ValueError):
@@ -208,8 +223,9 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[0] * geometry.blocks[1]
     waves = ceil(tiles / _PROCESSORS)
     blocks = min(blocks, waves)
-    channel_bytes = 2 * geometry.terms * tiling.depth
-    products = tiling.rows * tiling.columns * tiling.depth * (3 if geometry.terms == 2 else 1) / _PRODUCTS
+    # Of x, and of w and what products take of either: a pair of taps has 16 channels.
+    row_bytes, channel_bytes = (2 * geometry.terms * depth for depth in (tiling.depth, max(16, tiling.depth)))
+    products = tiling.rows * tiling.columns * max(16, tiling.depth) * (3 if geometry.terms == 2 else 1) / _PRODUCTS
     if blocks * down * across < 8:
         products /= _FEW_WARPS
     total = 0.0
@@ -217,7 +233,7 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
         for run in group.runs:
             taps = len(run.taps)
             weights = tiling.columns * (4 * tiling.depth if tiling.raw_right else taps * channel_bytes)
-            copied = channel_bytes * geometry.run_rows + weights
+            copied = row_bytes * geometry.run_rows + weights
             through = copied + channel_bytes * taps * (across * tiling.rows + down * tiling.columns)
             splitting = 0.0
             if tiling.raw_right:  # read once more, and terms written; while other warps multiply, if there are some
@@ -228,8 +244,8 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
                          taps * _LATENCY / (tiling.stages - 1 - tiling.raw_right) / blocks)
             total += geometry.depths * (cycles + taps * _STEP_CYCLES / blocks)
     steps = total / max(1, len(geometry.classes)) + _TILE_CYCLES / blocks
-    written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels)
-    results = written / _MEMORY_BYTES * max(1, len(kernel.stores))
+    written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) / kernel.pool_size
+    results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
     if blocks > 1:  # one block's results go to memory while another multiplies
         return waves * max(steps, results) + min(steps, results)
     return waves * (steps + results)

@@ -13,7 +13,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
   constexpr int TERMS = @TERMS@, LINES = TERMS * CHUNKS;
   constexpr int RUN_ROWS = @RUN_ROWS@;  // rows of x that serve all taps of a run
   constexpr int STAGES = @STAGES@, LEFT_STAGES = @LEFT_STAGES@;  // steps, and runs of x, in shared memory
-  constexpr int LEFT_BYTES = LINES * RUN_ROWS * 16, RIGHT_BYTES = LINES * COLUMNS * 16;
+  constexpr int LEFT_BYTES = LINES * RUN_ROWS * 16, RIGHT_BYTES = @RIGHT_LINES@ * COLUMNS * 16;
   constexpr int WARPS = @WARPS@, ACROSS = @ACROSS@, WARP_ROWS = @WARP_ROWS@, WARP_COLUMNS = @WARP_COLUMNS@;
   constexpr int TILE_ROWS = WARP_ROWS / 16, TILE_COLUMNS = WARP_COLUMNS / 8;  // products of 16 x 8 sums
   constexpr int CHAIN = @CHAIN@;  // steps of 16 channels that tensor cores add up by themselves
@@ -21,7 +21,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
   constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@@ALL_COLUMNS@;
   constexpr int ROW_BLOCKS = @ROW_BLOCKS@, COLUMN_BLOCKS = @COLUMN_BLOCKS@, CLASSES = @CLASSES@;
   KW_DYNAMIC_SHARED(unsigned char, shared);
-  __shared__ unsigned tap_rows[STAGES];  // where the rows of x of a step's tap begin, in bytes beyond left_buffer
+  __shared__ unsigned tap_rows[@TAP_ROWS@];  // where the rows of x of a step's tap begin, in bytes beyond left_buffer
   const unsigned left_buffer = kw_shared_address(shared), right_buffer = left_buffer + LEFT_STAGES * LEFT_BYTES;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
@@ -61,8 +61,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
                                from + line / CHUNKS * @LEFT_TERM@LL + (line % CHUNKS * ALL_ROWS + row) * 8);
         }
       }
-      if (threadIdx.x == 0) tap_rows[stage] = left_stage * LEFT_BYTES + static_cast<int>(tap[2]) * 16;
-@COPY_RIGHT@      if (++next_tap == taps) next_tap = 0, ++next_depth;
+@NOTE_ROWS@@COPY_RIGHT@      if (++next_tap == taps) next_tap = 0, ++next_depth;
     }
     kw_cp_async_commit();
   };
@@ -70,7 +69,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
   // Rows of the matrices that this lane names to ldmatrix: of x rows 0..15 of two chunks, of w columns 0..7 of two
   // chunks, then columns 8..15.
   const int warp_row = warp / ACROSS * WARP_ROWS, warp_column = warp % ACROSS * WARP_COLUMNS;
-  const unsigned left_lane = left_buffer + (lane / 16 * RUN_ROWS + warp_row + lane % 16) * 16;
+  const unsigned left_lane = left_buffer + (@SECOND_CHUNK@warp_row + lane % 16) * 16;
   const unsigned right_lane = right_buffer + (lane / 8 % 2 * COLUMNS + warp_column + lane / 16 * 8 + lane % 8) * 16;
   float sums[TILE_COLUMNS][TILE_ROWS][4] = {};
 @STEP@#pragma unroll @UNROLL@
@@ -90,7 +89,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
         for (int term = 0; term < TERMS; ++term)
 #pragma unroll
           for (int k = 0; k < CHAIN; ++k)
-            kw_ldmatrix(b[term][k], from_right + ((term * CHUNKS + chunk + 2 * k) * COLUMNS + j * 8) * 16);
+            kw_ldmatrix(b[term][k], from_right + ((term * @TAP_CHUNKS@ + chunk + 2 * k) * COLUMNS + j * 8) * 16);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           @PART@
@@ -142,6 +141,34 @@ PACKED_COPY = """
       }
 """.lstrip("\n")
 
+#: The same of a step's pair of taps: each has a line of its own.
+PAIRED_COPY = """
+      const unsigned to = right_buffer + stage * RIGHT_BYTES + lane * 16;
+      const auto* from = right + ((place.group * @WINDOW@LL * ALL_CHUNKS + next_depth) * ALL_COLUMNS
+                                  + place.first_column + lane) * 8;
+#pragma unroll
+      for (int i = 0; i < 2 * LINES; i += WARPS) {
+        const int line = i + warp;
+        if (2 * LINES % WARPS == 0 || line < 2 * LINES) {
+          const long long entry = tap[line % 2 ? 6 : 3] * (ALL_CHUNKS * ALL_COLUMNS * 8);
+#pragma unroll
+          for (int column = 0; column < COLUMNS; column += 32)
+            if (column + 32 <= COLUMNS || column + lane < COLUMNS)
+              kw_cp_async_16(to + (line * COLUMNS + column) * 16,
+                             from + entry + line / 2 * @RIGHT_TERM@LL + column * 8);
+        }
+      }
+""".lstrip("\n")
+
+NOTE_ROWS = """
+      if (threadIdx.x == 0) tap_rows[stage] = left_stage * LEFT_BYTES + static_cast<int>(tap[2]) * 16;
+""".lstrip("\n")
+#: Of a pair: the second tap's rows are the second chunk of x.
+NOTE_PAIRED_ROWS = """
+      if (threadIdx.x < 2)
+        tap_rows[stage * 2 + threadIdx.x] = left_stage * LEFT_BYTES + static_cast<int>(tap[threadIdx.x ? 5 : 2]) * 16;
+""".lstrip("\n")
+
 PACKED_STEP = """
   if (steps)
 #pragma unroll 1
@@ -151,7 +178,7 @@ PACKED_STEP = """
     kw_cp_async_wait<STAGES - 2>();
     __syncthreads();  // The step's operands are there, and nobody reads those of the step before.
     copy(stage ? stage - 1 : STAGES - 1);
-    const unsigned from_left = left_lane + tap_rows[stage], from_right = right_lane + stage * RIGHT_BYTES;
+    const unsigned from_left = left_lane + tap_rows[@TAP_ROW@], from_right = right_lane + stage * RIGHT_BYTES;
 """.lstrip("\n")
 
 # What the epilogue needs of columns, behind the slabs.

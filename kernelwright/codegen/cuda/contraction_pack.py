@@ -55,7 +55,7 @@ def packing(geometry: Geometry, name: str) -> Packing:
     kernel = geometry.kernel
     if not prod(kernel.left_domain) * prod(kernel.right_domain):
         raise ValueError(f"{name}: an operand has no elements")
-    sides = [RowPacker(geometry, name, o) if o.side == "left" or prod(geometry.window) == 1
+    sides = [RowPacker(geometry, name, o) if o.side == "left" or geometry.entries == 1
              else WindowPacker(geometry, name, o) for o in operands(kernel)]
     texts = [value_function(kernel, side.operand, name) for side in sides]
     if geometry.scaled:

@@ -65,7 +65,7 @@ class Packer:
         self.term = (geometry.left_term_bytes if left else geometry.right_term_bytes) // ROW_BYTES
         self.lines = geometry.allocated_rows if left else geometry.allocated_columns
         self.together = geometry.left_block if left else geometry.right_block
-        self.entries = prod(geometry.input_phases if left else geometry.window)
+        self.entries = prod(geometry.input_phases) if left else geometry.entries
 
     def pack(self) -> Part:
         """The function that packs."""
@@ -102,13 +102,13 @@ class Packer:
         parts = max(1, min(count // _LEAST_PART, ceil(FILLED / rows)))
         part = ceil(ceil(count / parts) / 4) * 4
         parts = ceil(count / part)
-        wide = "long long" if count + THREADS * lanes >= 2**31 else "int"
+        wide, cast = ("long long", "(long long)") if count + THREADS * lanes >= 2**31 else ("int", "int")
         shift = f" * {lanes}" if lanes > 1 else ""
         names = [f"r{n}" for n in range(len(loop.row))]
         row = f"(block / {parts}u)" if parts > 1 else "block"
         outer = [f"i{n}" for n in range(len(loop.outer))]
         begin, end = ("0", str(count)) if parts == 1 else \
-            (f"{wide}(block % {parts}u) * {part}", f"min(first + {part}, {wide}({count}))")
+            (f"{cast}(block % {parts}u) * {part}", f"min(first + {part}, {cast}({count}))")
         step_by = str(THREADS * lanes)
         body = [f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {row};"]
         if self.guessed:

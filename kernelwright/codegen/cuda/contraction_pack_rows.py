@@ -132,7 +132,8 @@ class RowPacker(Packer):
     def _row(self, tiles: int, parts: int, rows: int, within: list[str]) -> list[str]:
         """Define a thread's ``lane`` and ``warp``, and the ``row`` of group ``g`` that it takes: ``within`` says which
         of its tile of ``rows``. Blocks are the parts of the tiles of the groups."""
-        first = [f"{self._kind}({quotient('block', parts)} % {tiles}u) * {rows}"] if tiles > 1 else []
+        cast = "int" if self._kind == "int" else "(long long)"
+        first = [f"{cast}({quotient('block', parts)} % {tiles}u) * {rows}"] if tiles > 1 else []
         return ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
                 f"const {self._kind} row = {' + '.join([*first, *within])};",
                 f"const int g = {quotient('block', parts * tiles)};" if self.kernel.groups > 1 else "const int g = 0;",

@@ -26,7 +26,7 @@ class WindowPacker(Packer):
     def pack(self) -> Part:
         """The function that packs windows, behind the search."""
         geometry, operand, kernel = self.geometry, self.operand, self.kernel
-        window = self.entries
+        window, own = self.entries, prod(geometry.window)  # what follows the window's own entries are zeros
         entries = min(window, _TILE_ENTRIES)
         tiles, parts = self.tiles, self.parts
         # Neighbouring entries fall into neighbouring banks, channels 9 apart: reads of 8 x 4 chunks meet no conflict.
@@ -37,14 +37,14 @@ class WindowPacker(Packer):
         sizes.sort(key=lambda axis: -abs(axis[2]))  # neighbouring threads read neighbours
         names, extents = [s[0] for s in sizes], [s[1] for s in sizes]
         places = {"o": "first_column + column", "c": "first_channel + channel"}
-        within, entry = window, "(first_entry + entry)" if window > entries else "entry"
+        within, entry = own, "(first_entry + entry)" if window > entries else "entry"
         for a, size in enumerate(geometry.window):
             within //= size
             text = f"{entry} / {within}" if within > 1 else entry
             places[f"k{a}"] = f"{text} % {size}" if a else text
         conditions = [f"{places['o']} < {kernel.out_channels}", f"{places['c']} < {kernel.in_channels}"]
-        if window % entries:
-            conditions.append(f"first_entry + entry < {window}")
+        if window % entries or own < window:
+            conditions.append(f"{entry.strip('()')} < {own}")
         fill = [*axis_lines(names, extents, "f", False, names),
                 f"tile[entry * {pitch} + channel * {_TILE_COLUMNS + 1} + column] =",
                 f"    {' && '.join(conditions)}",
@@ -73,4 +73,5 @@ class WindowPacker(Packer):
                      *indent([*walk, "__syncthreads();"]), "}"]
         else:
             body += walk
-        return self.function("pack", f"Packs w: windows of {window} entries through a tile.", body, set())
+        behind = ", and zeros behind them" if own < window else ""
+        return self.function("pack", f"Packs w: windows of {own} entries through a tile{behind}.", body, set())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
@@ -54,7 +55,7 @@ def guessed(geometry: Geometry, side: str) -> bool:
     at all of them costs as much as reading it from memory does. Not for weights with a window, which are small.
     """
     kernel = geometry.kernel
-    if not geometry.scaled or (side == "right" and (geometry.tiling.raw_right or prod(geometry.window) > 1)):
+    if not geometry.scaled or (side == "right" and (geometry.tiling.raw_right or geometry.entries > 1)):
         return False
     domain = kernel.left_domain if side == "left" else kernel.right_domain
     shared = prod(domain[2:])
@@ -92,14 +93,14 @@ class PointEmitter(Emitter):
 
 
 def emitter_of(kernel: Contraction, domain: tuple[int, ...], names: tuple[str, ...], roots: Sequence[Expression],
-               stores: Sequence[Store] = (), walked: tuple[int, ...] = (), lane_axis: int | None = None, lanes: int = 1
-               ) -> PointEmitter:
+               stores: Sequence[Store] = (), walked: tuple[int, ...] = (), lane_axis: int | None = None, lanes: int = 1,
+               kind: type[PointEmitter] = PointEmitter) -> PointEmitter:
     """An emitter over a domain, with 64-bit offsets where ``roots`` or ``stores`` need them."""
     zero = Index((0,) * len(domain))
     every = (*stores, *(Store(0, zero, root) for root in roots))
     long = is_long(LoopKernel(domain, (), (), (), every, kernel.input_dtypes, kernel.output_dtypes))
     site = NamedSite(domain, (), "float", long, walked, lane_axis if lanes > 1 else None, lanes, labels=names)
-    return PointEmitter(site, [Buffer(f"in{n}", C_TYPES[t]) for n, t in enumerate(kernel.input_dtypes)])
+    return kind(site, [Buffer(f"in{n}", C_TYPES[t]) for n, t in enumerate(kernel.input_dtypes)])
 
 
 def straight(emitter: Emitter) -> list[str]:
@@ -119,7 +120,7 @@ def as_float(emitter: Emitter, node: Expression) -> str:
     return f"float({text})" if is_whole(node) else text
 
 
-#: What a reduction of output channels starts with, and how it takes a value.
+#: What a reduction starts with, and how it takes a value.
 STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
 
@@ -147,6 +148,11 @@ def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels:
         lines = fold(reduction.kind, name, "{0}")
     emitter.reduced[number, 0] = name
     return lines
+
+
+def ordinary_stores(kernel: Contraction) -> tuple[Store, ...]:
+    """The stores of a kernel but those of its totals, of which there is one for all positions."""
+    return tuple(s for s in kernel.stores if not (kernel.totals and uses_reductions(s.expression)))
 
 
 def parameter_texts(kernel: Contraction, used: set[str]) -> list[tuple[str, str]]:
@@ -189,7 +195,7 @@ def coordinates(geometry: Geometry, kind: str) -> list[str]:
     """Define n and u0, u1, ... of ``row``."""
     lines = []
     sizes = (geometry.kernel.batch, *geometry.extents)
-    unsigned = "unsigned" if kind == "int" else "unsigned long long"
+    unsigned = "unsigned" if kind == "int" else "(unsigned long long)"
     for axis, (pitch, size) in enumerate(zip(geometry.pitches, sizes, strict=True)):
         text = f"{unsigned}(row) / {pitch}u" if pitch > 1 else f"{unsigned}(row)"
         lines.append(f"const int {f'u{axis - 1}' if axis else 'n'} = {text}{f' % {size}u' if axis else ''};")

@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import Geometry, has_two_phases
+from kernelwright.codegen.contraction_geometry import CHUNK, Geometry, has_two_phases, suits_pairs
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
+from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout
 from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Tilings worth a measurement.
@@ -41,7 +43,8 @@ _COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
-    """At most 8 tilings for a core ("wgmma" or "mma") that fit a block, best guess first; [] for scheme float32."""
+    """At most 8 tilings for a core ("wgmma" or "mma") that fit a block, best guess first; [] for scheme float32, and
+    for totals that no epilogue takes."""
     if kernel.scheme == "float32":
         return []
     if core == "mma":
@@ -51,6 +54,8 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
+        if without_totals(geometry):
+            continue
         try:
             layout = _layout(geometry)
         except ValueError:
@@ -61,15 +66,24 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
-    one, two = (_ordered([t for t in best if t.phases == phases]) for phases in (1, 2))
-    if kernel.axes:
-        one, two = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1]), *kind[1:]] for kind in (one, two))
+    one, two = (_pairs_first([t for t in best if t.phases == phases], found if kernel.axes else {})
+                for phases in (1, 2))
     return list(dict.fromkeys([*two[:4], *one[:2], *two[4:], *one[2:]]))[:_MOST]
 
 
+def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]]) -> list[Tiling]:
+    """Tilings in the order of `_ordered`, behind the first of them its kind's leanest of ``found``; those with pairs of
+    taps before others, of which the first one is the fourth."""
+    pairs, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
+    pairs, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
+                     for kind in (pairs, others))
+    return [*pairs[:3], *others[:1], *pairs[3:], *others[1:]]
+
+
 def _kind(tiling: Tiling) -> tuple:
-    """What tilings have in common that differ in depth and stages alone."""
-    return tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases
+    """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
+    return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
+            tiling.depth == CHUNK)
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -95,7 +109,10 @@ def _layout(geometry: Geometry) -> Layout:
     """The layout with the larger of the epilogue's slabs and tables."""
     tiling = geometry.tiling
     pitch = 72 if tiling.phases == 1 else 132
-    floats = pitch * slab_columns(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
+    floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
+        + mask_floats(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
+    if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
+        raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)
 
 
@@ -113,10 +130,14 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     """Tilings worth a thought; what does not fit a block is among them."""
     widest = min((c for c in _COLUMNS if c >= kernel.out_channels), default=_COLUMNS[-1])
     deepest = max(16, min(64, -(-kernel.in_channels // 16) * 16))
-    neighbours = has_two_phases(kernel) and not kernel.reductions and abs(kernel.stores[0].index.strides[-1]) == 1
+    depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
+    steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
+    neighbours = has_two_phases(kernel) and not kernel.reductions and (bool(kernel.pools) or steps_of_stores <= {1})
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
-        for depth in (d for d in (16, 32, 64) if d <= deepest):
-            promote = -(-_promoted(kernel) // depth) if kernel.scheme == "fp16x3" else 0
+        for depth in depths:
+            # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
+            counted = 2 * 16 if depth == CHUNK else depth
+            promote = -(-_promoted(kernel) // counted) if kernel.scheme == "fp16x3" else 0
             for rows, teams in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1)):
                 for cluster in (1, 2):
                     for stages in dict.fromkeys((2, 3, 4, 6, 8, _steps(kernel, depth))):
@@ -149,10 +170,13 @@ def _split(kernel: Contraction, tiling: Tiling) -> int:
     return min(_PROCESSORS // tiles, steps // 8) if tiles else 1
 
 
-def _spread(kernel: Contraction, tiling: Tiling) -> int:
+def _spread(kernel: Contraction, tiling: Tiling) -> float:
     """Elements that go to memory for each row and column of a tile: two of two phases, and of one phase of several
-    those beside it, because memory takes whole sectors (of 8 elements)."""
-    if not kernel.axes or abs(kernel.stores[0].index.strides[-1]) != 1:
+    those beside it, because memory takes whole sectors (of 8 elements). Of pools one for each window."""
+    stores = ordinary_stores(kernel)
+    if kernel.pools:
+        return tiling.phases / kernel.pool_size
+    if not kernel.axes or not stores or abs(stores[0].index.strides[-1]) != 1:
         return 1
     return 2 if tiling.phases == 2 else min(8, kernel.axes[-1].out_stride)
 
@@ -161,14 +185,14 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     """Cycles of all tiles on one multiprocessor."""
     kernel, tiling = geometry.kernel, geometry.tiling
     products = 3 if geometry.terms == 2 else 1
-    half_rows = tiling.rows / 64 * products * tiling.depth / 16  # products of 64 rows of a step's tap
+    half_rows = tiling.rows / 64 * products * max(16, tiling.depth) / 16  # products of 64 rows of a step's tap or pair
     total = 0.0
     for group in layout.pieces:
         for piece in group:
             taps = len(piece.taps)
             columns = 0 if layout.keeps_right else taps * tiling.columns
-            brought = layout.chunk_lines * 16 * (piece.rows + columns)
-            asked = layout.chunk_lines * 16 * (piece.rows + columns / tiling.cluster)
+            brought = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns)
+            asked = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns / tiling.cluster)
             read = half_rows * taps * (64 + tiling.columns) * 32
             step = max(half_rows * taps * 64 * tiling.columns * 16 / _PRODUCTS, asked / _L2_BYTES,
                        (read + brought) / _SHARED_BYTES) + _STEP_CYCLES
@@ -177,7 +201,7 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
             total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)
-    results = written / _MEMORY_BYTES * max(1, len(kernel.stores))
+    results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
         * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     waves = ceil(tiles / _PROCESSORS)

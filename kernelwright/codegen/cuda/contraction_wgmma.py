@@ -42,11 +42,13 @@ from kernelwright.codegen.cuda import contraction_wgmma_results as results
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_points import wrapped
-from kernelwright.codegen.cuda.contraction_wgmma_layout import PRODUCER_REGISTERS, Layout
+from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, PRODUCER_REGISTERS, Layout, Piece
 from kernelwright.plan.kernels import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
 _BAND_ROWS = 1024
+#: Where the leading offset stands in a descriptor.
+_LEADING = 1 << 16
 #: Dynamic shared memory that a kernel's blocks have without being given more.
 _UNASKED_BYTES = 48 * 1024
 
@@ -69,7 +71,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     a tiling that does not fit a block.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
-    layout = Layout(geometry, epilogue.floats + epilogue.column_floats if tiling.split == 1 else 0)
+    slab_floats = epilogue.floats + epilogue.column_floats
+    layout = Layout(geometry, slab_floats if tiling.split == 1 else 0)
+    if tiling.split > 1 and 4 * slab_floats > BLOCK_BYTES:
+        raise ValueError(f"{name}: {4 * slab_floats} bytes of a slab do not fit a block")
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
     tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
@@ -90,14 +95,14 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": epilogue.floats + epilogue.column_floats, "SLAB_COLUMNS": slab_columns(kernel, tiling),
+        "SLAB": slab_floats, "SLAB_COLUMNS": slab_columns(kernel, tiling),
         "WORKERS": layout.workers, "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
         "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,
         "X_CHUNKS": 1 if kernel.axes else tiling.depth // CHUNK,
         "ALL_COLUMNS": geometry.allocated_columns, "LEFT_TERM": geometry.left_term_bytes // 2,
         "RIGHT_TERM": geometry.right_term_bytes // 2, "PHASES": prod(geometry.input_phases),
-        "WINDOW": prod(geometry.window), "ROW_BLOCKS": row_blocks, "LAST_BLOCK": geometry.blocks[0] - 1,
+        "WINDOW": geometry.entries, "ROW_BLOCKS": row_blocks, "LAST_BLOCK": geometry.blocks[0] - 1,
         "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
         "BAND": max(1, _BAND_ROWS // tiling.rows // tiling.cluster), "CLUSTER": tiling.cluster,
         "PRODUCT": f"kw_wgmma_{kind}",
@@ -107,7 +112,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
         "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." if cluster
         else "",
-        "FRESH": parts.FRESH if layout.keeps_right else "", "FRESH_TAPS": "fresh" if layout.keeps_right else "taps",
+        "FRESH": parts.FRESH if layout.keeps_right else "",
+        **_taps(geometry, "fresh" if layout.keeps_right else "taps"),
         "FILLS": ", fills = 0" if layout.keeps_right else "",
         "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
@@ -137,20 +143,41 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
 def _tables(layout: Layout, name: str) -> str:
     """What each step brings, by class of output positions."""
     pieces = [piece for group in layout.pieces for piece in group]
-    taps = [tap for piece in pieces for tap in piece.taps]
+    taps = [numbers for piece in pieces for numbers in _numbers(piece)]
     begins, first_tap = [0], [0]
     for group in layout.pieces:
         begins.append(begins[-1] + len(group))
     for piece in pieces:
         first_tap.append(first_tap[-1] + len(piece.taps))
-    taps_text = ", ".join(f"{{{beyond}, {entry}}}" for beyond, entry in taps) or "{0, 0}"
+    pairs = layout.geometry.pairs
+    taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * pairs}}}"
+    of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
+// rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
     return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
-// included; rows; first tap. Of a tap: rows beyond, entry of the window.
+// included; rows; first tap. {of_taps}
 static __constant__ int {name}_pieces[] = {{{", ".join(map(str, begins))}}};
 static __constant__ long long {name}_place[] = {{{", ".join(str(p.place) for p in pieces) or "0"}}};
 static __constant__ int {name}_rows[] = {{{", ".join(str(p.rows) for p in pieces) or "0"}}};
 static __constant__ int {name}_first_tap[] = {{{", ".join(map(str, first_tap))}}};
-static __constant__ int {name}_taps[][2] = {{{taps_text}}};"""
+static __constant__ int {name}_taps[][{2 + pairs}] = {{{taps_text}}};"""
+
+
+def _numbers(piece: Piece) -> list[tuple[int, ...]]:
+    """Of each tap or pair of a piece, its row in the table of taps."""
+    if not piece.seconds:
+        return list(piece.taps)
+    return [(beyond + _LEADING * apart, entry, second)
+            for (beyond, entry), (apart, second) in zip(piece.taps, piece.seconds, strict=True)]
+
+
+def _taps(geometry: Geometry, taps: str) -> dict[str, object]:
+    """How the text finds what it multiplies; ``taps``: how many of them a step brings w for."""
+    if not geometry.pairs:
+        return {"NUMS": 2, "TAP_CHUNKS": "CHUNKS", "LEADING": "PITCH * 16", "LINE_TAPS": taps,
+                "ENTRY": "@NAME@_taps[first + j / TERMS][1]", "TERM": "j % TERMS"}
+    # The leading offset of x is added with a pair's rows: both are in its number.
+    return {"NUMS": 3, "TAP_CHUNKS": "2", "LEADING": "0", "LINE_TAPS": f"2 * {taps}",
+            "ENTRY": "@NAME@_taps[first + j / (2 * TERMS)][1 + j % 2]", "TERM": "j / 2 % TERMS"}
 
 
 def _offset(layout: Layout) -> str:

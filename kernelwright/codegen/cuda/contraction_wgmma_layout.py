@@ -11,6 +11,9 @@ of the one before: a barrier tells no more than whether its last phase is over, 
 
 Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
 the order of the phases that they feed, because sums are registers, whose numbers are constants.
+
+Where taps are paired (`contraction_runs`) a piece's taps are pairs, so that no cut parts them. The leading offset of a
+descriptor of x is the distance of a pair's rows, which 14 bits hold: a run's taps are at most 64 rows apart.
 """
 
 from __future__ import annotations
@@ -27,11 +30,14 @@ PRODUCT_ROWS = 64
 BLOCK_BYTES, PROCESSOR_BYTES, RESERVED_BYTES = 227 * 1024, 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
+#: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
+_MOST_PAIRS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``.
+    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``, and what
+    they are paired with.
 
     ``counts``: how many of them feed each output phase of the tile, in this order.
     """
@@ -40,6 +46,7 @@ class Piece:
     rows: int
     taps: tuple[tuple[int, int], ...]
     counts: tuple[int, ...]
+    seconds: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,18 +87,19 @@ class Layout:
 
     @cached_property
     def taps(self) -> int:
-        """Taps of a step at most: as many of a run as leave room for all stages."""
+        """Taps (or pairs of them) of a step at most: as many of a run as leave room for all stages."""
         longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
+        most = _MOST_PAIRS if self.geometry.pairs and self.geometry.tiling.promote else longest
         for parts in range(1, longest):
             taps = -(-longest // parts)
-            if self.bytes_with(taps) <= BLOCK_BYTES:
+            if taps <= most and self.bytes_with(taps) <= BLOCK_BYTES:
                 return taps
         return 1
 
     def bytes_with(self, taps: int) -> int:
         """Bytes of shared memory of a block with so many taps a step."""
-        stage = self.chunk_lines * (self._pitch(taps) + taps * self.geometry.tiling.columns) * ROW_BYTES
         tiling = self.geometry.tiling
+        stage = (self.chunk_lines * self._pitch(taps) + taps * self.tap_lines * tiling.columns) * ROW_BYTES
         return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.slab_floats * self.workers
 
     def _pitch(self, taps: int) -> int:
@@ -101,6 +109,11 @@ class Layout:
     def chunk_lines(self) -> int:
         """Chunks of a step's rows, of all terms."""
         return self.geometry.terms * self.geometry.tiling.depth // CHUNK
+
+    @property
+    def tap_lines(self) -> int:
+        """Chunks of w that a step has of a tap, or of a pair of them, of all terms."""
+        return self.geometry.terms * self.geometry.tap_chunks
 
     @property
     def pitch(self) -> int:
@@ -115,7 +128,7 @@ class Layout:
     @property
     def stage_bytes(self) -> int:
         """Bytes of a step."""
-        return self.left_bytes + self.taps * self.chunk_lines * self.geometry.tiling.columns * ROW_BYTES
+        return self.left_bytes + self.taps * self.tap_lines * self.geometry.tiling.columns * ROW_BYTES
 
     @property
     def shared_bytes(self) -> int:
@@ -136,13 +149,14 @@ class Layout:
                 parts = -(-len(run.taps) // taps)
                 ends = [len(run.taps) * i // parts for i in range(parts + 1)]
                 for begin, end in pairwise(ends):
-                    first, last = run.taps[begin][0], run.taps[end - 1][0]
+                    first, last = run.taps[begin][0], max(run.reaches[begin:end])
                     place = run.phase * geometry.chunks * geometry.allocated_rows + run.shift + first
                     feeds = run.feeds[begin:end]
-                    part = tuple((run.taps[i][0] - first, run.taps[i][1])
-                                 for i in sorted(range(begin, end), key=run.feeds.__getitem__))
+                    order = sorted(range(begin, end), key=run.feeds.__getitem__)
+                    part = tuple((run.taps[i][0] - first, run.taps[i][1]) for i in order)
+                    seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
                     counts = tuple(feeds.count(phase) for phase in range(geometry.tiling.phases))
-                    pieces.append(Piece(place, geometry.tiling.rows + last - first, part, counts))
+                    pieces.append(Piece(place, geometry.tiling.rows + last - first, part, counts, seconds))
             result.append(tuple(pieces))
         return tuple(result)
 

@@ -121,7 +121,7 @@ static __device__ __forceinline__ void @NAME@_stage(@STAGED@, float* slab, int t
 // The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
 template <@TAPS@>
 static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2], unsigned long long a,
-                                                       unsigned long long b, const int (*taps)[2]@ADD_PARAMETER@) {
+                                                       unsigned long long b, const int (*taps)[@NUMS@]@ADD_PARAMETER@) {
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, PITCH = @PITCH@, COLUMNS = @COLUMNS@;
   constexpr int FIRST = TERMS == 2 ? 0 : 2;  // of the pairs of terms of x and w: low high, high low, high high
   kw_wgmma_fence();
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
 #pragma unroll
     for (int tap = 0; tap < @ALL_TAPS@; ++tap) {@TAP@
       const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
-      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (CHUNKS * COLUMNS);
+      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (@TAP_CHUNKS@ * COLUMNS);
 #pragma unroll
       for (int k = 0; k < CHUNKS; k += 2) {
 #pragma unroll
@@ -196,7 +196,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
           const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
           kw_barrier_wait(empty + 8 * stage, parity);
           __syncwarp();
-          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @FRESH_TAPS@ * COLUMNS));
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @LINE_TAPS@ * COLUMNS));
           __syncwarp();
 #pragma unroll 1
           for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
@@ -205,9 +205,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
             kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
           }
 #pragma unroll 1
-          for (int j = lane; j < @FRESH_TAPS@ * TERMS; j += 32) {
-            const long long entry = @NAME@_taps[first + j / TERMS][1];
-            const unsigned short* from = w + j % TERMS * @RIGHT_TERM@LL +
+          for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
+            const long long entry = @ENTRY@;
+            const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
                 entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
             @BRING@
           }
@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       for (int step = begin; step < end; ++step) {
         const int first = @NAME@_first_tap[piece], last = @NAME@_first_tap[piece + 1];
         const unsigned buffer = stages + stage * STAGE_BYTES;
-        const unsigned long long a = kw_operand(buffer + part_row * 16, PITCH * 16);
+        const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
         const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
         kw_barrier_wait(full + 8 * stage, parity);
         @MULTIPLY@

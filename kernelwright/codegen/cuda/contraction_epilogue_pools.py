@@ -1,0 +1,172 @@
+"""The epilogue of a contraction whose positions are pooled: a sum or an extremum over each window of neighbours.
+
+Windows lie along the last axis, along which the geometry has a multiple of their size of row coordinates. So they lie
+in a slab at multiples of their size, and none of them in two: of 64 rows, or of 64 rows of both output phases, element
+(row, phase, column) at 2 * row + phase + column * pitch as in tiles of two phases without pools.
+
+A thread takes one window and a part of the columns. Of each column it reads the window's sums, which are neighbours in
+shared memory, evaluates what is pooled at each of them, and writes what is stored of the window: neighbouring threads
+have neighbouring windows. Positions behind the last whole window are dropped.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_walks import (
+    SLAB_ROWS,
+    THREADS,
+    UNROLL,
+    Walk,
+    channels_fastest,
+    column_scale_text,
+    operand_pointers,
+    write_stores,
+)
+from kernelwright.codegen.cuda.contraction_points import (
+    STARTS,
+    TAKES,
+    PointEmitter,
+    as_float,
+    emitter_of,
+    straight,
+)
+from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.kernels import Contraction, Tiling
+
+
+def refusal(kernel: Contraction, tiling: Tiling) -> str:
+    """Why tiles of ``tiling`` do not pool what the kernel pools; empty where they do, and of kernels without pools."""
+    if not kernel.pools:
+        return ""
+    if kernel.reductions or kernel.totals:
+        return "pools beside other reductions"
+    if not kernel.axes:
+        return "pools of a product without positions"
+    if any(pool.kind not in STARTS or _reduced(pool.expression) - {0} for pool in kernel.pools):
+        return f"pools other than {', '.join(STARTS)} of what sums give"
+    if any(not _reduced(store.expression) or 0 in _reduced(store.expression) for store in kernel.stores):
+        return "stores of sums beside pools"
+    if channels_fastest(kernel, kernel.stores[0]):
+        return "pools where channels are neighbours in the output"
+    if kernel.axes[-1].out_stride != tiling.phases:
+        return f"pools in tiles of {tiling.phases} of {kernel.axes[-1].out_stride} output phases of the last axis"
+    positions = SLAB_ROWS * tiling.phases
+    if kernel.pool_size < 2 or positions % kernel.pool_size:
+        return f"pools of {kernel.pool_size} among {positions} positions"
+    return ""
+
+
+def _reduced(expression: Expression) -> set[int]:
+    """The numbers of the reductions that an expression reads, 0 standing for the sums of products."""
+    return {part.reduction for part in walk(expression) if isinstance(part, Reduced)}
+
+
+class _WindowEmitter(PointEmitter):
+    """A PointEmitter of stores, in whose steps every pool has a value of its own. Its names differ from those that the
+    emitter of positions gives in the same step."""
+
+    def depends(self, node: Expression) -> tuple[bool, bool]:
+        row, lane = super().depends(node)
+        return row or any(isinstance(part, Reduced) for part in walk(node)), lane
+
+    def fresh(self, prefix: str) -> str:
+        return super().fresh(f"w{prefix}")
+
+
+class PoolWalk(Walk):
+    """A thread takes a window of positions, and walks over a part of the columns.
+
+    ``emitter`` is over positions, of which a window's are lanes; ``windows`` is over what is stored.
+    Raises ValueError for what `refusal` names.
+    """
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        if why := refusal(geometry.kernel, geometry.tiling):
+            raise ValueError(f"{name}: no {why}")
+        super().__init__(geometry, name)
+        kernel, phases, self.size = self.kernel, geometry.tiling.phases, self.kernel.pool_size
+        self.strides = (phases, phases * SLAB_ROWS + 4)  # as of slabs without pools
+        self.floats = self.columns * self.strides[1]
+        self.across = phases * SLAB_ROWS // self.size
+        self.rows_each = self.size // phases
+        self.window = f"thread % {self.across}" if self.across > 1 else "0"
+        self.row_of = f"{self.window} * {self.rows_each}" if self.rows_each > 1 else self.window
+        self.comment = f"a thread takes a window of {self.size}, and a part of the columns"
+        self.table = ColumnTable(geometry, name, tuple(part.expression for part in (*kernel.pools, *kernel.stores)))
+        self.pooled = [self.table.without(pool.expression) for pool in kernel.pools]
+        stores = self.table.stores(kernel.stores)
+        self.emitter = emitter_of(kernel, kernel.domain, self.names, self.pooled, walked=(2,),
+                                  lane_axis=len(self.names) - 1, lanes=self.size)
+        self.windows = emitter_of(kernel, kernel.pooled_domain, (*self.names[:-1], "j"), (), stores, walked=(2,),
+                                  kind=_WindowEmitter)
+        for number in range(len(self.table.values)):
+            self.emitter.reduced[IN_TABLE, number] = self.windows.reduced[IN_TABLE, number] = f"own_column{number}"
+        self._pool()
+        write_stores(self.windows, kernel, stores)
+        self.emitter.used |= self.windows.used
+        self.emitter.vectors |= self.windows.vectors
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        part = -(-self.columns * self.across // (THREADS * READ)) * READ
+        last = self.names[-1]
+        lines = ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
+                 f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
+                 f"const int j = unsigned({last}) / {self.size}u;",
+                 f"const int first = first_column + thread / {self.across} * {part};",
+                 f"const int last = {self._end(part)};",
+                 f"float* const window = sums + {self.window} * {self.size};",
+                 *self.table.begins("first"), *self.scale_lines()]
+        if self.geometry.scaled:
+            lines += self._careful()
+        lines += [*self.emitter.fixed_lines, *self.windows.fixed_lines]
+        return lines + self.table.steps("first", "last", self._step(), max(READ, UNROLL // self.size))
+
+    def _class(self, axis: int) -> tuple[str | int, str | int]:
+        """As of every walk; along the last axis positions end where whole windows do."""
+        if axis < len(self.kernel.axes) - 1:
+            return super()._class(axis)
+        return 0, self.kernel.pooled_domain[-1] * self.rows_each
+
+    def _end(self, part: int) -> str:
+        """The column behind the last one of a thread: that of its part, of the slab or of the kernel."""
+        text = f"first + {part}"
+        if THREADS // self.across * part > self.columns:
+            text = f"min({text}, first_column + {self.columns})"
+        whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
+        return text if whole else f"min({text}, {self.kernel.out_channels})"
+
+    def _careful(self) -> list[str]:
+        """Finish sums in place whose scales are not usual."""
+        place = f"window[(o - first_column) * {self.strides[1]} + v]"
+        points = ", ".join([*operand_pointers(self.kernel), place, "row_scale", column_scale_text(self.geometry),
+                            *self.names[:-1], f"{self.names[-1]} + v"])
+        return ["if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)", "#pragma unroll 1",
+                f"    for (int v = 0; v < {self.size}; ++v)", f"      {place} = {self.name}_careful({points});", "}"]
+
+    def _pool(self) -> None:
+        """Give the emitter of positions what becomes of each of a window's: it is scaled, and pools take it."""
+        if self.geometry.scaled:
+            self.emitter.lane_lines.append("sum[v] *= scale;")
+        self.emitter.reduced[0, 0] = "sum[v]"
+        for number, (pool, expression) in enumerate(zip(self.kernel.pools, self.pooled, strict=True), 1):
+            name, value = f"pool{number}", as_float(self.emitter, expression)
+            self.emitter.lane_lines.append(f"{name} = {TAKES[pool.kind].format(name, value)};")
+            self.windows.reduced[number, 0] = name
+
+    def _step(self) -> list[str]:
+        """What is done for column ``o``."""
+        at = f"window[(o - first_column) * {self.strides[1]}]"
+        if self.size == 2:
+            lines = [f"const float2 both = *reinterpret_cast<const float2*>(&{at});",
+                     "float sum[2] = {both.x, both.y};"]
+        else:
+            lines = [f"float sum[{self.size}];", "#pragma unroll",
+                     f"for (int e = 0; e < {self.size}; e += 4) kw_read4(sum + e, &{at} + e);"]
+        if self.geometry.scaled:
+            lines.append("const float scale = usual ? row_scale * column_scale[v] : 1.0f;")
+        work = [*(f"float pool{number} = {STARTS[pool.kind]};" for number, pool in enumerate(self.kernel.pools, 1)),
+                *straight(self.emitter), *straight(self.windows)]
+        lines += [f"const float own_column{number} = column{number}[v];" for number in range(len(self.table.values))]
+        return [*lines, *work]

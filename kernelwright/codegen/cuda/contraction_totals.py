@@ -1,0 +1,133 @@
+"""The kernel that ends a contraction's totals: reductions over all positions of each (n, g, o), and their stores.
+
+The epilogue left partial results of slabs of rows, for each n that a slab meets (`contraction_epilogue_totals`). Here a
+lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order:
+nothing is added in the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are
+integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from kernelwright.codegen.contraction_geometry import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.contraction_points import (
+    STARTS,
+    TAKES,
+    emitter_of,
+    loads_of,
+    ordinary_stores,
+    parameter_texts,
+    straight,
+    wrapped,
+)
+from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.loops_emitter import Buffer
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.expressions import Reduced, walk
+from kernelwright.plan.kernels import Store
+
+#: Warps of a block at most, and slabs that are worth a further warp.
+_MOST_WARPS, _SLABS_EACH = 16, 4
+_DOUBLE_STARTS = {kind: text.replace("f", "") for kind, text in STARTS.items()}
+
+
+def totals(geometry: Geometry, name: str) -> tuple[str, str]:
+    """``NAME_totals`` and its launch, behind all others.
+
+    The launch reads ``slab_totals`` and ``slab_positions`` of the workspace. Raises ValueError for stores that differ
+    from position to position, and where the grid would exceed 2**31 - 1 blocks.
+    """
+    kernel = geometry.kernel
+    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
+    if any(_moves(store) for store in stores):
+        raise ValueError(f"{name}: no stores of totals that differ from position to position")
+    columns, pitch = kernel.groups * kernel.out_channels, geometry.pitches[0]
+    blocks = -(-columns // 32)
+    if blocks * kernel.batch >= 2**31:
+        raise ValueError(f"{name}: {blocks * kernel.batch} blocks exceed a grid")
+    emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
+                         stores)
+    for number, total in enumerate(kernel.totals, 1):
+        emitter.reduced[number, 0] = f"r{number}"
+        if total.kind == "moments":
+            emitter.reduced[number, 1] = f"r{number}_variance"
+    for store in stores:
+        emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
+                      store.expression)
+    kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
+    slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
+    warps = max(w for w in (1, 2, 4, 8, _MOST_WARPS) if w == 1 or w * _SLABS_EACH <= slabs)
+    parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
+                  *parameter_texts(kernel, emitter.used)]
+    body = [
+        f"constexpr int WARPS = {warps}, BLOCKS = {blocks};  // of 32 columns", "__shared__ double met[WARPS][32];",
+        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x / BLOCKS;",
+        f"const {kind} column = blockIdx.x % BLOCKS * {'32LL' if kind == 'long long' else '32'} + lane;"
+        "  // of all groups",
+        f"const {kind} read = column < {columns} ? column : {columns - 1};",
+        "// The slabs that meet this n. Of the first one, it may be the second n.",
+        f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SLAB_ROWS};",
+        f"const {kind} span = (begin + {pitch - 1}) / {SLAB_ROWS} - first + 1;",
+        *_results(geometry, kind, columns), f"if (warp > 0 || column >= {columns}) return;",
+        f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
+        *emitter.fixed_lines, *straight(emitter)]
+    head = f"static __global__ void __launch_bounds__({32 * warps}) {name}_totals(\n    " \
+        f"{', '.join(map(' '.join, parameters))}) {{"
+    text = "\n".join(["// Reductions over all positions of each (n, g, o), from those of slabs.",
+                      *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
+    arguments = ", ".join(parameter for _, parameter in parameters)
+    return text, f'KW_LAUNCH("{name}", {name}_totals, {blocks * kernel.batch}, {32 * warps}, 0, stream, {arguments});'
+
+
+def _moves(store: Store) -> bool:
+    """Whether a store of totals is not the same at all positions."""
+    indices = [store.index]
+    for load in loads_of([store.expression]):
+        indices += [load.index, *(guard.index for guard in load.guards)]
+    sums = any(isinstance(part, Reduced) and part.reduction == 0 for part in walk(store.expression))
+    return sums or any(any(index.strides[3:]) for index in indices)
+
+
+def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
+    """Define r1, r2, ..., and of moments r1_variance, ..., in all threads."""
+    kernel = geometry.kernel
+    positions = f"{prod(kernel.domain[3:])}.0"
+    firsts, seconds, lines, later = {}, {}, [], []
+    at = 0
+    for number, total in enumerate(kernel.totals, 1):
+        own = f"from[{at}LL * {columns}]" if at else "from[0]"
+        if total.kind == "moments":
+            rest, squares = (f"from[{at + i}LL * {columns}]" for i in (1, 2))
+            firsts[f"mean{number}"] = "sum", f"double(count) * {own} + {rest}"
+            off = f"({own} - mean{number})"  # of the slab's mean
+            seconds[f"squares{number}"] = "sum", f"{squares} + {off} * (2.0 * {rest} + count * {off})"
+            lines += [f"mean{number} = mean{number} / {positions};", f"const float r{number} = float(mean{number});"]
+            later.append(f"const float r{number}_variance = float(squares{number} < 0.0 ? 0.0 : squares{number} / "
+                         f"{positions});")
+        else:
+            firsts[f"total{number}"] = total.kind, f"double({own})"
+            lines.append(f"const float r{number} = float(total{number});")
+        at += COMPONENTS[total.kind]
+    result = [*_sweep(geometry, kind, columns, firsts), *lines]
+    return [*result, *_sweep(geometry, kind, columns, seconds), *later] if seconds else result
+
+
+def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[str, str]]) -> list[str]:
+    """Define each name of ``found`` as a reduction, of a kind and a term, over the slabs of n."""
+    several = len(geometry.classes) > 1
+    slab, base = ("first + i % span", f"(i / span * {geometry.slabs}LL + slab)") if several else ("first + i", "slab")
+    takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
+    lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
+    lines += ["#pragma unroll 4",
+              f"for ({kind} i = warp; i < {f'{len(geometry.classes)} * ' * several}span; i += WARPS) {{", *indent([
+                  f"const {kind} slab = {slab};",
+                  f"const long long cell = {base} * 2LL + (slab * {SLAB_ROWS} < begin);",
+                  "const int count = slab_positions[cell];",
+                  f"const float* const from = slab_totals + cell * {geometry.components * columns}LL + read;",
+                  *(f"const double term_{name} = {term};" for name, (_, term) in found.items()), *takes]), "}"]
+    for name, (how, _) in found.items():
+        lines += [f"met[warp][lane] = {name};", "__syncthreads();", f"{name} = met[0][lane];",
+                  f"for (int w = 1; w < WARPS; ++w) {name} = {TAKES[how].format(name, 'met[w][lane]')};",
+                  "__syncthreads();"]
+    return lines

@@ -1,0 +1,250 @@
+"""Two taps in one product, for few channels: geometry, packing and both cores under the CPU emulation."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from math import inf, nan, prod
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, few_channel_cases, matmul, two_phase_cases, with_epilogue
+from contraction_tools import Source, build, compiled, generated, run
+from test_contraction_channels import channels_last, softmax
+from test_contraction_compile import report, source, troubles
+from test_contraction_pack import check as check_packed
+from test_contraction_wgmma import check, check_on_the_device
+
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.contraction_geometry import Geometry, has_two_phases
+from kernelwright.codegen.contraction_runs import Run, paired
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.kernels import Tiling
+
+PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
+TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, teams=2, promote=0)
+MMA = Tiling("mma", rows=64, columns=16, depth=8, stages=3, promote=1)
+BOTH = replace(PAIRS, phases=2)
+CASES = few_channel_cases()
+LONG = CASES[6]  # one run of 33 taps
+# Of 16-bit operands as they are, all taps have partners.
+NATIVE = convolution(2, 1, 3, 12, (5, 70), (3, 4), padding=1, scheme="native", dtype="float16")
+NATIVE_BOTH = convolution(2, 2, 5, 13, (6, 9), (4, 4), stride=(1, 2), padding=(1, 2), transposed=True, scheme="native",
+                          dtype="bfloat16")
+# Three runs of three taps, a step each: w stays where stages are a multiple of them. Every kind of block.
+TILINGS = (replace(PAIRS, stages=6, cluster=2), replace(PAIRS, columns=96, cluster=4),
+           replace(PAIRS, rows=256, columns=64, stages=2, promote=0), replace(PAIRS, columns=8, teams=2, promote=3),
+           replace(PAIRS, columns=256, stages=2, promote=0), replace(PAIRS, split=2), TEAMS,
+           replace(MMA, rows=128, columns=64, stages=2), replace(MMA, rows=256, columns=128, stages=4, promote=0))
+MORE = convolution(2, 1, 20, 24, (7, 9), (3, 3), padding=1)  # three steps over the channels
+
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    *((case, PAIRS) for case in CASES[:12]), *((case, MMA) for case in CASES[::3]),
+    *((case, BOTH) for case in CASES[7:11]), (CASES[13], replace(BOTH, rows=128, columns=64, cluster=2)),
+    *((CASES[12], tiling) for tiling in TILINGS),
+    (CASES[8], replace(BOTH, rows=128, columns=16, stages=2, teams=2, promote=0)),
+    (LONG, replace(PAIRS, columns=128, stages=2, promote=0)), (MORE, PAIRS), (MORE, MMA), (softmax(CASES[0]), PAIRS),
+    (few_channel_cases("fp16")[3], replace(TEAMS, columns=32)), (few_channel_cases("fp16")[9], replace(MMA, promote=0)),
+    *((NATIVE, replace(tiling, promote=0)) for tiling in (PAIRS, MMA)), (NATIVE_BOTH, replace(BOTH, promote=0)),
+    *((change(NATIVE), replace(PAIRS, promote=0)) for change in (channels_last, softmax)),
+    (channels_last(convolution(1, 1, 5, 9, (40,), (4,), scheme="native", dtype="float16")), replace(MMA, promote=0)),
+]
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}f{t.phases}"
+         for c, t in CHECKED]
+
+
+def made(number: int) -> Source:
+    case, tiling = CHECKED[number]
+    return generated(case.kernel, tiling, f"case{number}")
+
+
+@pytest.fixture(autouse=True)
+def few_processors(monkeypatch):
+    """So that blocks have several tiles, one after the other."""
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each; every fifth one with sanitizers."""
+    sources = [made(number) for number in range(len(CHECKED))]
+    found = [*compiled(sources[::5]), *compiled([s for n, s in enumerate(sources) if n % 5], sanitize=False)]
+    by_name = {one.name: (library, one) for library, one in found}
+    return [by_name[one.name] for one in sources]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_agrees_with_float64(number, libraries):
+    case, tiling = CHECKED[number]
+    inputs = case.inputs()
+    found = run(*libraries[number], inputs)[0]
+    if case.kernel.reductions:
+        for mine, expected in zip(found, case.expected(inputs), strict=True):
+            bound = 1e-5 if case.kernel.scheme == "fp16x3" else 2.0**-10
+            assert ((mine.double() - expected).abs() <= bound * expected.abs().max()).all()
+        return
+    check(case, found)
+    if case.kernel.scheme == "fp16x3" and tiling.promote:  # and is as accurate as sums in float32
+        expected = case.expected(inputs)[0]
+        single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
+        scale = expected.square().mean().sqrt()
+        error, usual = ((x.double() - expected).square().mean().sqrt() / scale for x in (found[0], single))
+        assert error <= max(2 * usual, 2.5e-7)
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_thread_order_changes_nothing(order, libraries, monkeypatch):
+    chosen = range(0, len(CHECKED), 5)
+    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    for n in chosen:
+        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
+        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), NAMES[n]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
+    """The zeros that stand for a missing tap make nothing of Inf."""
+    case = CHECKED[number][0]
+    inputs = case.inputs()
+    x, w = inputs[0].view(-1), inputs[1].view(-1)
+    x[3], x[x.numel() // 2], x[-1], w[-3] = nan, -inf, inf, 0.0
+    if case.kernel.groups > 1 and case.kernel.scheme != "native":  # whose paddings are multiplied with it, in any tile
+        w[2] = -inf
+    (found, *_), (right, *_) = run(*libraries[number], inputs)[0], case.expected(inputs)
+    finite = right.isfinite()
+    assert bool((~finite).any()) and bool(finite.any())
+    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
+    bound = {"fp16x3": 1e-5, "fp16": 2e-3, "native": 1e-2}[case.kernel.scheme]
+    assert (found.double() - right)[finite].abs().max() < bound * right[finite].abs().max()
+
+
+def test_packed_operands_are_pytorchs():
+    chosen = [*CASES[4:7], MORE, NATIVE]
+    for case, one in zip(chosen, build([(c.kernel, PAIRS) for c in chosen], whole=False), strict=True):
+        inputs = case.inputs()
+        check_packed(one[1].geometry, inputs, run(*one, inputs)[1])
+
+
+ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (PAIRS, MMA, BOTH)
+       if tiling is not BOTH or has_two_phases(case.kernel)]
+
+
+@pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])
+def test_every_tap_is_in_one_pair(case, tiling):
+    pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
+    zeros = prod(pairs.window)
+    assert pairs.entries == zeros + 1 and single.entries == zeros
+    for group, alone in zip(pairs.classes, single.classes, strict=True):
+        for run_, usual in zip(group.runs, alone.runs, strict=True):
+            assert (run_.phase, run_.shift, max(run_.reaches)) == (usual.phase, usual.shift, usual.taps[-1][0])
+            found = []
+            for (beyond, entry), (apart, second), feed in zip(run_.taps, run_.seconds, run_.feeds, strict=True):
+                found.append((beyond, entry, feed))
+                if second == zeros:
+                    assert apart == 0  # its own rows, which are always there
+                else:
+                    assert 0 < apart <= 64  # a descriptor's leading offset is positive
+                    found.append((beyond + apart, second, feed))
+            assert sorted(found) == sorted((*tap, feed) for tap, feed in zip(usual.taps, usual.feeds, strict=True))
+            feeds = [usual.feeds.count(feed) for feed in set(usual.feeds)]
+            assert len(run_.taps) == sum(-(-count // 2) for count in feeds)
+
+
+def test_pairs_of_a_run():
+    run_ = Run(1, 7, ((0, 4), (1, 2), (3, 9), (5, 1), (9, 0)), (0, 1, 0, 0, 1))
+    assert paired(run_, 10) == Run(1, 7, ((0, 4), (1, 2), (5, 1)), (0, 1, 0), ((3, 9), (8, 0), (0, 10)))
+    assert paired(run_, 10).reaches == (3, 9, 5) and run_.reaches == (0, 1, 3, 5, 9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_x_is_half_as_large(case):
+    for tiling in (PAIRS, MMA):
+        pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
+        assert 2 * pairs.places["left"][1] == single.places["left"][1]
+        last = (pairs.blocks[0] - 1) * tiling.rows
+        reach = max(r.shift for c in pairs.classes for r in c.runs)
+        assert last + reach + pairs.run_rows <= pairs.allocated_rows
+
+
+@pytest.mark.parametrize(("case", "tiling"), [(c, t) for c, t in CHECKED if t.core == "wgmma"],
+                         ids=[n for n, (_, t) in zip(NAMES, CHECKED, strict=True) if t.core == "wgmma"])
+def test_no_cut_parts_a_pair(case, tiling):
+    layout = Layout(Geometry(case.kernel, tiling), 0)
+    for group, pieces in zip(layout.geometry.classes, layout.pieces, strict=True):
+        whole = sorted((entry, *second) for run_ in group.runs for (_, entry), second in
+                       zip(run_.taps, run_.seconds, strict=True))
+        assert whole == sorted((entry, *second) for piece in pieces for (_, entry), second in
+                               zip(piece.taps, piece.seconds, strict=True))
+        for piece in pieces:
+            last = max(beyond + apart for (beyond, _), (apart, _) in zip(piece.taps, piece.seconds, strict=True))
+            assert piece.rows == tiling.rows + last <= layout.pitch  # what the products read has been brought
+            assert sum(piece.counts) == len(piece.taps) == len(piece.seconds)
+            assert not tiling.promote or len(piece.taps) <= 8  # no sum in tensor cores is longer than 128 channels
+
+
+def test_long_runs_are_cut_and_weights_stay():
+    assert [len(p.taps) for p in Layout(Geometry(LONG.kernel, PAIRS), 0).pieces[0]] == [5, 6, 6]
+    kept = [Layout(Geometry(CASES[0].kernel, replace(PAIRS, stages=stages)), 0).keeps_right for stages in (2, 3, 4, 6)]
+    assert kept == [False, True, False, True]
+
+
+@pytest.mark.parametrize("scheme", ["fp16x3", "fp16", "native"])
+@pytest.mark.parametrize("core", ["wgmma", "mma"])
+def test_pairs_are_proposed_first_for_few_channels(scheme, core):
+    dtype = "float16" if scheme == "native" else "float32"
+    kind = {"scheme": scheme, "dtype": dtype}
+    odd = [*few_channel_cases(scheme, dtype)[:6], convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, **kind)]
+    even = [convolution(16, 1, 8, 64, (64, 64), (3, 4), padding=1, **kind),
+            convolution(16, 1, 4, 64, (64, 64), (4, 4), stride=2, padding=1, transposed=True, **kind)]
+    for case in even if scheme == "native" else odd + even:
+        found = tilings(case.kernel, core)
+        assert found[0].depth == 8 and any(t.depth > 8 for t in found) and len(set(found)) == len(found) <= 8
+        for tiling in found:
+            generate(replace(case.kernel, tiling=tiling), "k")
+    for case in (convolution(2, 1, 9, 64, (64, 64), (3, 3), **kind), matmul(4096, 8, 64, **kind),
+                 *(odd[-1:] if scheme == "native" else [])):
+        assert all(t.depth > 8 for t in tilings(case.kernel, core))
+
+
+def test_sums_in_tensor_cores_are_no_longer_than_those_of_taps():
+    """Channels that are not zeros, of the products between two promotions."""
+    for channels, window in ((8, (3,)), (8, (100,)), (8, (200,)), (3, (7, 7))):  # promoted after 32, 64, 128, 32
+        kernel = convolution(8, 1, channels, 64, (500,) * len(window), window).kernel
+        found = tilings(kernel, "wgmma")
+        pairs, others = ({t.promote for t in found if (t.depth == 8) == paired} for paired in (True, False))
+        assert pairs and others and 0 not in pairs
+        assert 2 * max(pairs) <= max(max(others), 2)
+
+
+@pytest.mark.parametrize(("case", "tiling"), [
+    (matmul(70, 8, 36), PAIRS), (matmul(70, 8, 36), MMA), (CASES[0], replace(PAIRS, depth=24)),
+    (CASES[5], replace(MMA, columns=128, raw_right=True)),
+    (few_channel_cases("native", "float16")[0], replace(PAIRS, promote=0))])
+def test_what_has_no_pairs_is_refused(case, tiling):
+    with pytest.raises(ValueError, match=r"no (tiles|pairs|threads)"):
+        generate(replace(case.kernel, tiling=tiling), "k")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+def test_registers_suffice_and_products_are_not_serialised(tmp_path):
+    chosen = [convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16"),
+              convolution(128, 1, 3, 64, (224, 224), (7, 7), stride=2, padding=3),
+              convolution(16, 1, 8, 64, (64, 64), (3, 3), stride=2, padding=1, transposed=True),
+              convolution(16, 1, 8, 64, (64, 64), (3, 4), padding=1, scheme="native", dtype="float16")]
+    kernels = [replace(with_epilogue(c).kernel, tiling=t) for c in chosen for t in tilings(c.kernel, "wgmma")[:1]]
+    kernels += [replace(with_epilogue(c).kernel, tiling=t) for c in chosen[1:4:2] for t in tilings(c.kernel, "mma")[:1]]
+    assert all(kernel.tiling.depth == 8 for kernel in kernels)
+    said = report(source(kernels), "90a", tmp_path)
+    assert "Used" in said
+    assert troubles(said) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    chosen = [n for n, (case, _) in enumerate(CHECKED) if not case.kernel.reductions]
+    check_on_the_device([(CHECKED[number][0], made(number)) for number in chosen], tmp_path)

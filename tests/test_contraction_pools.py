@@ -1,0 +1,379 @@
+"""Contractions that pool neighbouring positions, under the CPU emulation, against float64; compiled; refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from math import inf, nan, prod
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases
+from contraction_tools import Source, compiled, generated, run
+from test_contraction_channels import channels_last, softmax
+from test_contraction_compile import report, source, troubles
+from test_contraction_epilogue import EDITS
+from test_contraction_wgmma import check_on_the_device
+from torch.nn import functional
+
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda import contraction_points
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_direct import suits
+from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
+from kernelwright.plan.access import strides_of
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
+from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling
+
+WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
+MMA = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
+RAW = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, raw_right=True)
+BOTH = replace(WGMMA, phases=2)
+HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def call(function: str, *arguments: Expression) -> Apply:
+    return Apply(function, arguments)
+
+
+def pooled(case: ContractionCase, size: int, kind: str = "max", **changes) -> ContractionCase:
+    """The case with a pool of its sums in place of them."""
+    kernel = replace(case.kernel, pools=(Reduction(kind, Reduced(0)),), pool_size=size)
+    kernel = replace(kernel, stores=(Store(0, Index(strides_of(kernel.pooled_domain)), Reduced(1)),), **changes)
+    return ContractionCase(f"{case.name}_{kind}{size}", kernel, case.shapes)
+
+
+def with_much(case: ContractionCase, size: int) -> ContractionCase:
+    """The case with three pools, which load a value of each column, position, place along the last axis, and the one
+    behind that, where there is one; and three stores of several types and orders, which load values of each window and
+    column."""
+    kernel = replace(case.kernel, pool_size=size)
+    domain, windows = kernel.domain, kernel.pooled_domain
+    rest = [0] * len(kernel.axes)
+    whole, place = Index(strides_of(domain)), Index(strides_of(windows))
+    bias, own = (Load(number, Index((0, kernel.out_channels, 1, *rest))) for number in (2, 6))
+    line = Load(4, Index((0, 0, 0, *rest[1:], 1)))
+    behind = Load(3, Index(whole.strides, 1), (Guard(Index((0, 0, 0, *rest[1:], 1), 1), domain[-1]),), 1.0)
+    value = call("relu", call("add", Reduced(0), bias))
+    pools = (Reduction("max", call("add", call("mul", value, Constant(2.0)), Load(3, whole))),
+             Reduction("sum", call("mul", Reduced(0), line)),
+             Reduction("min", call("add", Reduced(0), behind)))
+    turned = Index(tuple(reversed(strides_of(tuple(reversed(windows))))))
+    stores = (Store(0, place, call("add", Reduced(1), Load(5, place))), Store(1, turned, call("mul", Reduced(2), own)),
+              Store(2, place, call("maximum", Reduced(3), Reduced(1))))
+    columns = (kernel.groups * kernel.out_channels,)
+    return ContractionCase(f"{case.name}_much{size}", replace(
+        kernel, pools=pools, stores=stores, input_dtypes=(*kernel.input_dtypes, *("float32",) * 5),
+        output_dtypes=("float32", "bfloat16", "float16")),
+        (*case.shapes, columns, (prod(domain) + 1,), (domain[-1],), (prod(windows),), columns))
+
+
+LINE = convolution(2, 1, 5, 12, (17,), (3,), padding=1)  # odd outputs
+FITS = convolution(1, 2, 20, 40, (64,), (1,))  # whole windows alone, whatever their size
+STRIDED = convolution(3, 2, 9, 10, (7, 19), (3, 3), stride=2, padding=1)
+DILATED = convolution(2, 1, 16, 24, (11, 13), (3, 2), dilation=2)
+VOLUME = convolution(1, 1, 20, 7, (4, 5, 6), (3, 3, 3), padding=1)
+WIDE = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
+ONE = convolution(2, 1, 40, 70, (9, 9), (1, 1))
+MANY = convolution(2, 1, 24, 100, (5, 11), (3, 3), padding=1)
+LONG = convolution(1, 1, 9, 20, (300,), (3,))
+TWO = two_phase_cases()
+
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    *((pooled(case, size, kind), tiling) for case, size, kind, tiling in (
+        (LINE, 2, "max", WGMMA), (FITS, 4, "min", WGMMA), (FITS, 8, "sum", MMA), (VOLUME, 2, "sum", MMA),
+        (DILATED, 4, "max", TEAMS), (LONG, 16, "max", WGMMA), (LONG, 32, "min", MMA), (LONG, 64, "max", WGMMA))),
+    *((with_much(case, size), tiling) for case, size, tiling in (
+        (LINE, 2, MMA), (LINE, 4, WGMMA), (LINE, 8, TEAMS), (STRIDED, 2, WGMMA), (STRIDED, 4, MMA), (DILATED, 2, MMA),
+        (DILATED, 4, WGMMA), (DILATED, 8, replace(WGMMA, cluster=2)), (VOLUME, 2, WGMMA), (VOLUME, 4, MMA),
+        (WIDE, 2, replace(WGMMA, rows=128, teams=2)), (WIDE, 4, replace(WGMMA, stages=6, cluster=2)),
+        (MANY, 2, replace(WGMMA, columns=192, stages=2)), (MANY, 2, replace(WGMMA, columns=24, promote=0)),
+        (MANY, 4, replace(WGMMA, rows=256, columns=40, promote=0)), (MANY, 8, replace(WGMMA, columns=8, depth=64)),
+        (MANY, 2, replace(MMA, rows=128, columns=128)), (ONE, 2, RAW), (LONG, 16, MMA),
+        (MANY, 2, replace(WGMMA, split=3)), (MANY, 4, replace(TEAMS, split=2, cluster=2)))),
+    # Both output phases of the last axis.
+    *((pooled(case, size, kind), tiling) for case, size, kind, tiling in (
+        (TWO[0], 2, "max", BOTH), (TWO[4], 4, "sum", BOTH), (TWO[7], 8, "min", BOTH), (TWO[7], 16, "max", BOTH))),
+    *((with_much(TWO[number], size), tiling) for number, size, tiling in (
+        (1, 2, replace(TEAMS, phases=2)), (2, 4, BOTH), (3, 2, replace(BOTH, rows=128, cluster=2)), (4, 2, BOTH),
+        (5, 2, replace(BOTH, columns=8)), (6, 2, replace(BOTH, columns=40)), (6, 8, replace(TEAMS, phases=2)),
+        (9, 4, BOTH))),
+    *((with_much(convolution(2, 1, 8, 24, (5, 18), (3, 3), padding=1, scheme="fp16"), 2), t) for t in (WGMMA, MMA)),
+    (with_much(convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2),
+     replace(WGMMA, promote=0)),
+    (pooled(convolution(2, 1, 16, 24, (9, 12), (3, 3), scheme="native", dtype="float16"), 2), replace(MMA, promote=0)),
+    (with_much(two_phase_cases("native", "bfloat16")[0], 2), replace(BOTH, promote=0)),
+]
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}t{t.teams}x{t.split}p{t.phases}"
+         for c, t in CHECKED]
+
+
+def made(number: int) -> Source:
+    case, tiling = CHECKED[number]
+    return generated(case.kernel, tiling, f"case{number}")
+
+
+@pytest.fixture(autouse=True)
+def few_processors(monkeypatch):
+    """So that blocks have several tiles, one after the other."""
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each."""
+    return compiled([made(number) for number in range(len(CHECKED))])
+
+
+def bounds(kernel: Contraction, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What rounding of operands and sums may come to in each output: the greatest of a window counts."""
+    most = tuple(replace(pool, kind="max" if pool.kind == "min" else pool.kind) for pool in kernel.pools)
+    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10, "native": 2.0**-8}[kernel.scheme]
+    sizes = evaluate_contraction(replace(kernel, pools=most), [x.abs() for x in inputs])
+    return [(bound + 2 * HALF[dtype]) * size.abs() + 1e-30
+            for size, dtype in zip(sizes, kernel.output_dtypes, strict=True)]
+
+
+def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
+    inputs = case.inputs()
+    for mine, expected, bound in zip(found, case.expected(inputs), bounds(case.kernel, inputs), strict=True):
+        assert mine.shape == expected.shape and expected.isfinite().all()
+        assert ((mine.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_agrees_with_float64(number, libraries):
+    check(CHECKED[number][0], run(*libraries[number], CHECKED[number][0].inputs())[0])
+
+
+def test_agrees_with_pytorchs_pools(libraries):
+    case = CHECKED[4][0]
+    x, w = case.inputs()
+    expected = functional.max_pool2d(functional.conv2d(x.double(), w.double(), dilation=2), (1, 4))
+    found = run(*libraries[4], [x, w])[0][0].reshape(expected.shape)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_thread_order_changes_nothing(order, libraries, monkeypatch):
+    chosen = range(0, len(CHECKED), 3)
+    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    for n in chosen:
+        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
+        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), CHECKED[n][0].name
+
+
+@pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED) if c.kernel.scheme != "native"],
+                         ids=lambda n: NAMES[n])
+def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
+    case = CHECKED[number][0]
+    inputs = case.inputs()
+    x, w = inputs[0].view(-1), inputs[1].view(-1)
+    x[3], w[2], w[-3] = nan, -inf, 0.0
+    if case.kernel.batch > 1:
+        x[-1] = inf
+    sizes = bounds(case.kernel, [x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for x in inputs])
+    some = 0
+    for found, right, bound in zip(run(*libraries[number], inputs)[0], case.expected(inputs), sizes, strict=True):
+        finite = right.isfinite()
+        some += int((~finite).sum())
+        assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
+        assert ((found.double() - right).abs() <= bound)[finite].all()
+    assert some
+
+
+@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e34, 1e-33), (1e25, 1e-40), (1e-42, 1e36), (1e18, 1e18)])
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 29, 30, 31])
+def test_every_magnitude_comes_through(number, left, right, libraries):
+    """Products in the range of float32, of operands anywhere in it."""
+    case = CHECKED[number][0]
+    assert case.kernel.pools[0].expression == Reduced(0)
+    inputs = [t.clamp(-3, 3) for t in case.inputs()]
+    inputs = [inputs[0] * left, inputs[1] * right]
+    (found,), (expected,) = run(*libraries[number], inputs)[0], case.expected(inputs)
+    scale = expected.square().mean().sqrt()
+    assert (found.double() - expected).square().mean().sqrt() < 2.0**-20 * scale + 2.0**-148
+
+
+def test_images_of_any_magnitude_stand_side_by_side(libraries):
+    """Rows whose scale is usual, and others, in one slab."""
+    for number in (0, 4, 29, 30):
+        case = CHECKED[number][0]
+        inputs = case.inputs()
+        assert len(inputs[0]) > 1
+        inputs[0][-1] *= 1e-30
+        inputs[1][0] *= 1e30
+        (found,), (expected,) = run(*libraries[number], inputs)[0], case.expected(inputs)
+        assert ((found.double() - expected).abs() <= bounds(case.kernel, inputs)[0]).all()
+        assert expected.abs().max() > 1e25
+
+
+@pytest.fixture(scope="module")
+def guessing():
+    """Kernels whose scales of x are guessed from a part of its elements."""
+    chosen = [(pooled(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), 2), WGMMA),
+              (pooled(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, transposed=True), 4), BOTH)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction_points, "LEAST_SHARED", 1)
+        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+        sources = [generated(case.kernel, tiling, f"guessing{n}") for n, (case, tiling) in enumerate(chosen)]
+    assert all("fabsf(scale_of_row)" in one.text for one in sources)
+    return list(zip([case for case, _ in chosen], compiled(sources), strict=True))
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("number", [0, 1])
+def test_guessed_scales_are_mended(number, name, guessing):
+    case, library = guessing[number]
+    inputs = case.inputs()
+    EDITS[name][0](inputs[0])
+    (found,), (expected,) = run(*library, inputs)[0], case.expected(inputs)
+    finite = expected.isfinite()
+    assert bool(finite.all()) == (name != "nan")
+    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
+    for image, right in zip(found.double().chunk(2), expected.chunk(2), strict=True):
+        kept = right.isfinite()
+        assert (image - right)[kept].square().mean().sqrt() <= 2.0**-20 * right[kept].square().mean().sqrt()
+
+
+@pytest.mark.parametrize("case", [LINE, STRIDED, DILATED, VOLUME, LONG, TWO[0], TWO[4], TWO[9]], ids=lambda c: c.name)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_windows_lie_at_multiples_of_their_size(case, size):
+    phases = case.kernel.axes[-1].out_stride
+    tiling = replace(WGMMA, phases=phases)
+    plain, kernel = Geometry(case.kernel, tiling), replace(pooled(case, size).kernel)
+    geometry = Geometry(kernel, tiling)
+    assert geometry.extents[:-1] == plain.extents[:-1]
+    assert 0 <= geometry.extents[-1] - plain.extents[-1] < max(1, size // phases)
+    assert all(pitch * phases % size == 0 for pitch in geometry.pitches[:-1])
+    assert geometry.classes[0].counts == plain.classes[0].counts
+
+
+@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=NAMES)
+def test_slabs_are_read_in_vectors(case, tiling):
+    """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
+    finish = epilogue(Geometry(case.kernel, tiling), "k")
+    size, columns = case.kernel.pool_size, slab_columns(case.kernel, tiling)
+    assert finish.row_stride == tiling.phases and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
+    assert finish.floats >= (columns - 1) * finish.column_stride + 64 * tiling.phases
+    lanes = [lane // 4 * finish.row_stride + lane % 4 * 2 * finish.column_stride for lane in range(32)]
+    assert len({place % 32 // tiling.phases for place in lanes[:32 // tiling.phases]}) == 32 // tiling.phases
+
+
+def test_threads_take_all_columns_once():
+    """Parts of columns, read from the text: they cover a slab, in multiples of the four that a table gives."""
+    for case, tiling in CHECKED:
+        columns = slab_columns(case.kernel, tiling)
+        text = epilogue(Geometry(case.kernel, tiling), "k").definitions
+        across, part = map(int, re.search(r"first_column \+ thread / (\d+) \* (\d+);", text).groups())
+        assert across * case.kernel.pool_size == 64 * tiling.phases
+        assert part % 4 == 0 and 128 // across * part >= columns
+        assert (f"first_column + {columns})" in text) == (128 // across * part > columns)
+
+
+OTHER = replace(pooled(LINE, 2).kernel.stores[0], expression=Reduced(0))
+REFUSED: list[tuple[Contraction, dict, str]] = [
+    (pooled(LINE, 3).kernel, {}, "pools of 3 among 64"), (pooled(LINE, 1).kernel, {}, "pools of 1 among 64"),
+    (pooled(convolution(1, 1, 5, 8, (300,), (3,)), 128).kernel, {}, "pools of 128 among 64"),
+    (replace(pooled(LINE, 2).kernel, stores=(*pooled(LINE, 2).kernel.stores, replace(OTHER, buffer=1)),
+             output_dtypes=("float32",) * 2), {}, "stores of sums beside pools"),
+    (replace(pooled(LINE, 2).kernel, stores=(replace(OTHER, expression=call("add", Reduced(0), Reduced(1))),)), {},
+     "stores of sums beside pools"),
+    (pooled(LINE, 2, "moments").kernel, {}, "pools other than sum, max, min"),
+    (replace(pooled(LINE, 2).kernel, pools=(Reduction("max", Reduced(0)), Reduction("max", Reduced(1)))), {},
+     "pools other than"),
+    (replace(pooled(LINE, 2).kernel, totals=(Reduction("max", Reduced(0)),)), {}, "beside other reductions"),
+    (replace(softmax(LINE).kernel, pools=(Reduction("max", Reduced(0)),), pool_size=2), {}, "beside other reductions"),
+    (channels_last(pooled(STRIDED, 2)).kernel, {}, "channels are neighbours"),
+    (pooled(matmul(20, 30, 40), 2).kernel, {}, "product without positions"),
+    (pooled(TWO[0], 2).kernel, {}, "tiles of 1 of 2 output phases"),
+    (pooled(TWO[0], 2).kernel, {"core": "mma", "promote": 1}, "tiles of 1 of 2 output phases"),
+    (pooled(TWO[0], 3).kernel, {"phases": 2}, "pools of 3 among 128"),
+    (pooled(LINE, 2).kernel, {"phases": 2}, "no tiles of 2 phases"),
+    (pooled(convolution(2, 1, 5, 8, (9,), (3,), stride=3, transposed=True), 2).kernel, {},
+     "tiles of 1 of 3 output phases"),
+    (pooled(convolution(2, 1, 5, 8, (9,), (1,), stride=2, transposed=True), 2).kernel, {"phases": 2},
+     "no tiles of 2 phases"),
+    (pooled(LINE, 2, scheme="float32").kernel, {}, "float32 multiply-adds"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "change", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_what_is_not_pooled_is_refused_in_words(kernel, change, words):
+    with pytest.raises(ValueError, match=words):
+        generate(replace(kernel, tiling=replace(WGMMA, **change)), "k")
+
+
+@pytest.mark.parametrize("kernel", [pooled(LINE, 3).kernel, channels_last(pooled(STRIDED, 2)).kernel,
+                                    pooled(LINE, 2, scheme="float32").kernel,
+                                    pooled(convolution(2, 1, 5, 8, (9,), (3,), stride=3, transposed=True), 2).kernel])
+def test_what_is_refused_is_not_proposed(kernel):
+    assert tilings(kernel, "wgmma") == tilings(kernel, "mma") == [] and not suits(replace(kernel, scheme="float32"))
+    with pytest.raises(ValueError, match=r"no pools|no tiles|no tiling"):
+        generate(kernel, "k")
+
+
+@pytest.mark.parametrize("case", [pooled(LINE, 2), with_much(WIDE, 4), with_much(VOLUME, 2), with_much(TWO[0], 2),
+                                  pooled(TWO[7], 8), pooled(channels_last(TWO[1]), 2),
+                                  pooled(convolution(64, 1, 64, 128, (64, 64), (3, 3), padding=1, scheme="fp16"), 2),
+                                  pooled(convolution(64, 1, 64, 64, (64, 64), (4, 4), stride=2, padding=1,
+                                                     transposed=True), 2)], ids=lambda c: c.name)
+def test_tilings_are_proposed_that_pool(case):
+    phases = case.kernel.axes[-1].out_stride
+    found = tilings(case.kernel, "wgmma")
+    assert 1 <= len(set(found)) == len(found) <= 8 and {t.phases for t in found} == {phases}
+    portable = tilings(case.kernel, "mma")
+    assert bool(portable) == (phases == 1)
+    for tiling in [*found, *portable]:
+        generate(replace(case.kernel, tiling=tiling), "k")
+    assert all(predicted_milliseconds(case.kernel, tiling) > 0 for tiling in found)
+
+
+def test_pools_write_less():
+    """The guess for a kernel that is bound by its results is shorter where windows are stored."""
+    case = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16")
+    tiling = Tiling("wgmma", rows=256, columns=64, depth=16, stages=4)
+    assert predicted_milliseconds(pooled(case, 2).kernel, tiling) < 0.75 * predicted_milliseconds(case.kernel, tiling)
+
+
+@pytest.mark.parametrize(("batch", "positions", "windows"), [(500, "", ""), (1500, "LL", ""), (2500, "LL", "LL")])
+def test_offsets_beyond_31_bits_are_computed_in_64(batch, positions, windows):
+    """Windows are fewer than positions: each counts with its own numbers."""
+    case = with_much(convolution(batch, 1, 8, 32, (256, 256), (3, 3), padding=1), 2)
+    text = epilogue(Geometry(case.kernel, WGMMA), "k").definitions
+    assert f"in3[n * 2097152{positions} +" in text
+    assert f"out0[n * 1048576{windows} +" in text and f"in5[n * 1048576{windows} +" in text
+
+
+def test_no_window_no_work():
+    """Fewer positions than a window has."""
+    made = generate(replace(pooled(convolution(2, 1, 5, 8, (5,), (3,)), 4).kernel, tiling=WGMMA), "k")
+    assert "KW_LAUNCH" not in made.definition and made.workspace_bytes == 0
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@pytest.mark.parametrize(("core", "architecture"), [("wgmma", "90a"), ("mma", "80"), ("mma", "100")])
+def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
+    plane = {"padding": 1}
+    chosen = [(with_much(convolution(32, 1, 64, 128, (64, 64), (3, 3), **plane), 2), None),
+              (pooled(convolution(32, 1, 64, 128, (64, 64), (3, 3), **plane, scheme="fp16"), 2), None),
+              (with_much(convolution(32, 1, 32, 64, (64, 64), (3, 3), **plane, scheme="fp16"), 4), None)]
+    if core == "wgmma":
+        both = convolution(32, 1, 64, 64, (64, 64), (4, 4), stride=2, transposed=True, **plane)
+        chosen += [(with_much(both, 2), None), *((with_much(MANY, size), TEAMS) for size in (8, 16, 64))]
+    kernels = [replace(c.kernel, tiling=tiling or tilings(c.kernel, core)[0]) for c, tiling in chosen]
+    said = report(source(kernels), architecture, tmp_path)
+    assert "Used" in said
+    assert troubles(said) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    check_on_the_device([(case, made(number)) for number, (case, _) in enumerate(CHECKED)], tmp_path, check)
