@@ -374,7 +374,8 @@ def function_library():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_scalar_function(name: str, function_library) -> None:
-    """Against PyTorch in float64; special values agree with PyTorch in the same type."""
+    """Against PyTorch in float64; special values agree with PyTorch in the same type, or in float64: with AVX-512 its
+    gelu of an infinite float32 is NaN."""
     library, sources = function_library
     special = torch.tensor(
         [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 0.5, -0.5, 2.5, 3.0, -3.0, 90.0, -90.0, 1e-20, 1e30]
@@ -397,7 +398,7 @@ def test_scalar_function(name: str, function_library) -> None:
         error = (output.double() - expected).abs() / (expected.abs() + (0.1 if "gelu" in name else 0.01))
         assert error[finite].max() <= bound, (name, dtype, error[finite].max())
         odd = ~finite & (same.isnan() | same.isinf())
-        agree = (output.double() == same) | (output.isnan() & same.isnan())
+        agree = (output.double() == same) | (output.isnan() & same.isnan()) | (output.double() == expected)
         assert agree[odd].all(), (
             name,
             dtype,
