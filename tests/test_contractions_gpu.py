@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_contractions_plan import Of
+from plan_tools import Of
 from torch import nn
 
 import kernelwright

@@ -89,6 +89,35 @@ def test_reductions_of_channels_in_an_emitted_file(everything_pays):
     assert ["max, sum over" in t or "moments over" in t or "logsumexp over" in t for t in texts] == [True] * 3, texts
 
 
+class OverPositions(nn.Module):
+    """A mean over positions, a norm of groups, and pools of a convolution's and a transposed convolution's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(3, 6)
+        self.second = nn.Conv2d(6, 8, 3)
+        self.third = nn.ConvTranspose2d(6, 4, 2, stride=2)
+        self.fourth = nn.Conv2d(6, 5, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = F.relu(self.norm(torch.tanh(self.first(x))))
+        return F.gelu(self.second(y)).mean((2, 3)), F.max_pool2d(F.gelu(self.third(y)), 2), \
+            F.avg_pool2d(torch.sigmoid(self.fourth(y)), (3, 4))
+
+
+def test_reductions_of_positions_in_an_emitted_file(everything_pays):
+    result = kernelwright.optimize(OverPositions(), (torch.randn(3, 8, 9, 10),), target="cuda",
+                                   contractions="measured")
+    assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
+    kernels = [k for k in result.modes[0].kernels if k.contraction is not None]
+    meanings = " ".join(k.meaning for k in kernels)
+    assert len(kernels) == 4 and "moments over the 90 positions of each channel" in meanings, meanings
+    assert "sum over each 4 positions along the last axis" in meanings, meanings
+    # Both phases of a transposed convolution's last axis are in a tile of wgmma alone.
+    assert "max over" not in meanings, meanings
+
+
 def test_what_is_too_much_for_the_emulation_is_told(everything_pays, monkeypatch):
     monkeypatch.setattr(judgement, "_EMULATED_OPERATIONS", 10_000)
     result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kernelwright.plan.access import Affine, SplitAxis, strides_of
 from kernelwright.plan.expressions import Expression, Index, Load, replaced, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, Tap
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store, Tap
 
 
 def unit_axis(size: int) -> ContractionAxis:
@@ -85,13 +85,13 @@ def joined(kernel: Contraction, split: int) -> Contraction:
     """The kernel with axes joined that have no window: rows that were split in vain, and neighbours in space.
 
     A convolution's batch stays apart from its space, as its operand is scaled by the entry of the batch. ``split``
-    counts the axes of the rows beside the batch, which come first.
+    counts the axes of the rows beside the batch, which come first. The last axis stays as it is where it is pooled.
     """
     count = len(kernel.axes)
     for axis in range(split, 0, -1):
         kernel = _joined(kernel, axis + 1 if axis > 1 else 0, axis + 2)
     first = split - (count - len(kernel.axes))
-    for axis in range(len(kernel.axes) - 1, first, -1):
+    for axis in range(len(kernel.axes) - (2 if kernel.pools else 1), first, -1):
         kernel = _joined(kernel, axis + 2, axis + 3)
     return kernel
 
@@ -103,7 +103,7 @@ def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:
         return kernel
     sizes = kernel.domain
     found = [*(s.index for s in kernel.stores),
-             *indices_of([kernel.left, *(part.expression for part in (*kernel.reductions, *kernel.stores))])]
+             *indices_of([kernel.left, *(part.expression for part in (*kernel.all_reductions, *kernel.stores))])]
     if sizes[outer] != 1 and sizes[inner] != 1 and any(
             i.strides[outer] != i.strides[inner] * sizes[inner] for i in found):
         return kernel
@@ -122,10 +122,14 @@ def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:
     if outer >= 3:
         axes[outer - 3] = unit_axis(total)
     stores = tuple(Store(s.buffer, change(s.index), replaced(s.expression, _moving(change))) for s in kernel.stores)
-    reductions = tuple(replace(r, expression=replaced(r.expression, _moving(change))) for r in kernel.reductions)
+
+    def moved(reductions: tuple[Reduction, ...]) -> tuple[Reduction, ...]:
+        return tuple(replace(r, expression=replaced(r.expression, _moving(change))) for r in reductions)
+
     return replace(kernel, batch=total if outer == 0 else kernel.batch, axes=tuple(axes),
                    left=replaced(kernel.left, _moving(change)), right=replaced(kernel.right, _moving(without)),
-                   stores=stores, reductions=reductions)
+                   stores=stores, reductions=moved(kernel.reductions), totals=moved(kernel.totals),
+                   pools=moved(kernel.pools))
 
 
 def _has_no_window(axis: ContractionAxis) -> bool:

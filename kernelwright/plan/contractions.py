@@ -7,25 +7,25 @@ the domains of the record, so views and pointwise operators below them are read 
 A row of a matrix product may be several axes, which a view around it moves apart: they become a batch axis and axes
 without a window.
 
-Reductions of the group are over the record's output channels, and pointwise results may live on what they leave.
+Reductions of the group are over the record's output channels, or over its positions; pointwise results may live on
+what they leave (:mod:`kernelwright.plan.contraction_stores`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart, reduced_value
-from kernelwright.plan.contraction_axes import FineDomain, axis_of, indices_of, joined, unit_axis
+from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
+from kernelwright.plan.compile import Apart
+from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit_axis
+from kernelwright.plan.contraction_stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
-from kernelwright.plan.groups import REDUCTIONS, Group
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store
+from kernelwright.plan.groups import Group
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Store
 from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
-from kernelwright.plan.typed import as_real
 
 _TYPES = {*TYPES, "bool", "scalar"}
 #: Axes beside batch, groups and channels, at most.
@@ -101,9 +101,10 @@ def compile_contraction(group: Group, stored: Callable[[Node], bool], choices: M
         try:
             return compiler.compile(choices[group.nodes[0]])
         except SplitAxis as split:
-            # Only rows can become several axes.
+            # Only rows can become several axes, and none that would count among the positions that are reduced.
             place = 0 if split.axis == 0 else split.axis - 2
-            if split.axis in (1, 2) or place >= len(rows) or len(rows) + len(form.axes) > _MOST_AXES:
+            if split.axis in (1, 2) or place >= len(rows) or len(rows) + len(form.axes) > _MOST_AXES or \
+                    group.over in ("positions", "windows"):
                 raise compiler.refusal() from split
             rows[place:place + 1] = [rows[place] // split.inner, split.inner]
 
@@ -116,10 +117,6 @@ class _Compiler:
         self.anchor = group.nodes[0]
         self.axes = (*(unit_axis(size) for size in rows[1:]), *form.axes)
         self.inputs: list[Node] = []
-        self.own = [n for n in group.nodes if n.op in REDUCTIONS]
-        # Results of reductions count from 1: 0 are the sums, and no reduction.
-        self.reductions = [Reduction("", Reduced(0))]
-        self.meaning: dict[Node, Expression] = {}
         self.current: tuple[str, Node] = ("operand", self.anchor.inputs[0])
 
     def refusal(self) -> MustStore | Apart:
@@ -137,9 +134,10 @@ class _Compiler:
             right = self._operand(1, record.right_domain, choice)
         except SplitAxis as split:  # a weight has no rows
             raise self.refusal() from split
-        values, places = self._stores(record.domain)
+        stores = Stores(self.group, record.domain, self._place, self.stored, self._buffer)
+        values, places = self._stores(stores)
         record = replace(record, left=left, right=right, input_dtypes=tuple(n.dtype for n in self.inputs),
-                         reductions=tuple(self.reductions[1:]))
+                         **stores.reductions)
         return ContractionLoop(record, len(self.rows) - 1, values, places, tuple(self.inputs))
 
     def _operand(self, number: int, sizes: tuple[int, ...], choice: Choice) -> Expression:
@@ -154,7 +152,7 @@ class _Compiler:
             position = self.form.left(self._row(domain), place[1], place[2], spatial) if number == 0 else \
                 self.form.right(place[0], place[1], place[2], spatial)
             try:
-                value = Puller(domain.sizes, lambda *_: None, self._buffer).pull(node, _narrowed(position, node))
+                value = Puller(domain.sizes, lambda *_: None, self._buffer).pull(node, narrowed(position, node))
                 break
             except SplitAxis as split:
                 domain.split(split.axis, split.inner)
@@ -171,99 +169,20 @@ class _Compiler:
             row = row + domain.variable(part + 2 if part else 0).scaled(stride)
         return row
 
-    def _stores(self, sizes: tuple[int, ...]) -> tuple[dict[Node, Expression], dict[Node, Index]]:
+    def _stores(self, stores: Stores) -> tuple[dict[Node, Expression], dict[Node, Index]]:
         values: dict[Node, Expression] = {}
         places: dict[Node, Index] = {}
         for node in self.group.nodes:
             self.current = ("store", node)
             if not self._types([node]) <= _TYPES:
                 raise Apart(node)
-            values[node], places[node] = self._store(node, FineDomain(sizes))
+            values[node], places[node] = stores.store(node)
         return values, places
 
-    def _store(self, node: Node, domain: FineDomain) -> tuple[Expression, Index]:
-        """What is stored for ``node`` at each point of the domain, and where. A reduction is registered on the way."""
-        while True:
-            place = [domain.variable(axis) for axis in range(len(domain.parts))]
-            full = _narrowed(self.form.result(self._row(domain), place[1], place[2],
-                                              tuple(place[2 + len(self.rows):])), self.anchor)
-            known: dict[Node, Position | None] = {self.anchor: full}
-            puller = Puller(domain.sizes, partial(self._result, known), self._buffer)
-            try:
-                for other in (*self.meaning, node):
-                    if self._shown(other, puller, known, place[2]) is None:
-                        raise Apart(node)
-                if node in self.own:
-                    x = node.inputs[0]
-                    value, position = as_real(x, puller.pull(x, known[x])), known[node]
-                else:
-                    position = known[node]
-                    value = puller.pull(node, position)
-                break
-            except SplitAxis as split:
-                domain.split(split.axis, split.inner)
-            except MustStore as problem:
-                if problem.node in self.group.nodes or self._above_sums(problem.node):
-                    raise Apart(node) from problem
-                raise
-        flat = linear(position, node.shape, len(domain.sizes))
-        value, index = domain.whole(value, Index(flat.coefficients, flat.constant))
-        if node in self.own:
-            self.meaning[node] = value = reduced_value(node, value, self.own, self.reductions)
-        if not index.strides[2] and self.meaning and any(i.strides[2] for i in indices_of([value])):
-            raise Apart(node)  # it stands once for all channels, and reads what differs among them
-        return value, index
-
-    def _result(self, known: Mapping[Node, Position | None], node: Node, position: Position) -> Expression | None:
-        if node is not self.anchor and node not in self.meaning:
-            return None
-        if _narrowed(position, node) != known[node]:
-            raise Apart(self.current[1])
-        return self.meaning.get(node, Reduced(0))
-
-    def _shown(self, node: Node, puller: Puller, known: dict[Node, Position | None], channel: Affine
-               ) -> Position | None:
-        """Where ``node`` has the element that belongs to the point of the domain; None where it does not show it."""
-        if node in known:
-            return known[node]
-        known[node] = None
-        if node in self.own:
-            below = self._shown(node.inputs[0], puller, known, channel)
-            known[node] = None if below is None else _left_over(node, below, channel)
-            return known[node]
-        for operand in node.inputs:
-            if operand.size != node.size or (self.stored(operand) and operand not in self.group.nodes):
-                continue
-            below = self._shown(operand, puller, known, channel)
-            if below is not None:
-                known[node] = self._moved(node, operand, below, puller)
-                break
-        return known[node]
-
-    def _moved(self, node: Node, operand: Node, below: Position, puller: Puller) -> Position | None:
-        zero = puller.zero()
-        if node.kind == "pointwise" or node.op in ("expand", "cast"):
-            return (*(zero,) * (node.rank - operand.rank), *below)
-        if node.op == "reshape":
-            return _narrowed(puller.reshaped(below, operand.shape, node), node)
-        if node.op == "permute":
-            return tuple(below[axis] for axis in node["axes"])
-        if node.op == "flip":
-            return tuple(p.scaled(-1).shifted(s - 1) if a in node["axes"] and s != 1 else p
-                         for a, (p, s) in enumerate(zip(below, node.shape, strict=True)))
-        return None
-
-    def _above_sums(self, node: Node) -> bool:
-        """Whether a node needs the sums: storing it first would need this very kernel."""
-        stack, seen = [node], set()
-        while stack:
-            current = stack.pop()
-            if current is self.anchor:
-                return True
-            if current not in seen:
-                seen.add(current)
-                stack += current.inputs
-        return False
+    def _place(self, domain: FineDomain) -> Position:
+        """Where the anchor has the element of a point of a record's domain."""
+        spatial = (domain.variable(axis) for axis in range(2 + len(self.rows), len(domain.parts)))
+        return self.form.result(self._row(domain), domain.variable(1), domain.variable(2), tuple(spatial))
 
     def _buffer(self, node: Node) -> int | None:
         if node in self.group.nodes or not self.stored(node):
@@ -286,21 +205,3 @@ class _Compiler:
             if node is not self.anchor and (node in self.group.nodes or not self.stored(node)):
                 stack += node.inputs
         return result
-
-
-def _narrowed(position: Position, node: Node) -> Position:
-    """The position with nothing along axes of size one, so that equal places compare equal."""
-    return tuple(Affine((0,) * len(p.coefficients)) if s == 1 else p
-                 for p, s in zip(position, node.shape, strict=True))
-
-
-def _left_over(node: Node, below: Position, channel: Affine) -> Position | None:
-    """The position in a reduction of what stands at ``below`` in its operand; None where that is not the same for all
-    channels, whose number is ``channel``, and so for them alone."""
-    kept = [p for axis, p in enumerate(below) if axis not in node["axes"]]
-    if any(a and c for p in kept for a, c in zip(p.coefficients, channel.coefficients, strict=True)):
-        return None
-    if node["keepdim"]:
-        zero = Affine((0,) * len(channel.coefficients))
-        kept = [zero if axis in node["axes"] else p for axis, p in enumerate(below)]
-    return _narrowed(tuple(kept), node)

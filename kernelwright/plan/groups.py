@@ -7,17 +7,16 @@ join as stores. Pointwise operators in between are computed on the fly by whoeve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from kernelwright.ir.node import Node, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
-from kernelwright.plan.epilogues import channel_reductions, ends_sums
+from kernelwright.plan.epilogues import ends_sums, joining
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.pieces import COPIES, can_read_through
-from kernelwright.plan.products import channels_of
 from kernelwright.plan.records import Choice
 from kernelwright.plan.typed import computable, sum_type
 
@@ -64,6 +63,16 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
     return "special" if node.kind == "special" else "torch"
 
 
+def roles_of(order: Iterable[Node], kept: frozenset[Node] | set[Node], products: Collection[Node]) -> dict[Node, str]:
+    """The role of every node; "contraction" of ``products``."""
+    result = {n: "contraction" if n in products else role(n, kept) for n in order}
+    placed = {(PLACES[n.op], n.inputs[0], n["axes"]) for n, kind in result.items() if kind == "place"}
+    for node, kind in result.items():  # the value comes with the place
+        if kind == "reduction" and (node.op, node.inputs[0], node["axes"]) in placed:
+            result[node] = "place"
+    return result
+
+
 def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes other than one."""
     return tuple(s for s in shape if s != 1)
@@ -87,7 +96,8 @@ class Group:
     """A future kernel or torch call.
 
     kind: loop, place, scan, contraction, special or torch. domain and axes: of the first four. nodes: what it
-    computes for others or for its own stores, in order.
+    computes for others or for its own stores, in order. over: what a contraction's reductions are over (channels,
+    positions or windows).
     """
 
     kind: str
@@ -95,6 +105,7 @@ class Group:
     axes: tuple[int, ...] = ()
     nodes: list[Node] = field(default_factory=list)
     reads: dict[Group, None] = field(default_factory=dict)
+    over: str = ""
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -133,15 +144,11 @@ class Grouping:
         self.roots = list(dict.fromkeys(roots))
         self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
-        self.roles = {n: "contraction" if n in self.products else role(n, kept) for n in self.order}
+        self.roles = roles_of(self.order, kept, self.products)
         for node in self.order:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
-        placed = {(PLACES[n.op], n.inputs[0], n["axes"]) for n in self.order if self.roles[n] == "place"}
-        for node in self.order:  # the value comes with the place
-            if self.roles[node] == "reduction" and (node.op, node.inputs[0], node["axes"]) in placed:
-                self.roles[node] = "place"
-        self.joined = channel_reductions(self.order, self.roles, self.products, apart)
+        self.joined = joining(self.order, self.roles, self.readers, self.roots, self.products, apart)
         self.in_memory = self._in_memory(stored)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -241,11 +248,14 @@ class Grouping:
         if kind == "place":
             self._add_place(node, needs)
             return
-        near = [self.home[self.joined[node]]] if node in self.joined else []
+        anchor = self.joined.anchor(node)
+        near = [self.home[anchor]] if anchor is not None else []
         for group in (*near, *reversed(self.groups)):
             if group.kind not in ("torch", "special") and self._fits(node, kind, group, needs) and not any(
                     other is not group and depends(other, group) for other in needs):
                 self._extend(group, node, needs)
+                if group in near:
+                    group.over = self.joined.over(node)
                 return
         if kind == "reduction":
             self._add(Group("loop", node.inputs[0].shape, node["axes"]), node, needs)
@@ -281,12 +291,13 @@ class Grouping:
             return kind == "pointwise" and group in needs and node not in self.apart and \
                 wide(node.shape) == wide(group.outer)
         if group.kind in ("scan", "contraction"):
+            anchor = group.nodes[0]
             if kind == "reduction":
-                return group in needs and self.joined.get(node) is group.nodes[0]
+                return group in needs and self.joined.anchor(node) is anchor
             # A reshape of the domain, or of what reductions leave of it: see whether it maps (else Apart).
-            sizes = [prod(group.domain)]
-            if any(n in self.joined for n in group.nodes):
-                sizes.append(sizes[0] // channels_of(group.nodes[0]))
+            sizes = [n.size for n in group.nodes if self.joined.anchor(n) is anchor]
+            if anchor not in self.joined.beyond.get(node, ()):  # with totals nothing is computed for each position
+                sizes.append(prod(group.domain))
             return kind == "pointwise" and group in needs and node.size in sizes and node not in self.apart
         if kind == "reduction":
             same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
@@ -307,8 +318,13 @@ class Grouping:
         return on_chip and (node.shape == group.domain or node.size == prod(group.domain))
 
     def _share(self, node: Node, group: Group) -> bool:
-        mine = set(self._loads(node))
-        return any(load in mine for member in group.nodes for load in self._loads(member))
+        mine = self._sources(node)
+        return any(not mine.isdisjoint(self._sources(member)) for member in group.nodes)
+
+    def _sources(self, node: Node) -> set[Node]:
+        """Large stored operands of an on-the-fly evaluation; a contraction in place of its totals and pools."""
+        first = {**self.joined.totals, **self.joined.pools}
+        return {first.get(load, load) for load in self._loads(node)}
 
     def _loads(self, node: Node) -> list[Node]:
         """Large stored operands of an on-the-fly evaluation."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from kernelwright.ir.graph import BufferUpdate, Graph
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
@@ -16,9 +16,8 @@ from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.groups import Group, Grouping, base
 from kernelwright.plan.kernels import Contraction, Extremum, Kernel, LoopKernel, RegionSum, Scan
-from kernelwright.plan.layouts import lay_out
-from kernelwright.plan.lower import lower, lowerable
-from kernelwright.plan.products import ANCHORS
+from kernelwright.plan.lower import lowerable
+from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.records import Choice, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
@@ -46,8 +45,11 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
         plan = _attempt(graph, kept, move_bias, channels_last, products)
+        halved = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
+                  and (step.kernel.totals or step.kernel.pools) for n in step.covers}  # maybe: a half is not alone
         alone = {n: ALONE for step in plan.kernels
-                 if (n := _lone(step, captured_operators, bool(channels_last))) is not None and n not in kept}
+                 if (n := _lone(step, captured_operators, bool(channels_last))) is not None
+                 and n not in kept and n not in halved}
         if not alone:
             return plan
         kept |= alone
@@ -73,45 +75,48 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
              products: dict[Node, Choice]) -> Plan:
-    """One plan under a set of kept nodes; grouping is refined until every access is affine."""
+    """One plan under a set of kept nodes; grouping is refined until every access is affine.
+
+    Reductions are halved for the sake of contractions that take the first halves: those that none took stay whole.
+    """
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
-    lowered, source = lower(roots, frozenset(kept), move_bias=move_bias, products=frozenset(products))
-    kept_lowered = {lowered[n] for n in kept if n in lowered}
-    anchors = {n: products[source[n]] for n in walk([lowered[r] for r in roots])
-               if n.op in ANCHORS and source[n] in products}
-    if channels_last:
-        laid_out = lay_out([lowered[r] for r in roots], kept_lowered, source, channels_last)
-        lowered = {n: laid_out.values[lowered[n]] for n in roots}
-        kept_lowered, source = {laid_out.computed[n] for n in kept_lowered}, laid_out.source
-        anchors = {laid_out.computed[n]: c for n, c in anchors.items()}
+    whole: set[Node] = set()
+    while True:
+        lowered = prepare(roots, kept, move_bias, channels_last, products, whole)
+        grouping, loops = _grouped(lowered)
+        alone = {reduction for first, reduction, _ in lowered.firsts if grouping.home[first].kind != "contraction"}
+        if not alone:
+            break
+        whole |= alone
+    steps = _steps(grouping, loops, lowered)
+    results = tuple(lowered.values[n] for n in graph.outputs)
+    updates = tuple(BufferUpdate(e.name, lowered.values[e.value]) for e in effects)
+    steps, written = _write_buffers(steps, updates, results)
+    left = tuple(u for u in updates if u.name not in written)
+    return Plan(graph, tuple(steps), results, left, kept, channels_last, contractions=products)
+
+
+def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
+    """The groups, and what those compile to that become loops or contractions."""
     compilers: dict[str, Callable[..., _Compiled]] = {
-        **_COMPILERS, "contraction": partial(compile_contraction, choices=anchors)}
-    stored: set[Node] = set()
+        **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
+    stored = set(lowered.combined)
     apart: set[Node] = set()
     while True:
-        grouping = Grouping([lowered[r] for r in roots], kept_lowered, stored, apart, anchors)
+        grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
         try:
-            loops = {g: compilers[g.kind](g, grouping.in_memory.__contains__)
-                     for g in grouping.groups if g.kind in compilers}
+            return grouping, {g: compilers[g.kind](g, grouping.in_memory.__contains__)
+                              for g in grouping.groups if g.kind in compilers}
         except MustStore as problem:
             if problem.node in stored:
                 raise
             stored.add(problem.node)
-            continue
         except Apart as problem:
             if problem.node in apart:
                 raise
             apart.add(problem.node)
-            continue
-        break
-    steps = _steps(grouping, loops, source)
-    results = tuple(lowered[n] for n in graph.outputs)
-    updates = tuple(BufferUpdate(e.name, lowered[e.value]) for e in effects)
-    steps, written = _write_buffers(steps, updates, results)
-    left = tuple(u for u in updates if u.name not in written)
-    return Plan(graph, tuple(steps), results, left, kept, channels_last, contractions=products)
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
@@ -132,7 +137,11 @@ def _ordered(groups: list[Group]) -> list[Group]:
     return result
 
 
-def _steps(grouping: Grouping, loops: dict[Group, _Compiled], source: dict[Node, Node]) -> list[Step]:
+def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) -> list[Step]:
+    source = lowered.source
+    halved: dict[Node, list[Node]] = {}
+    for first, _, node in lowered.firsts:
+        halved.setdefault(first, []).append(node)
     wanted = set(grouping.roots)
     for loop in loops.values():
         wanted.update(loop.inputs)
@@ -153,8 +162,9 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], source: dict[Node,
             continue
         loop = loops[group]
         outputs = tuple(n for n in group.nodes if n in wanted)
-        computed = (source[n] for n in _computed(group, grouping) if n.kind != "view")
-        covers = tuple(dict.fromkeys(n for n in computed if n.kind != "view"))
+        computed = [n for n in _computed(group, grouping) if n.kind != "view"]
+        sources = (node for n in computed for node in (source[n], *halved.get(n, ())))
+        covers = tuple(dict.fromkeys(n for n in sources if n.kind != "view"))
         steps.append(_loop_step(_name(steps, group.nodes), loop, outputs, covers))
     return steps
 
@@ -170,7 +180,7 @@ def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tu
 
 def _buffers(kernel: LoopKernel | Scan | Extremum | Contraction) -> set[int]:
     if isinstance(kernel, Contraction):
-        roots = [kernel.left, kernel.right, *(part.expression for part in (*kernel.reductions, *kernel.stores))]
+        roots = [kernel.left, kernel.right, *(part.expression for part in (*kernel.all_reductions, *kernel.stores))]
     else:
         kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
         roots = [r.expression for r in kernel.reductions]

@@ -25,8 +25,8 @@ class Figures:
 class Choice:
     """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
 
-    figures: None where nothing was measured. reduces: whether reductions of its output channels join it, where a kernel
-    can take them.
+    figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
+    where a kernel can take them.
     """
 
     scheme: str

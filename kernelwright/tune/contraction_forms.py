@@ -7,6 +7,7 @@ from itertools import chain, zip_longest
 
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
+from kernelwright.codegen.generate import generate_kernel
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -17,18 +18,24 @@ _WGMMA, _MMA = (9, 0), (8, 0)
 _FED = 4
 
 
-def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int) -> list[Choice]:
+def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int, only: str = ""
+          ) -> list[Choice]:
     """At most ``most`` forms of a contraction on operands of ``dtype``, one of each scheme and core first.
 
-    rounds: whether a scheme may round operands as TF32 does.
+    rounds: whether a scheme may round operands as TF32 does. only: where it may, the one of the two schemes on tensor
+    cores that is listed, with the other's share of the forms.
     """
     columns: list[list[Choice]] = []
-    for scheme in ("native",) if dtype in NARROW_TYPES else (*(["fp16"] if rounds else []), "fp16x3"):
+    schemes = ["native"] if dtype in NARROW_TYPES else [*(["fp16"] if rounds else []), "fp16x3"]
+    alone = len(schemes) > 1 and only in schemes
+    for scheme in [only] if alone else schemes:
         variant = replace(kernel, scheme=scheme, tiling=None)
         if capability == _WGMMA:
-            columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")])
+            found = [Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")]
+            columns += [found[::2], found[1::2]] if alone else [found]
         if capability >= _MMA:
-            columns.append([Choice(scheme, tiling) for tiling in tilings(variant, "mma")])
+            found = [Choice(scheme, tiling) for tiling in tilings(variant, "mma")]
+            columns += [found[::2], found[1::2]] if alone and capability != _WGMMA else [found]
     plain = replace(kernel, scheme="float32", tiling=None)
     if suits(plain):
         direct = [Choice("float32", number) for number in range(len(schedules(plain)))]
@@ -45,3 +52,12 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
         at = len(others) if rounds and kernel.axes and others else found.index(portable[0])
         found = [*others[:at], portable[0], *others[at:]]
     return found[:most]
+
+
+def has_room(kernel: Contraction) -> bool:
+    """Whether the kernel's own form takes all that the kernel reduces."""
+    try:
+        generate_kernel(kernel, "kernel", "cuda")
+    except ValueError:
+        return False
+    return True

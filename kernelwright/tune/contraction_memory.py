@@ -29,31 +29,42 @@ from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import Error
 
-_FORMAT = 1
+_FORMAT = 2
 #: Marks of forms that nobody asked for in so long are of generators that are gone.
 _STALE_SECONDS = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A form with the seconds of a call, and its errors on each of the distributions."""
+    """A form with the seconds of a call, and the errors of each of its results on each of the distributions."""
 
     form: Choice
     seconds: float
     errors: tuple[Error, ...]
+
+    def no_worse(self, error: Error, other: Error) -> bool:
+        """Whether one of the form's errors is no larger than the torch call's."""
+        return error.no_worse_than(other, ordered=self.form.scheme == "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What is known of a contraction: its forms that ran, why others did not, and what they replace.
 
-    seconds: of the torch call and what fuses with a kernel instead. errors: of the torch call.
+    seconds: of the torch call and what fuses with a kernel instead; infinite where nothing was timed. errors: of the
+    torch call, as a trial's.
     """
 
     trials: tuple[Trial, ...]
     failures: tuple[str, ...]
     seconds: float
     errors: tuple[Error, ...]
+
+    @property
+    def accurate(self) -> list[Trial]:
+        """The forms whose errors are no larger than the torch call's."""
+        return [t for t in self.trials if len(t.errors) == len(self.errors) and all(
+            t.no_worse(e, m) for e, m in zip(t.errors, self.errors, strict=True))]
 
 
 def recall(key: str) -> Measured | None:
@@ -173,7 +184,7 @@ def _path(key: str) -> Path:
 
 
 def _errors(document: dict[str, Any]) -> tuple[Error, ...]:
-    return tuple(Error(float(e["rms"]), float(e["largest"])) for e in document["errors"])
+    return tuple(Error(float(e["rms"]), float(e["largest"]), int(e["count"])) for e in document["errors"])
 
 
 def _choice(document: dict[str, Any]) -> Choice:

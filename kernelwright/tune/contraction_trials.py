@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import inf
 
 import torch
 
@@ -25,6 +26,7 @@ from kernelwright.timing.rounds import measure
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, folder
+from kernelwright.tune.contraction_points import exact_sums, some_points
 from kernelwright.tune.regions import tensor_for
 
 # A kernel's workspace may take so much of the memory that is free.
@@ -35,10 +37,18 @@ Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFa
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A contraction to be measured: the step of a plan in which it is a kernel, and the forms to try."""
+    """A contraction to be measured: the step of a plan in which it is a kernel, and the forms to try.
+
+    saved_seconds: what its reductions save of what is to be done after it; infinite where that is not known. rounding,
+    exact: the forms to try instead where it is known that rounding the operands to 11 bits is accurate enough, or that
+    it is not.
+    """
 
     step: KernelStep
     forms: tuple[Choice, ...]
+    saved_seconds: float = inf
+    rounding: tuple[Choice, ...] = ()
+    exact: tuple[Choice, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -106,11 +116,12 @@ def words(form: Choice) -> str:
 
 
 def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
-            device: torch.device, row: Device, *, strict: bool, budget_seconds: float) -> Measured:
+            device: torch.device, row: Device, *, strict: bool, budget_seconds: float, final: bool = True) -> Measured:
     """Run and time the forms that compiled, but those that ended a process before.
 
     key: what the case's measurements are kept under. own: the model's tensors and its example inputs, by their leaves.
-    strict: the torch call is held to true float32. Raises torch.OutOfMemoryError, DeviceLost (KW305).
+    strict: the torch call is held to true float32. final: whether there are no others to try; else none are timed where
+    none is accurate, and their seconds are infinite. Raises torch.OutOfMemoryError, DeviceLost (KW305).
     """
     step, why = case.step, list(failures)
     inputs = [tensor_for(n, device) for n in step.inputs]
@@ -138,6 +149,9 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
             continue
         calls[str(number)], tried[str(number)] = call, form
     errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
+    untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL])
+    if not final and not untimed.accurate:
+        return untimed
     with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
         calls |= _torch_calls(case, memory, device)
         times = measure(calls, device=device, budget_seconds=budget_seconds)
@@ -232,12 +246,15 @@ def _reference(node: Node, operands: Sequence[object], device: torch.device) -> 
 
 
 def _fused_seconds(case: Case, row: Device) -> float:
-    """What one kernel each takes for what stands before and after the torch call: a pass over memory."""
+    """What one kernel each takes for what stands before and after the torch call: a pass over memory, or after it what
+    the kernel's reductions save if that is less."""
     kernel, node, seconds = case.kernel, case.node, 0.0
     bias_alone = node.op == "linear" and len(case.step.covers) == 1
-    if not bias_alone and any(s.expression != Reduced(0) for s in kernel.stores):
-        moved = node.bytes + sum(n.bytes for n in case.step.outputs)
-        seconds += moved / row.copy + row.launch_seconds
+    # Sums by themselves the torch call has stored already.
+    followers = [case.step.outputs[s.buffer] for s in kernel.stores if s.expression != Reduced(0)]
+    if not bias_alone and followers:
+        moved = node.bytes + sum(n.bytes for n in followers)
+        seconds += min(moved / row.copy + row.launch_seconds, case.saved_seconds)
     if any(isinstance(e, Apply) for e in walk_expression(kernel.left)):
         seconds += 2 * node.inputs[0].bytes / row.copy + row.launch_seconds
     return seconds
@@ -249,23 +266,23 @@ def _fused_seconds(case: Case, row: Device) -> float:
 def _errors(case: Case, calls: Mapping[str, Callable[[], object]], inputs: Sequence[torch.Tensor],
             outputs: Sequence[torch.Tensor], own: Mapping[Node, torch.Tensor], device: torch.device, *, strict: bool
             ) -> dict[str, tuple[Error, ...]]:
-    """The errors of each call's results and of the torch call's, for each distribution."""
+    """The errors of each call's results and of the torch call's, for each distribution and each result."""
     kernel = case.kernel
-    points = accuracy.some_points(kernel, device)
+    points = some_points(kernel, device)
     errors: dict[str, tuple[Error, ...]] = dict.fromkeys((_CALL, *calls), ())
     for distribution in accuracy.DISTRIBUTIONS:
         values = accuracy.operands(case.step.inputs, own, distribution, device)
         for tensor, value in zip(inputs, values, strict=True):
             tensor.copy_(value)
-        sums = accuracy.exact_sums(kernel, points, inputs)
+        sums = exact_sums(kernel, points, inputs)
         expected = accuracy.results_at(kernel, points, sums, inputs, exact=True)
         with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
             sums = accuracy.torch_sums(kernel, case.node, points, inputs)
         found = accuracy.results_at(kernel, points, sums, inputs, exact=False)
-        errors[_CALL] += (accuracy.error_of(found, expected),)
+        errors[_CALL] += accuracy.errors_of(found, expected)
         for name, call in calls.items():
             for tensor in outputs:  # what a kernel leaves out must not be an earlier one's
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
             call()
-            errors[name] += (accuracy.error_of(accuracy.stored_at(kernel, points, outputs), expected),)
+            errors[name] += accuracy.errors_of(accuracy.stored_at(kernel, points, outputs), expected)
     return errors

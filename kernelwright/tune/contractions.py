@@ -5,15 +5,16 @@ form counts only where its results are no less accurate than that call's (policy
 may round to TF32; ``strict``: in true float32). The fastest one that counts stays if it wins.
 
 What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
-pass over memory: the lesser of both is what has to be beaten. A contraction whose output channels are reduced is tried
-with the reductions in its kernel and without them. Without a device the roofline model decides.
+pass over memory: the lesser of both is what has to be beaten. A contraction whose results are reduced (output channels,
+positions or windows of them) is tried with the reductions in its kernel and without them, and what either plan does
+after it is added. Without a device the roofline model decides.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -28,16 +29,16 @@ from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
-from kernelwright.plan.records import Choice, Figures, KernelStep
+from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
-from kernelwright.timing.clock import without_collector
-from kernelwright.timing.turns import exclusive, without_device
-from kernelwright.tune.accuracy import Error
+from kernelwright.tune.accuracy import DISTRIBUTIONS, Error
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_forms import forms
-from kernelwright.tune.contraction_memory import Measured, Trial, generator_digest, recall, remember
-from kernelwright.tune.contraction_trials import Build, Case, build, try_out, words
+from kernelwright.tune.contraction_after import seconds_after
+from kernelwright.tune.contraction_forms import forms, has_room
+from kernelwright.tune.contraction_memory import Measured, generator_digest, recall
+from kernelwright.tune.contraction_rounds import measure_cases
+from kernelwright.tune.contraction_trials import Build, Case, words
 
 UNTRIED = "not measured with this effort: other contractions take longer"
 # Fewer operations take no longer than the launches of a kernel and of those that pack its operands.
@@ -79,11 +80,12 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         return {}
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     while True:
-        best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in _steps(graph, captured, {}, promising)]
+        steps = _contractions(_plan(graph, captured, {}, promising))
+        best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in steps]
         full = [s.covers[0] for s, tiling in best if tiling is None and _reductions(s)]
         if not full:
             break
-        promising |= {n: replace(promising[n], reduces=False) for n in full}  # no tiling holds all channels
+        promising |= {n: replace(promising[n], reduces=False) for n in full}  # no tiling has room for them
     return {s.covers[0]: _as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
             if tiling is not None}
 
@@ -101,33 +103,22 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     """
     nodes = worth_trying(graph, kept)
     first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in nodes}
-    steps = _steps(graph, captured, kept, first)
-    whole = {s.covers[0]: s for s in steps if _reductions(s)}
-    if whole:
-        apart = {n: replace(c, reduces=False) for n, c in first.items()}
-        steps += [s for s in _steps(graph, captured, kept, apart) if s.covers[0] in whole]
+    whole = _plan(graph, captured, kept, first)
+    steps = _contractions(whole)
+    reducing = {s.covers[0] for s in steps if _reductions(s)}
+    apart = whole
+    if reducing:
+        apart = _plan(graph, captured, kept, {n: replace(c, reduces=False) for n, c in first.items()})
+        steps += [s for s in _contractions(apart) if s.covers[0] in reducing]
+    after = {_variant(s): seconds_after(s, *((whole, apart) if _reductions(s) else (apart, whole)), row)
+             for s in steps if s.covers[0] in reducing}
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
-    cases = [_case(some[0], device, most, strict=strict) for some in alike]
+    cases = [_case(some[0], device, most, _saved(some[0], after), strict=strict) for some in alike]
     keys = [_key(case, device, strict=strict) for case in cases]
     measured = {key: recall(key) for key in keys}
-    missing = [(k, c) for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms]
-    compiled = []
-    if missing:
-        with without_device():
-            compiled = build([case for _, case in missing], build_all)
-    with exclusive() if missing else nullcontext(), without_collector():
-        for (key, case), (built, failures) in zip(missing, compiled, strict=True):
-            try:
-                measured[key] = try_out(case, key, built, failures, own, device, row, strict=strict,
-                                        budget_seconds=budget.contraction_seconds / len(missing))
-            except torch.OutOfMemoryError:
-                continue
-            finally:
-                if device.type == "cuda":
-                    with suppress(RuntimeError):  # of a device that was lost, which is said already
-                        torch.cuda.empty_cache()
-            remember(key, measured[key])
+    missing = {k: c for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms}
+    measured |= measure_cases(missing, own, device, row, budget, build_all, strict=strict)
     chosen: dict[Node, Choice] = {}
     seconds: dict[Node, float] = {}
     left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
@@ -138,36 +129,62 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             node = step.covers[0]
             if choice is not None:
                 figures = choice.figures
-                took = (figures.seconds if figures is not None else 0.0) + _seconds_after(step, whole.get(node), row)
+                took = (figures.seconds if figures is not None else 0.0) + after.get(_variant(step), 0.0)
                 if took < seconds.get(node, inf):
                     chosen[node], seconds[node] = choice, took
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
-    return chosen, {n: reason for n, reason in left.items() if n not in chosen}
+    left = {n: reason for n, reason in left.items() if n not in chosen}
+    return with_room(graph, captured, {**kept, **left}, chosen), left
 
 
-def _steps(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> list[KernelStep]:
-    """The contractions of a plan."""
-    plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
+def with_room(graph: Graph, captured: Graph, kept: Mapping[Node, str], chosen: Mapping[Node, Choice]
+              ) -> dict[Node, Choice]:
+    """The choices, without reductions where a form has no room for those that the plan gives it.
+
+    Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
+    measured with.
+    """
+    chosen = dict(chosen)
+    while any(choice.reduces for choice in chosen.values()):
+        steps = _contractions(_plan(graph, captured, kept, chosen))
+        full = [s.covers[0] for s in steps if _reductions(s) and not has_room(s.kernel)]
+        if not full:
+            break
+        chosen |= {n: replace(chosen[n], reduces=False) for n in full}
+    return chosen
+
+
+def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
+    return make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
+
+
+def _contractions(plan: Plan) -> list[KernelStep]:
     return [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
 
 
 def _reductions(step: KernelStep) -> bool:
-    """Whether a contraction's kernel reduces its output channels."""
-    return isinstance(step.kernel, Contraction) and bool(step.kernel.reductions)
+    """Whether a contraction's kernel reduces: its output channels, its positions, or windows of them."""
+    kernel = step.kernel
+    return isinstance(kernel, Contraction) and bool(kernel.reductions or kernel.totals or kernel.pools)
+
+
+def _variant(step: KernelStep) -> tuple[Node, bool]:
+    """A contraction, and whether with reductions in its kernel or without."""
+    return step.covers[0], _reductions(step)
+
+
+def _saved(step: KernelStep, after: Mapping[tuple[Node, bool], float]) -> float:
+    """What is less to do after a kernel with reductions than after the one without; infinite where there are not both.
+    """
+    node, reduces = _variant(step)
+    known = reduces and (node, False) in after
+    return after[node, False] - after[node, True] if known else inf
 
 
 def _as_tried(step: KernelStep, choice: Choice) -> Choice:
     """The choice of a form that a step was tried in: a tiling that held no reductions may be too narrow for any."""
     return replace(choice, reduces=_reductions(step))
-
-
-def _seconds_after(step: KernelStep, whole: KernelStep | None, row: Device) -> float:
-    """What it takes, after a contraction, to have what its kernel ``whole`` with reductions would give: one pass."""
-    if whole is None or _reductions(step):
-        return 0.0
-    moved = sum(n.bytes for n in step.outputs) + sum(n.bytes for n in whole.outputs if n not in step.outputs)
-    return moved / row.copy + row.launch_seconds
 
 
 def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]], list[KernelStep]]:
@@ -180,11 +197,14 @@ def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]]
     return groups[:most], [s for some in groups[most:] for s in some]
 
 
-def _case(step: KernelStep, device: torch.device, most: int, *, strict: bool) -> Case:
+def _case(step: KernelStep, device: torch.device, most: int, saved: float, *, strict: bool) -> Case:
     node = step.covers[0]
     assert isinstance(step.kernel, Contraction)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-    return Case(step, tuple(forms(step.kernel, node.dtype, capability, rounds=not strict and _rounds(node), most=most)))
+    rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
+    every, rounding, exact = (tuple(forms(step.kernel, node.dtype, capability, rounds=rounds, most=most, only=only))
+                              for only in ("", "fp16", "fp16x3"))
+    return Case(step, every, saved, rounding, exact) if rounds else Case(step, every, saved)
 
 
 def _rounds(node: Node) -> bool:
@@ -204,7 +224,10 @@ def _key(case: Case, device: torch.device, *, strict: bool) -> str:
     """Everything that a contraction's measurements depend on."""
     machine = (torch.cuda.get_device_name(device), _driver(), torch.version.cuda) if device.type == "cuda" else ("cpu",)
     flags = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)
-    return repr((machine, torch.__version__, flags, strict, generator_digest(), case.forms, _form(case.step)))
+    # Which of these forms are tried the torch call's error decides, as it does which of them pass.
+    tried = case.forms, case.rounding, case.exact
+    return repr((machine, torch.__version__, flags, strict, generator_digest(), tried, case.saved_seconds,
+                 _form(case.step)))
 
 
 def _driver() -> str:
@@ -223,8 +246,7 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
     if measured is None:
         return None, "its operands do not fit the device's memory twice" if case.forms else \
             "no kernel of ours takes its sizes on this device"
-    accurate = [t for t in measured.trials if len(t.errors) == len(measured.errors) and all(
-        _no_worse(t, e, m) for e, m in zip(t.errors, measured.errors, strict=True))]
+    accurate = measured.accurate
     if not accurate:
         if not measured.trials:
             return None, "no kernel of ours ran: " + (measured.failures[0] if measured.failures else "none was tried")
@@ -233,19 +255,19 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
     share = _WIN if len(case.step.covers) > 1 else _WIN_ALONE
     if best.seconds > share * measured.seconds:
         return None, f"measured on this device: {library} is as fast"
-    figures = Figures(best.seconds, measured.seconds, best.errors[0].rms, measured.errors[0].rms)
+    figures = Figures(best.seconds, measured.seconds, _usual(best.errors), _usual(measured.errors))
     return _as_tried(case.step, replace(best.form, figures=figures)), ""
 
 
-def _no_worse(trial: Trial, error: Error, other: Error) -> bool:
-    """Whether a form's error is no larger than the torch call's."""
-    return error.no_worse_than(other, ordered=trial.form.scheme == "float32")
+def _usual(errors: Sequence[Error]) -> float:
+    """The largest rms error of a kernel's results on operands as given, which stand first."""
+    return max((e.rms for e in errors[:max(1, len(errors) // len(DISTRIBUTIONS))]), default=inf)
 
 
 def _nearest(measured: Measured) -> str:
     """By how much even the most accurate form is less accurate than the torch call, where that shows most."""
     ratios = [max(((e.rms / m.rms, e.largest / m.largest) for e, m in zip(t.errors, measured.errors, strict=True)
-                   if m.rms and m.largest and not _no_worse(t, e, m)), default=(inf, inf))
+                   if m.rms and m.largest and not t.no_worse(e, m)), default=(inf, inf))
               for t in measured.trials if len(t.errors) == len(measured.errors)]
     rms, largest = min(ratios, default=(inf, inf))
     return f"its error is {rms:.3g} times as large, the largest {largest:.3g} times"
@@ -254,15 +276,19 @@ def _nearest(measured: Measured) -> str:
 def _line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
     """What was measured of one contraction, for the progress."""
     shapes = " by ".join("x".join(map(str, i.shape)) for i in case.node.inputs[:2])
-    shapes += ", its channels reduced," if case.kernel.reductions else ""
+    kernel = case.kernel
+    shapes += ", its channels reduced," if kernel.reductions else ", its positions reduced," if kernel.totals else \
+        ", its windows reduced," if kernel.pools else ""
     if measured is None or not measured.trials:
         return f"{case.node.op} {shapes}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))
     operations = case.node.operator.operations(case.node)
 
     def figure(name: str, seconds: float, rms: float) -> str:
+        if seconds == inf:
+            return f"{name} not timed (error {rms:.2e})"
         return f"{name} {seconds * 1e3:.4g} ms ({operations / max(seconds, 1e-12) / 1e12:.4g} TFLOP/s, error {rms:.2e})"
 
-    found = [figure("torch", measured.seconds, measured.errors[0].rms)]
-    found += [figure(words(t.form), t.seconds, t.errors[0].rms if t.errors else inf) for t in measured.trials]
+    found = [figure("torch", measured.seconds, _usual(measured.errors))]
+    found += [figure(words(t.form), t.seconds, _usual(t.errors)) for t in measured.trials]
     decision = f"takes {words(choice)}" if choice is not None else f"stays: {reason}"
     return "; ".join([f"{case.node.op} {shapes} {decision}", *found, *measured.failures])

@@ -1,0 +1,180 @@
+"""Reductions in two halves, of which a convolution's kernel takes the first.
+
+A norm's statistics are over channels and positions, a batch norm's over the batch and positions: over more than a
+kernel has at hand. Over all positions of each entry and channel they may join it (``plan/positions.py``), and what is
+left is tiny::
+
+    sum = sum of sums      mean = mean of means      extremum = extremum of extrema
+    var = mean of variances + variance of means      (all have equally many elements)
+
+In the same way a pool is one over windows of the last axis, and then one over the windows of the other axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from kernelwright.algebra.build import NARROW, reduce, reshape
+from kernelwright.algebra.collapse import cast
+from kernelwright.ir.node import Node, make, rebuild, walk
+from kernelwright.plan.positions import (
+    POOL_SIZES,
+    POOLS,
+    TOTALS,
+    can_pool,
+    first_position,
+    has_elements,
+    in_order,
+    positions_of,
+    windows_below,
+)
+from kernelwright.plan.products import TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A graph in which reductions are in two halves.
+
+    moved: for every node of the given graph, the one of its value. firsts: the first halves, each with what it is half
+    of, which may be several. combined: results of two second halves.
+    """
+
+    moved: dict[Node, Node]
+    firsts: list[tuple[Node, Node]]
+    combined: set[Node]
+
+    def sources(self, source: Mapping[Node, Node]) -> dict[Node, Node]:
+        """Where each node of the new graph came from. source: the same of the given graph."""
+        result: dict[Node, Node] = {}
+        for old, new in self.moved.items():
+            stack = [new]
+            while stack:
+                part = stack.pop()
+                if part not in result:
+                    result[part] = source[old]
+                    stack += part.inputs
+        return result
+
+
+def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node]
+              ) -> Halves:
+    """The graph below ``roots`` with those reductions in halves whose first half may join a contraction.
+
+    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). anchors: contractions that reductions may
+    join. whole: reductions to leave as they are.
+    """
+    result = Halves({}, [], set())
+    for node in walk(roots):
+        inputs = tuple(result.moved[i] for i in node.inputs)
+        built = None
+        if roles[node] == "reduction" and node not in whole and node.dtype in TYPES:
+            built = _halved(node, inputs[0], roles, anchors)
+        if built is not None:
+            result.moved[node], firsts = built
+            result.firsts.extend((first, node) for first in firsts)
+            result.combined.update([result.moved[node]] if len(firsts) > 1 else [])
+        elif node.op == "reshape":
+            result.moved[node] = reshape(inputs[0], node.shape) if inputs != node.inputs else node
+        else:
+            result.moved[node] = rebuild(node, inputs)
+    return result
+
+
+def _halved(node: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node]
+            ) -> tuple[Node, list[Node]] | None:
+    """A reduction of ``x`` by halves, and the first ones; None where it is not one that can be."""
+    windows = windows_below(node)
+    if windows is not None:
+        return _of_windows(node, windows, x, roles, anchors)
+    operand = node.inputs[0]
+    if node.op not in TOTALS:
+        return None
+    found = in_order(operand, roles)
+    for anchor in anchors if found else ():
+        if anchor not in found:
+            continue
+        count = positions_of(anchor)
+        shape = _apart(operand.shape, count) if count > 1 and anchor.size == operand.size else None
+        if shape is not None:
+            return _total(node, x, shape, first_position(shape, count))
+    return None
+
+
+def _apart(shape: tuple[int, ...], count: int) -> tuple[int, ...] | None:
+    """The shape with the axis taken apart within which the last ``count`` elements begin; None if that cannot be."""
+    inner = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        if inner == count:
+            break
+        if count % (inner * shape[axis]):
+            left = count // inner
+            return None if shape[axis] % left else (*shape[:axis], shape[axis] // left, left, *shape[axis + 1:])
+        inner *= shape[axis]
+    return shape
+
+
+def _total(node: Node, x: Node, shape: tuple[int, ...], first: int) -> tuple[Node, list[Node]] | None:
+    """A reduction of ``x`` over the axes of ``shape`` from ``first`` on, which are the positions, and over others."""
+    split = next((a for a in range(x.rank) if shape[a] != x.shape[a]), None)
+    reduced = list(node["axes"])
+    if split is not None:
+        reduced = [a + (a > split) for a in reduced] + ([split + 1] if split in reduced else [])
+    positions = tuple(range(first, len(shape)))
+    if any(a not in reduced and shape[a] != 1 for a in positions) or all(shape[a] == 1 or a >= first for a in reduced):
+        return None
+    # Sums of 16-bit values are rounded once.
+    wide = node.dtype in NARROW and node.op not in ("amax", "amin")
+    operand = reshape(cast(x, "float32") if wide else x, shape)
+    rest = (*shape[:first], *(1,) * (x.rank - first))
+
+    def first_half(op: str) -> Node:
+        return make(op, operand, axes=positions, keepdim=True, **_correction(op))
+
+    def second_half(op: str, value: Node) -> Node:
+        return make(op, reshape(value, rest), axes=node["axes"], keepdim=node["keepdim"], **_correction(op))
+
+    firsts = [first_half(node.op)]
+    result = second_half("mean" if node.op == "var" else node.op, firsts[0])
+    if node.op == "var":
+        firsts.append(first_half("mean"))
+        result = make("add", result, second_half("var", firsts[1]))
+    return cast(result, node.dtype), firsts
+
+
+def _correction(op: str) -> dict[str, int]:
+    return {"correction": 0} if op == "var" else {}
+
+
+def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node]
+                ) -> tuple[Node, list[Node]] | None:
+    """A pool of ``windows``, by now those in ``x``. One window of all positions is no window."""
+    below, size = windows.inputs[0], windows["kernel"][-1]
+    axes = tuple(range(below.rank, windows.rank))
+    if node.op not in POOLS or node["axes"] != axes or not node["keepdim"]:
+        return None
+    if windows["kernel"] == below.shape[2:] and not any(windows["padding"]):
+        if prod(windows["kernel"]) == 1 or not any(has_elements(below, a, roles) for a in anchors):
+            return None
+        value = (x.inputs[0] if x.op == "cast" else x).inputs[0]
+        total = reduce(node.op, cast(value, x.dtype), tuple(range(2, below.rank)))
+        return reshape(total, node.shape), [total]
+    plain = size in POOL_SIZES and windows["stride"][-1] == size and windows["padding"][-1] == 0 and \
+        windows["dilation"][-1] == 1
+    return _pool(node, x) if plain and any(can_pool(below, a, roles) for a in anchors) else None
+
+
+def _pool(node: Node, x: Node) -> tuple[Node, list[Node]]:
+    """A pool of the windows ``x`` (maybe converted) along the last axis, then along the others."""
+    windows = x.inputs[0] if x.op == "cast" else x
+    size, rank = windows["kernel"][-1], len(windows["kernel"])
+    below = windows.inputs[0]
+    last = make("windows", below, kernel=(size,), stride=(size,), padding=(0,), dilation=(1,), fill=windows["fill"],
+                size=windows["size"][-1:])
+    first = make(node.op, cast(last, x.dtype), axes=(below.rank,), keepdim=False)
+    if all(a == 1 for a in (*windows["kernel"][:-1], *windows["stride"][:-1])) and not any(windows["padding"]):
+        return reshape(first, node.shape), [first]
+    rest = make("windows", first, kernel=(*windows["kernel"][:-1], 1), stride=(*windows["stride"][:-1], 1),
+                padding=windows["padding"], dilation=windows["dilation"], fill=windows["fill"], size=windows["size"])
+    return make(node.op, rest, axes=tuple(range(below.rank, below.rank + rank)), keepdim=True), [first]

@@ -1,0 +1,133 @@
+"""Reductions over the positions of a convolution's output: of whole planes, and of windows of the last axis.
+
+They are told by their axes. Pointwise operators and reshapes leave a tensor's elements in the order in which the
+contraction gives them, so the positions are the last of a value's axes whose product is their number; where axes were
+permuted they are followed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from kernelwright.algebra.collapse import cast
+from kernelwright.algebra.identities import axis_groups
+from kernelwright.ir.node import Node
+from kernelwright.plan.pieces import COPIES
+
+#: Reductions that a kernel takes over all positions.
+TOTALS = ("sum", "mean", "amax", "amin", "var")
+#: Reductions that a kernel takes over windows of the last axis, and the sizes of these.
+POOLS, POOL_SIZES = ("sum", "amax", "amin"), (2, 4, 8)
+
+
+def in_order(node: Node, roles: Mapping[Node, str]) -> set[Node]:
+    """The contractions whose elements ``node`` is made of one by one, in the order that they have in memory."""
+    result: set[Node] = set()
+    seen, stack = {node}, [node]
+    while stack:
+        current = stack.pop()
+        if roles[current] == "contraction":
+            result.add(current)
+        elif current.op == "reshape" or (roles[current] == "pointwise" and current.op not in COPIES):
+            below = [i for i in current.inputs if i.size == node.size and i not in seen]
+            seen.update(below)
+            stack += below
+    return result
+
+
+def positions_of(anchor: Node) -> int:
+    """Output positions of an anchor, for each entry of the batch and each channel."""
+    return prod(anchor.shape[2:]) if anchor.op == "convolution" else 1
+
+
+def first_position(shape: tuple[int, ...], count: int) -> int | None:
+    """The axis from which on a shape has ``count`` elements; None where that is within an axis."""
+    axis = len(shape)
+    while count > 1 and axis and count % shape[axis - 1] == 0:
+        axis -= 1
+        count //= shape[axis]
+    return axis if count == 1 else None
+
+
+def is_total(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """Whether a reduction is over all positions of a convolution's output, for each entry of the batch and channel."""
+    x, count = node.inputs[0], positions_of(anchor)
+    if node.op not in TOTALS or count == 1 or x.size != anchor.size:
+        return False
+    first = first_position(x.shape, count)
+    if first is not None and anchor in in_order(x, roles):
+        return _wide(x, node["axes"]) == _wide(x, range(first, x.rank))
+    axes = _axes_of_positions(x, anchor, roles, {})
+    return axes is not None and _wide(x, node["axes"]) == _wide(x, sorted(axes))
+
+
+def _axes_of_positions(x: Node, anchor: Node, roles: Mapping[Node, str], known: dict[Node, frozenset[int] | None]
+                       ) -> frozenset[int] | None:
+    """The axes of ``x`` that are all of the anchor's positions and nothing else; None where there are none such."""
+    if x is anchor:
+        return frozenset(range(2, x.rank))
+    if x not in known:
+        known[x] = None
+        for operand in x.inputs if roles[x] in ("pointwise", "view") and x.op not in COPIES else ():
+            below = _axes_of_positions(operand, anchor, roles, known) if operand.size == x.size else None
+            if below is not None:
+                known[x] = _moved(x, operand, below)
+                break
+    return known[x]
+
+
+def _moved(node: Node, operand: Node, axes: frozenset[int]) -> frozenset[int] | None:
+    """Where a node has the elements that its operand has along ``axes``."""
+    if node.op == "permute":
+        return frozenset(axis for axis, source in enumerate(node["axes"]) if source in axes)
+    if node.op != "reshape":
+        return frozenset(axis + node.rank - operand.rank for axis in axes) if node.kind != "view" else None
+    result: set[int] = set()
+    for left, right in axis_groups(operand.shape, node.shape) or ():
+        wide = _wide(operand, left)
+        if axes.issuperset(wide):
+            result.update(right)
+        elif not axes.isdisjoint(wide):
+            return None
+    return frozenset(result)
+
+
+def _wide(x: Node, axes: Iterable[int]) -> list[int]:
+    return [a for a in axes if x.shape[a] != 1]
+
+
+def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """Whether a reduction is over windows of the last axis of a convolution's output, as a kernel takes them.
+
+    A transposed convolution's output has phases: a kernel has neighbours along the last axis of at most two.
+    """
+    windows = windows_below(node)
+    if windows is None or node.op not in POOLS or node["axes"] != (windows.rank - 1,) or node["keepdim"]:
+        return False
+    kernel = windows["kernel"]
+    plain = len(kernel) == 1 and kernel[0] in POOL_SIZES and kernel == windows["stride"] and \
+        windows["padding"] == (0,) and windows["dilation"] == (1,)
+    return plain and can_pool(windows.inputs[0], anchor, roles)
+
+
+def can_pool(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """Whether ``x`` has the elements of a convolution, of which a kernel can pool neighbours along the last axis."""
+    return has_elements(x, anchor, roles) and (not anchor["transposed"] or anchor["stride"][-1] <= 2)
+
+
+def has_elements(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """Whether ``x`` is made of a convolution's output point by point, in its shape."""
+    return anchor.op == "convolution" and x.shape == anchor.shape and anchor in in_order(x, roles)
+
+
+def windows_below(node: Node) -> Node | None:
+    """The view of windows that a reduction is of, maybe converted to another type."""
+    x = node.inputs[0]
+    x = x.inputs[0] if x.op == "cast" else x
+    return x if x.op == "windows" else None
+
+
+def pooled(node: Node) -> Node:
+    """The value whose windows a reduction is of, in the type that is reduced."""
+    return cast(windows_below(node).inputs[0], node.inputs[0].dtype)

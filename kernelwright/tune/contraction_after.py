@@ -1,0 +1,89 @@
+"""What is left to do after a contraction: how long it takes at the speed of a copy, in one plan and in another.
+
+Two plans that join reductions to a contraction's kernel and leave them out differ in the steps behind it. Those that
+stand in one plan alone are what that plan does beyond the other; they are bound by memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+
+from kernelwright.codegen.cuda.loops import chosen_schedule
+from kernelwright.codegen.cuda.loops_domain import normalise, passes
+from kernelwright.ir.node import Node
+from kernelwright.ir.registry import ITEM_BYTES
+from kernelwright.plan.expressions import Load, walk
+from kernelwright.plan.kernels import Contraction, LoopKernel
+from kernelwright.plan.layouts import below_views
+from kernelwright.plan.records import KernelStep, Plan, Step
+from kernelwright.roofline.devices import Device
+
+
+def seconds_after(step: KernelStep, plan: Plan, other: Plan, row: Device) -> float:
+    """Seconds that ``plan`` takes, after a contraction's step, for what ``other`` does otherwise.
+
+    Those are the steps that read what it stored, or what such a step stored, as far as ``other`` has no such steps.
+    Other contractions end that: they are measured by themselves.
+    """
+    alike = {_meaning(s) for s in other.steps}
+    written = {below_views(n) for n in step.outputs} | set(step.outputs)
+    seconds = 0.0
+    for following in plan.steps:
+        if following is step or _contracts(following) or _meaning(following) in alike:
+            continue
+        if not written.isdisjoint(_reads(following)):
+            seconds += step_seconds(following, row)
+            written.update(following.outputs if isinstance(following, KernelStep) else (following.node,))
+    return seconds
+
+
+def step_seconds(step: Step, row: Device) -> float:
+    """A launch and the bytes that a step reads and writes, at the speed of a copy; nothing for a view."""
+    if not isinstance(step, KernelStep):
+        node = step.node
+        if node.kind == "view":
+            return 0.0
+        return (node.bytes + sum(n.bytes for n in node.inputs)) / row.copy + row.launch_seconds
+    read = _bytes_read(step.kernel, step.inputs) if isinstance(step.kernel, LoopKernel) else \
+        sum(n.bytes for n in step.inputs)
+    return (read + sum(n.bytes for n in step.outputs)) / row.copy + row.launch_seconds
+
+
+def _bytes_read(kernel: LoopKernel, inputs: tuple[Node, ...]) -> int:
+    """What a loop kernel reads: of each input what its loads reach, once for each walk along the rows that has them,
+    unless rows stay on the chip from one walk to the next."""
+    walks = [[s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]]
+    kept = True
+    if kernel.reductions and prod(kernel.outer) and prod(kernel.row):
+        kernel = normalise(kernel)
+        joined = [(p.reductions, dict(p.exponential_sums)) for p in passes(kernel)]
+        walks = [[kernel.reductions[n].expression for n in numbers if n not in pairs] for numbers, pairs in joined]
+        walks.append([s.expression for s in (*kernel.row_stores, *kernel.outer_stores)])
+        kept = bool(chosen_schedule(kernel).keep)
+    sizes = kernel.outer + kernel.row
+    total = 0
+    for number, node in enumerate(inputs):
+        most = node.bytes
+        reached = []
+        for roots in walks:
+            loads = {e for root in roots for e in walk(root) if isinstance(e, Load) and e.buffer == number}
+            elements = sum(prod(n for n, stride in zip(sizes, e.index.strides, strict=True) if stride) for e in loads)
+            reached.append(min(most, elements * ITEM_BYTES.get(node.dtype, 4)))
+        total += max(reached) if kept else sum(reached)
+    return total
+
+
+def _contracts(step: Step) -> bool:
+    return isinstance(step.kernel, Contraction) if isinstance(step, KernelStep) else step.node.kind == "linear"
+
+
+def _meaning(step: Step) -> Hashable:
+    """What a step gives and from what, whatever its name."""
+    return (step.inputs, step.outputs) if isinstance(step, KernelStep) else step.node
+
+
+def _reads(step: Step) -> set[Node]:
+    """What a step reads, as it sees it and as it lies in memory."""
+    inputs = step.inputs if isinstance(step, KernelStep) else step.node.inputs
+    return {*inputs, *map(below_views, inputs)}
