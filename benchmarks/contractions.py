@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 
 import torch
@@ -48,7 +49,9 @@ from kernelwright.codegen.cuda.contraction import generate, tilings  # noqa: E40
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
-from kernelwright.plan.kernels import Tiling  # noqa: E402
+from kernelwright.plan.access import strides_of  # noqa: E402
+from kernelwright.plan.expressions import Apply, Constant, Index, Reduced  # noqa: E402
+from kernelwright.plan.kernels import Reduction, Store, Tiling  # noqa: E402
 
 DEVICE, FLUSH_BYTES, REPEATS, SAMPLES = "cuda", 256 << 20, 12, 48
 #: Errors (rms over rms, against float64) above which a result is called wrong.
@@ -86,6 +89,25 @@ def conv(*sizes, **options) -> Shape:
     return Shape(case, lambda x, w: function(x, w, groups=sizes[1], **kept))
 
 
+def averaged(shape: Shape) -> Shape:
+    """The mean over positions in place of the result."""
+    kernel = shape.case.kernel
+    positions, spatial = prod(kernel.domain[3:]), tuple(range(2, 2 + len(kernel.axes)))
+    place = Index((kernel.groups * kernel.out_channels, kernel.out_channels, 1, *(0 for _ in kernel.axes)))
+    mean = Store(0, place, Apply("mul", (Reduced(1), Constant(1.0 / positions))))
+    case = replace(shape.case, kernel=replace(kernel, totals=(Reduction("sum", Reduced(0)),), stores=(mean,)))
+    return Shape(case, lambda x, w: shape.call(x, w).mean(spatial))
+
+
+def pooled(shape: Shape, size: int) -> Shape:
+    """The largest of each ``size`` neighbours along the last axis in place of the result."""
+    kernel = replace(shape.case.kernel, pools=(Reduction("max", Reduced(0)),), pool_size=size)
+    rank = len(kernel.axes)
+    pool = getattr(F, f"max_pool{rank}d")
+    kernel = replace(kernel, stores=(Store(0, Index(strides_of(kernel.pooled_domain)), Reduced(1)),))
+    return Shape(replace(shape.case, kernel=kernel), lambda x, w: pool(shape.call(x, w), (1,) * (rank - 1) + (size,)))
+
+
 #: Transposed convolutions to twice the size, or one more.
 DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
 SHAPES: dict[str, Shape] = {
@@ -98,6 +120,12 @@ SHAPES: dict[str, Shape] = {
     "conv_128_256_fp16": conv(64, 1, 128, 256, (128, 128), (3, 3), padding=1, scheme="fp16"),
     "conv_8_64": conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1),
     "conv_8_64_fp16": conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16"),
+    "conv_8_64_mean_fp16": averaged(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16")),
+    "conv_8_64_mean": averaged(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1)),
+    "conv_8_64_pool4": pooled(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1), 4),
+    "conv_64_128_mean_fp16": averaged(conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16")),
+    "conv_64_128_pool2_fp16": pooled(conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16"), 2),
+    "convt_128x128_pool2_fp16": pooled(conv(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16"), 2),
     "conv3d_32_64": conv(16, 1, 32, 64, (32, 32, 32), (3, 3, 3), padding=1),
     "convt_64_64": conv(32, 1, 64, 64, (64, 64), (3, 3), stride=2, padding=1, output_padding=1, transposed=True),
     "convt_128x128": conv(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED),
