@@ -6,6 +6,8 @@ import contextlib
 import json
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -213,6 +215,26 @@ def test_a_compilation_whose_interruption_was_lost_is_interrupted_again(monkeypa
     monkeypatch.setattr(torch, "compile", stuck)
     found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.1)
     assert found.call is None and "longer than 0.1 s" in found.reason and found.seconds < 4
+
+
+def test_an_interruption_leaves_the_compiler_whole() -> None:
+    """Never in the middle of an import: PyTorch's backends cannot be registered a second time."""
+    program = """
+import time, torch
+import torch._dynamo.backends.registry as registry
+from kernelwright.timing import compiled_baseline
+register = registry.register_debug_backend
+def slowly(*arguments, **options):
+    time.sleep(0.2)
+    return register(*arguments, **options)
+registry.register_debug_backend = slowly
+model, x = torch.nn.Linear(8, 8), torch.rand(4, 8)
+compiled_baseline(model, [x], limit_seconds=0.7, backend="eager")
+torch._dynamo.reset()
+assert torch.equal(torch.compile(model, backend="eager")(x), model(x))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,7 @@ def compiled_baseline(
     Compilation happens in this process. In the main thread it is interrupted after ``limit_seconds``; in
     other threads the limit is checked afterwards. Never raises an Exception: the reason is in the result.
     """
+    _import_compiler()
     started = clock()
     reason = ""
     call: Callable[[], object] | None = None
@@ -134,6 +136,14 @@ def compiled_baseline(
     if reason:
         return CompiledBaseline(None, reason, seconds)
     return CompiledBaseline(call, "", seconds)
+
+
+def _import_compiler() -> None:
+    """Import what torch.compile imports when it is first used: a module whose import is interrupted cannot be imported
+    again (backends would be registered twice), and so nothing in this process could be compiled any more."""
+    with suppress(Exception):  # compilation says what is missing
+        torch._dynamo.list_backends()  # imports all of them
+        importlib.import_module("torch._inductor.compile_fx")
 
 
 @contextmanager
