@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import nan
 
 import torch
+from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
@@ -149,6 +150,11 @@ def generated(kernel: Contraction, tiling: Tiling, name: str) -> Source:
     kernel = replace(kernel, tiling=tiling)
     made = generate(kernel, name)
     return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))
+
+
+def all_generated(kernels: Sequence[tuple[ContractionCase, Tiling]]) -> list[Source]:
+    """`generated` of each case under its tiling; their names differ."""
+    return [generated(case.kernel, tiling, f"case{n}") for n, (case, tiling) in enumerate(kernels)]
 
 
 def compiled(sources: Sequence[Source], sanitize: bool = True) -> list[tuple[ctypes.CDLL, Source]]:

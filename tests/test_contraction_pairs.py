@@ -9,7 +9,7 @@ from math import inf, nan, prod
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, few_channel_cases, matmul, two_phase_cases, with_epilogue
-from contraction_tools import Source, build, compiled, generated, run
+from contraction_tools import all_generated, build, compiled, run
 from test_contraction_channels import channels_last, softmax
 from test_contraction_compile import report, source, troubles
 from test_contraction_pack import check as check_packed
@@ -55,21 +55,13 @@ NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}s{t.stages}c{t.cluster}p{t.promo
          for c, t in CHECKED]
 
 
-def made(number: int) -> Source:
-    case, tiling = CHECKED[number]
-    return generated(case.kernel, tiling, f"case{number}")
-
-
-@pytest.fixture(autouse=True)
-def few_processors(monkeypatch):
-    """So that blocks have several tiles, one after the other."""
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+pytestmark = pytest.mark.usefixtures("few_processors")
 
 
 @pytest.fixture(scope="module")
 def libraries():
     """A library and its source for each; every fifth one with sanitizers."""
-    sources = [made(number) for number in range(len(CHECKED))]
+    sources = all_generated(CHECKED)
     found = [*compiled(sources[::5]), *compiled([s for n, s in enumerate(sources) if n % 5], sanitize=False)]
     by_name = {one.name: (library, one) for library, one in found}
     return [by_name[one.name] for one in sources]
@@ -246,5 +238,4 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
                     reason="needs a device of compute capability 9")
 def test_on_the_device(tmp_path):
-    chosen = [n for n, (case, _) in enumerate(CHECKED) if not case.kernel.reductions]
-    check_on_the_device([(CHECKED[number][0], made(number)) for number in chosen], tmp_path)
+    check_on_the_device([(case, tiling) for case, tiling in CHECKED if not case.kernel.reductions], tmp_path)

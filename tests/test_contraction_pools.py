@@ -10,7 +10,7 @@ from math import inf, nan, prod
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases
-from contraction_tools import Source, compiled, generated, run
+from contraction_tools import all_generated, compiled, generated, run
 from test_contraction_channels import channels_last, softmax
 from test_contraction_compile import report, source, troubles
 from test_contraction_epilogue import EDITS
@@ -112,21 +112,13 @@ NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster
          for c, t in CHECKED]
 
 
-def made(number: int) -> Source:
-    case, tiling = CHECKED[number]
-    return generated(case.kernel, tiling, f"case{number}")
-
-
-@pytest.fixture(autouse=True)
-def few_processors(monkeypatch):
-    """So that blocks have several tiles, one after the other."""
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+pytestmark = pytest.mark.usefixtures("few_processors")
 
 
 @pytest.fixture(scope="module")
 def libraries():
     """A library and its source for each."""
-    return compiled([made(number) for number in range(len(CHECKED))])
+    return compiled(all_generated(CHECKED))
 
 
 def bounds(kernel: Contraction, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -376,4 +368,4 @@ def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
                     reason="needs a device of compute capability 9")
 def test_on_the_device(tmp_path):
-    check_on_the_device([(case, made(number)) for number, (case, _) in enumerate(CHECKED)], tmp_path, check)
+    check_on_the_device(CHECKED, tmp_path, check)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import Source, compiled, generated, output_sizes, run, unit
+from contraction_tools import all_generated, compiled, output_sizes, run, unit
 
 from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -48,21 +48,13 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 
-def made(number: int) -> Source:
-    case, tiling = CHECKED[number]
-    return generated(case.kernel, tiling, f"case{number}")
-
-
-@pytest.fixture(autouse=True)
-def few_processors(monkeypatch):
-    """So that blocks have several tiles, one after the other."""
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+pytestmark = pytest.mark.usefixtures("few_processors")
 
 
 @pytest.fixture(scope="module")
 def libraries():
     """A library and its source for each."""
-    return compiled([made(number) for number in range(len(CHECKED))])
+    return compiled(all_generated(CHECKED))
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
@@ -155,15 +147,16 @@ def test_blocks_that_do_not_fit_are_refused(change):
         generate(kernel, "k")
 
 
-def check_on_the_device(checked: list[tuple[ContractionCase, Source]], folder: Path,
+def check_on_the_device(checked: list[tuple[ContractionCase, Tiling]], folder: Path,
                         check: Callable[[ContractionCase, list[torch.Tensor]], None] = check) -> None:
-    """Compile sources for this machine's device, and ``check`` what they give there."""
-    (folder / "all.cu").write_text(unit([source for _, source in checked]))
+    """Compile each case under its tiling for this machine's device, and ``check`` what it gives there."""
+    sources = all_generated(checked)
+    (folder / "all.cu").write_text(unit(sources))
     command = [find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
                "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     library = ctypes.CDLL(str(folder / "all.so"))
-    for case, source in checked:
+    for (case, _), source in zip(checked, sources, strict=True):
         inputs = [x.cuda() for x in case.inputs()]
         outputs = [torch.full((size,), torch.nan, dtype=getattr(torch, dtype), device="cuda")
                    for size, dtype in zip(output_sizes(case.kernel), case.kernel.output_dtypes, strict=True)]
@@ -181,4 +174,4 @@ def check_on_the_device(checked: list[tuple[ContractionCase, Source]], folder: P
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
                     reason="needs a device of compute capability 9")
 def test_on_the_device(tmp_path):
-    check_on_the_device([(CHECKED[number][0], made(number)) for number in range(0, len(CHECKED), 2)], tmp_path)
+    check_on_the_device(CHECKED[::2], tmp_path)

@@ -9,7 +9,7 @@ from math import inf, nan
 import pytest
 import torch
 from contraction_cases import cases, convolution, matmul, two_phase_cases, with_epilogue
-from contraction_tools import Source, compiled, generated, run
+from contraction_tools import all_generated, compiled, run
 from test_contraction_channels import channels_last, softmax
 from test_contraction_compile import report, source, troubles
 from test_contraction_wgmma import check, check_on_the_device
@@ -46,21 +46,13 @@ NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.pro
 ALONE = [(case, replace(TEAMS, phases=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
 
 
-def made(number: int) -> Source:
-    case, tiling = [*CHECKED, *ALONE][number]
-    return generated(case.kernel, tiling, f"case{number}")
-
-
-@pytest.fixture(autouse=True)
-def few_processors(monkeypatch):
-    """So that blocks have several tiles, one after the other."""
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+pytestmark = pytest.mark.usefixtures("few_processors")
 
 
 @pytest.fixture(scope="module")
 def libraries():
     """A library and its source for each."""
-    return compiled([made(number) for number in range(len(CHECKED) + len(ALONE))])
+    return compiled(all_generated([*CHECKED, *ALONE]))
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
@@ -219,4 +211,4 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
                     reason="needs a device of compute capability 9")
 def test_on_the_device(tmp_path):
-    check_on_the_device([(case, made(number)) for number, (case, _) in enumerate(CHECKED)], tmp_path)
+    check_on_the_device(CHECKED, tmp_path)

@@ -125,7 +125,7 @@ def results_at(kernel: Contraction, points: Points, sums: torch.Tensor, inputs: 
     types."""
     dtype = torch.float64 if exact else torch.float32
     reduced = {Reduced(0): sums}
-    for number, reduction in enumerate(kernel.reductions or kernel.totals or kernel.pools, 1):
+    for number, reduction in enumerate(kernel.all_reductions, 1):
         value = values_at(reduction.expression, points, inputs, dtype, reduced).broadcast_to(sums.shape)
         for component, result in enumerate(_of_rows(reduction.kind, value)):
             reduced[Reduced(number, component)] = result[:, None]

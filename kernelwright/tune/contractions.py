@@ -166,7 +166,7 @@ def _contractions(plan: Plan) -> list[KernelStep]:
 def _reductions(step: KernelStep) -> bool:
     """Whether a contraction's kernel reduces: its output channels, its positions, or windows of them."""
     kernel = step.kernel
-    return isinstance(kernel, Contraction) and bool(kernel.reductions or kernel.totals or kernel.pools)
+    return isinstance(kernel, Contraction) and bool(kernel.all_reductions)
 
 
 def _variant(step: KernelStep) -> tuple[Node, bool]:

@@ -107,7 +107,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     again = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
-        if not (kernel.reductions or kernel.pools or kernel.totals):
+        if not kernel.all_reductions:
             again = emitter_of(kernel, kernel.domain, walk.names, (), kernel.stores)
             write_stores(again, kernel, kernel.stores)
             used |= again.used
@@ -123,8 +123,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    finished = kernel.reductions or kernel.pools or kernel.totals  # sums in place
-    slab = [f"{'' if finished else 'const '}float* sums",
+    slab = [f"{'' if kernel.all_reductions else 'const '}float* sums",
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
