@@ -81,6 +81,9 @@ class Geometry:
         if (self.tiling.depth % (2 * CHUNK) and not self.pairs) or self.tiling.rows % CHUNK \
                 or self.tiling.columns % CHUNK:
             raise ValueError(f"no tiles of {self.tiling}")
+        if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
+                or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split > 1)):
+            raise ValueError(f"no tiles that overlap so: {self.tiling}")
         if self.pairs and not self.kernel.axes:
             raise ValueError(f"no pairs of taps without a window: {self.tiling}")
         if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
@@ -165,15 +168,20 @@ class Geometry:
         return self.kernel.batch * prod(self.extents)
 
     @property
+    def step(self) -> int:
+        """Rows from one block to the next."""
+        return self.tiling.rows - self.tiling.overlap
+
+    @property
     def blocks(self) -> tuple[int, int]:
         """Blocks along rows and along output channels, of one group and class."""
-        return -(-self.rows // self.tiling.rows), -(-self.kernel.out_channels // self.tiling.columns)
+        return -(-self.rows // self.step), -(-self.kernel.out_channels // self.tiling.columns)
 
     @property
     def allocated_rows(self) -> int:
         """Rows of x in memory: a block's last run may pass the end, where no output reads."""
         reach = max((run.shift for c in self.classes for run in c.runs), default=0) + self.run_rows
-        rows = self.blocks[0] * self.tiling.rows - self.tiling.rows + reach
+        rows = (self.blocks[0] - 1) * self.step + reach
         return -(-max(rows, self.rows) // CHUNK) * CHUNK
 
     @property

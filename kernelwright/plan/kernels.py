@@ -239,12 +239,13 @@ class Tiling:
     Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory (of 8 channels by two entries
     of the window a step); ``cluster`` blocks that differ in their rows share what they read of the weight; every
     ``promote`` steps (0: never) the tensor cores' sums, which they truncate, are added to sums in float32 registers.
-    With two ``teams`` a block has two tiles in work, so that the epilogue of one overlaps with the products of the
-    other. ``core`` is "wgmma" (compute capability 9.0) or "mma" (8.0 and later). With ``raw_right`` blocks read the
+    With several ``teams`` a block has as many tiles in work, so that the epilogues of some overlap with the products of
+    another. ``core`` is "wgmma" (compute capability 9.0) or "mma" (8.0 and later). With ``raw_right`` blocks read the
     right operand in float32, as it lies in memory, and split it themselves: once for every block of rows, and it is
     never packed. With ``split`` above 1 the steps of a block are shared among so many, whose sums a second kernel adds
     in order. With two ``phases`` a block has both output phases of the last axis (of out_stride 2), which are
-    neighbours in the output: twice as many positions as rows.
+    neighbours in the output: twice as many positions as rows. With an ``overlap`` a block computes that many rows of
+    the next one, too, so that each stores whole sectors of memory, wherever they begin.
     """
 
     core: str
@@ -258,6 +259,7 @@ class Tiling:
     raw_right: bool = False
     split: int = 1
     phases: int = 1
+    overlap: int = 0
 
 
 @dataclass(frozen=True, slots=True)

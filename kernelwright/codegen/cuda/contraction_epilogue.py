@@ -10,8 +10,9 @@ operand is not finite (an infinite scale), the thread comes back to its elements
 care, or computes the sum again from the operands themselves, by float32 multiply-adds.
 
 Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`). Where it pools
-neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where it has totals of positions, each
-slab writes what it adds to them (`contraction_epilogue_totals`).
+neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where tiles overlap it holds positions
+without the gaps between them (`contraction_epilogue_dense`). Where it has totals of positions, each slab writes what it
+adds to them (`contraction_epilogue_totals`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
+from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
@@ -63,6 +65,9 @@ class Epilogue:
     ``NAME_finish`` takes the table behind the slab (`contraction_epilogue_columns`). With ``row_scales`` it then takes
     ``NAME_row_scale(left_scales, thread, group, first_row)``.
 
+    A slab has ``columns`` columns and ``height`` times SLAB_ROWS rows. With ``places`` it has them where
+    ``NAME_row_place`` says (`contraction_epilogue_dense`), at ``place + column * column_stride``.
+
     Where the kernel has totals, ``NAME_finish`` writes to the slab, and its 128 threads meet in it at a barrier: those
     of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
     """
@@ -77,6 +82,9 @@ class Epilogue:
     column_floats: int
     column_parameters: tuple[tuple[str, str], ...]
     row_scales: bool
+    columns: int
+    height: int = 1
+    places: bool = False
 
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
@@ -91,9 +99,9 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     does not take.
     """
     kernel = geometry.kernel
-    columns = slab_columns(kernel, geometry.tiling)
     if not holds_channels(kernel, geometry.tiling):
-        raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of {columns}")
+        raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of "
+                         f"{slab_columns(kernel, geometry.tiling)}")
     kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else RowWalk
     if geometry.tiling.phases == 2:
         kind = PairWalk
@@ -101,6 +109,9 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         kind = PoolWalk
     if kernel.totals:
         kind = totals_walk
+    dense = geometry.tiling.overlap > 0
+    if dense:
+        kind = DenseWalk
     walk = kind(geometry, name)
     body = walk.body()
     used = walk.emitter.used | (walk.table.used if walk.table else set())
@@ -127,14 +138,16 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
-    comment = f"Finishes {SLAB_ROWS} x {columns} sums from (first_row, first_column): {walk.comment}."
+    height = walk.height if dense else 1
+    comment = f"Finishes {height * SLAB_ROWS} x {walk.columns} sums from (first_row, first_column): {walk.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
               device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
     definitions = "\n".join(filter(None, texts))
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
-                    walk.table.floats if walk.table else 0, column_parameters, bool(row_scale))
+                    walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
+                    walk.columns, height, dense)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

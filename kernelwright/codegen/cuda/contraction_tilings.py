@@ -2,9 +2,10 @@
 
 The guess for wgmma is the time of all tiles on an H200: of a step, the longest of what tensor cores, shared memory and
 L2 need for it and of the time in which its bytes arrive; of a tile, its steps and the way of its results to memory,
-beside each other where two tiles are in work at a time; rows and columns that are computed and dropped count. Results
-of one output phase of the last axis fill a part of each sector of memory that they touch, and all of it is counted; of
-both phases of a tile they fill it. Measurement chooses among the first few.
+beside each other where several tiles are in work at a time; rows and columns that are computed and dropped count. Tiles
+that do not overlap share sectors of memory, which takes twice the time. Results of one output phase of the last axis
+fill a part of each sector of memory that they touch, and all of it is counted; of both phases of a tile they fill it.
+Measurement chooses among the first few.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry, has_two_phases, suits_pairs
+from kernelwright.codegen.contraction_geometry import CHUNK, SLAB_ROWS, Geometry, has_two_phases, suits_pairs
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
+from kernelwright.codegen.cuda.contraction_epilogue_dense import dense_slab, least_overlap, stores_densely
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
@@ -33,6 +35,8 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
+#: What it costs that neighbouring tiles store parts of the same sectors; cycles of a thread's epilogue for an element.
+_SHARED_SECTORS, _ELEMENT_CYCLES = 2, 50
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -60,7 +64,7 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
             layout = _layout(geometry)
         except ValueError:
             continue
-        if layout.keeps_right and tiling.stages > layout.steps > 2:
+        if layout.keeps_right and tiling.stages > layout.steps > 2 and not tiling.overlap:
             continue  # more of the same; with twice the stages 1.16 ms instead of 0.90 (H200, 8 to 64 channels)
         found.setdefault(_kind(tiling), []).append((_cycles(geometry, layout), layout.shared_bytes, tiling))
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
@@ -83,7 +87,7 @@ def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, T
 def _kind(tiling: Tiling) -> tuple:
     """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
     return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
-            tiling.depth == CHUNK)
+            tiling.depth == CHUNK, tiling.overlap > 0)
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -111,6 +115,8 @@ def _layout(geometry: Geometry) -> Layout:
     pitch = 72 if tiling.phases == 1 else 132
     floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
+    if tiling.overlap:
+        floats = (tiling.phases * tiling.rows + 4) * dense_slab(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)
@@ -120,7 +126,8 @@ def _ordered(best: list[Tiling]) -> list[Tiling]:
     """Different blocks first, the better number of blocks a cluster of each; third, the best one's other number."""
     kinds: dict[tuple, list[Tiling]] = {}
     for tiling in best:
-        kinds.setdefault((tiling.rows, tiling.columns, tiling.teams, tiling.split > 1), []).append(tiling)
+        kind = tiling.rows, tiling.columns, tiling.teams, tiling.split > 1, tiling.overlap > 0
+        kinds.setdefault(kind, []).append(tiling)
     first = [group[0] for group in kinds.values()]
     others = [tiling for group in kinds.values() for tiling in group[1:]]
     return [*first[:2], *others[:1], *first[2:], *others[1:]]
@@ -133,20 +140,36 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and not kernel.reductions and (bool(kernel.pools) or steps_of_stores <= {1})
+    overlaps = _overlaps(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
             counted = 2 * 16 if depth == CHUNK else depth
             promote = -(-_promoted(kernel) // counted) if kernel.scheme == "fp16x3" else 0
-            for rows, teams in ((64, 1), (64, 2), (128, 1), (128, 2), (256, 1)):
+            steps = _steps(kernel, depth)
+            for rows, teams in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), (256, 1)):
                 for cluster in (1, 2):
-                    for stages in dict.fromkeys((2, 3, 4, 6, 8, _steps(kernel, depth))):
+                    for stages in dict.fromkeys((2, 3, 4, 6, 8, steps, min(_MOST_STAGES, 2 * steps))):
                         tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, promote, teams)
+                        for phases, overlap in overlaps if teams > 1 else ():
+                            yield replace(tiling, phases=phases, overlap=overlap)
+                        if teams == 3:
+                            continue  # more than two are for epilogues that take longer than their products
                         yield tiling
                         if neighbours:
                             yield replace(tiling, phases=2)
                         if teams == 1 and (split := _split(kernel, tiling)) > 1:
                             yield replace(tiling, split=split)
+
+
+def _overlaps(kernel: Contraction) -> list[tuple[int, int]]:
+    """Output phases of a tile and the rows that it shares with the next, where sectors can be stored whole so."""
+    found = []
+    for phases in (1, 2) if has_two_phases(kernel) else (1,):
+        geometry = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2, phases=phases))
+        if stores_densely(geometry) and 4 * least_overlap(geometry) <= SLAB_ROWS:
+            found.append((phases, least_overlap(geometry)))
+    return found
 
 
 def _steps(kernel: Contraction, depth: int) -> int:
@@ -202,11 +225,15 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)
     results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
+    if kernel.axes and not tiling.overlap:
+        results *= _SHARED_SECTORS
+    # A warpgroup's own time: products, then the epilogue, while others multiply.
+    alone = steps + tiling.rows * tiling.phases * tiling.columns / 128 * _ELEMENT_CYCLES
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
         * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     waves = ceil(tiles / _PROCESSORS)
     if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
         return waves * steps + 2 * geometry.partial_bytes / (_PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
-    if tiling.teams == 2 or layout.blocks == 2:
-        return waves * max(steps, results) + min(steps, results)
+    if tiling.teams > 1 or layout.blocks == 2:
+        return waves * max(steps, results, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
     return waves * (steps + results)

@@ -40,7 +40,7 @@ from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_results as results
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
-from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, PRODUCER_REGISTERS, Layout, Piece
 from kernelwright.plan.kernels import Tiling
@@ -93,9 +93,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
         "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
-        "ROWS": tiling.rows, "COLUMNS": tiling.columns, "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
+        "ROWS": tiling.rows, "APART": geometry.step, "COLUMNS": tiling.columns,
+        "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": slab_floats, "SLAB_COLUMNS": slab_columns(kernel, tiling),
+        "SLAB": slab_floats, "SLAB_COLUMNS": epilogue.columns, **_slabs(epilogue),
         "WORKERS": layout.workers, "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
         "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,
@@ -120,14 +121,14 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "FREE": f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}",
         "FREE_THIS": f"if ({who}) {how.replace('@STAGE@', 'stage')}",
         **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS, "YIELD": parts.YIELD,
-            "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams == 2 else
+            "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams > 1 else
            {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "YIELD", "TURN_BARRIERS"), "")}),
         "PART": parts.PART if promoted else "", "PART_ZERO": " = part[p][i]" if promoted else "",
         "COUNTS": parts.COUNTS if promoted else "", "OFFSET": _offset(layout),
         "ADD_PARAMETER": ", int add" if promoted else "",
         "PROMOTE": parts.PROMOTE.replace("@EVERY@", str(tiling.promote)) if promoted else parts.NO_PROMOTION,
         "REST": parts.REST if promoted else "",
-        **phases.values(layout, (epilogue.row_stride, epilogue.column_stride), promoted),
+        **phases.values(layout, epilogue, promoted),
     }
     text = parts.CORE
     for _ in range(3):  # some of the parts hold names themselves
@@ -201,6 +202,15 @@ def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
         "TABLE_OF": "" if split else results.TABLE_OF, "FILL_TABLE": "" if split else results.FILL_TABLE,
         "FILL_MERGE_TABLE": results.FILL_MERGE_TABLE if split else ""}
+
+
+def _slabs(epilogue: Epilogue) -> dict[str, object]:
+    """How high slabs are, and where a thread's sums lie in them."""
+    return {"HEIGHT": epilogue.height, "PLACES": results.PLACES if epilogue.places else "",
+            "PASS_PLACES": ", places[p]" if epilogue.places else "",
+            "STAGE_PLACES": ", const int (&places)[2]" if epilogue.places else "",
+            "STAGE_AT": "const int column = thread % 4 * 2;" if epilogue.places
+            else "const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;"}
 
 
 def _parameters(tiling: Tiling, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:

@@ -5,9 +5,9 @@ all taps of the run, or of as many as fit (`Layout.taps`). Taps whose rows overl
 several pieces copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
 
 Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the next
-tile when both are done; with two, each warpgroup has a tile of its own, and while one writes its results the other
-multiplies. The producers bring steps in the order of tiles. A team begins a tile when the other has seen the last step
-of the one before: a barrier tells no more than whether its last phase is over, so nobody may wait for a later one.
+tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results another
+multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has seen the
+last step of its own: a barrier tells no more than whether its last phase is over, so nobody may wait for a later one.
 
 Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
 the order of the phases that they feed, because sums are registers, whose numbers are constants.
@@ -62,7 +62,7 @@ class Layout:
     def __post_init__(self) -> None:
         tiling = self.geometry.tiling
         if tiling.rows not in (64, 128, 256) or tiling.columns > 256 or tiling.columns % max(8, 8 * tiling.cluster) \
-                or tiling.cluster not in (1, 2, 4) or tiling.teams not in (1, 2) or tiling.stages < 2 \
+                or tiling.cluster not in (1, 2, 4) or not 1 <= tiling.teams <= 4 or tiling.stages < 2 \
                 or (tiling.columns > 128 and tiling.columns % 16) or tiling.raw_right or tiling.split < 1 \
                 or (tiling.phases > 1 and (tiling.split > 1 or tiling.columns > 128)) \
                 or (tiling.phases > 1 and tiling.columns > 64 and tiling.columns % 16):
@@ -73,7 +73,8 @@ class Layout:
     @property
     def workers(self) -> int:
         """Warpgroups that multiply."""
-        return 2 if self.geometry.tiling.rows > PRODUCT_ROWS or self.geometry.tiling.teams == 2 else 1
+        teams = self.geometry.tiling.teams
+        return teams if teams > 1 else 2 if self.geometry.tiling.rows > PRODUCT_ROWS else 1
 
     @property
     def products(self) -> int:

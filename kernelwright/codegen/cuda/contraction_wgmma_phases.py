@@ -7,14 +7,16 @@ products of a step are one group, whichever phase they feed: nothing waits betwe
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout, Piece
 
 
-def values(layout: Layout, epilogue_strides: tuple[int, int], promoted: bool) -> dict[str, object]:
+def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, object]:
     """What stands for the names in the parts of the text that depend on the number of phases.
 
-    ``epilogue_strides``: floats from one row of a slab to the next, and from one column.
+    ``promoted``: whether sums on tensor cores are added to others in registers.
     """
+    strides = epilogue.row_stride, epilogue.column_stride
     products, promote = layout.products, "part" if promoted else "sums"
     if layout.geometry.tiling.phases == 1:
         return {
@@ -22,7 +24,8 @@ def values(layout: Layout, epilogue_strides: tuple[int, int], promoted: bool) ->
             "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
             "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
             "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
-            "STORE": _store(*epilogue_strides), "MULTIPLY": _multiply(layout, promote, promoted)}
+            "STORE": _store_places(strides[1]) if epilogue.places else _store(*strides),
+            "MULTIPLY": _multiply(layout, promote, promoted)}
     tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
     if promoted:
         tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
@@ -35,7 +38,8 @@ def values(layout: Layout, epilogue_strides: tuple[int, int], promoted: bool) ->
         "ADVANCE": "last - middle > middle - first ? last - middle : middle - first",
         "ADD": "k == 0 ? kept : 1" if promoted else "1",
         "STAGED": f"const float (&sums)[@COLUMNS@ / 2],\n{' ' * 51}const float (&others)[@COLUMNS@ / 2]",
-        "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]", "STORE": _store_both(*epilogue_strides),
+        "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]",
+        "STORE": _store_both_places(strides[1]) if epilogue.places else _store_both(*strides),
         "MULTIPLY": _multiply_both(layout, promote, promoted)}
 
 
@@ -99,7 +103,26 @@ def _store(row: int, column: int) -> str:
 
 def _store_both(row: int, column: int) -> str:
     """The same of both phases, which are neighbours in a slab: a row has two places."""
-    return f"""    const float* t = others + FIRST + 4 * j;
+    return f"""    const float* t = others + first + 4 * j;
     float2* to = reinterpret_cast<float2*>(slab + row * {row} + (8 * j + column) * {column});
     to[0] = make_float2(s[0], t[0]), to[{column // 2}] = make_float2(s[1], t[1]);
     to[{8 * row // 2}] = make_float2(s[2], t[2]), to[{(8 * row + column) // 2}] = make_float2(s[3], t[3]);"""
+
+
+def _store_places(column: int) -> str:
+    """The lines that put four sums of a thread where its rows have places."""
+    return f"""    float* to = slab + (8 * j + column) * {column};
+    if (places[0] >= 0) to[places[0]] = s[0], to[places[0] + {column}] = s[1];
+    if (places[1] >= 0) to[places[1]] = s[2], to[places[1] + {column}] = s[3];"""
+
+
+def _store_both_places(column: int) -> str:
+    """The same of both phases, which are neighbours."""
+    return f"""    const float* t = others + first + 4 * j;
+    float* to = slab + (8 * j + column) * {column};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {{
+      if (places[i] < 0) continue;
+      *reinterpret_cast<float2*>(to + places[i]) = make_float2(s[2 * i], t[2 * i]);
+      *reinterpret_cast<float2*>(to + places[i] + {column}) = make_float2(s[2 * i + 1], t[2 * i + 1]);
+    }}"""

@@ -22,21 +22,32 @@ RESULTS = """
       // Slab by slab through shared memory to the epilogue.
 #pragma unroll
       for (int p = 0; p < @ALL_SUMS@; ++p) kw_wgmma_hold(sums[p]);
-      if (row_block > @LAST_BLOCK@) continue;
+      if (row_block > @LAST_BLOCK@) continue;@PLACES@
 #pragma unroll 1
-      for (int number = 0; number < PRODUCTS * SLABS; ++number) {
-        const long long first_row = row_block * (1LL * ROWS) + part_row + number / SLABS * 64;@ROW_SCALE@
+      for (int number = 0; number < PRODUCTS / HEIGHT * SLABS; ++number) {
+        const long long first_row = row_block * (1LL * APART) + part_row + number / SLABS * (HEIGHT * 64);@ROW_SCALE@
         kw_part_sync(1 + worker, 128);  // The slab before has been read.
 #pragma unroll
-        for (int p = 0; p < PRODUCTS; ++p) {
-          if (number == p * SLABS) @NAME@_stage<0>(@STAGED_SUMS@, slab, thread);
-          if (SLABS == 2 && number == p * SLABS + 1)
-            @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(@STAGED_SUMS@, slab, thread);
-        }
+        for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+          for (int s = 0; s < SLABS; ++s)
+            if (number == p / HEIGHT * SLABS + s)
+              @NAME@_stage(@STAGED_SUMS@, s * (SLAB_COLUMNS / 2), slab, thread@PASS_PLACES@);
         kw_part_sync(1 + worker, 128);
         @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
                       column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
       }"""
+
+# Where the sums of a thread's two rows of each product lie in the slab: a lane finds out for one of its warp's rows.
+PLACES = """
+      const int own_row = lane / 16 * (PRODUCTS - 1) * 64 + thread / 32 * 16 + lane % 16;
+      const int own_place = @NAME@_row_place(row_block * (1LL * APART), own_row, phase_class);
+      int places[PRODUCTS][2];
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          places[p][i] = __shfl_sync(0xffffffffu, own_place, p * 16 + i * 8 + lane / 4);"""
 
 PARTIAL = """
       // The sums of this part, thread after thread; @NAME@_merge finishes them.
@@ -80,8 +91,8 @@ static __global__ void __launch_bounds__(128) @NAME@_merge(
 #pragma unroll 1
   for (int number = 0; number < SLABS; ++number) {
     __syncthreads();  // The slab before has been read.
-    if (number == 0) @NAME@_stage<0>(sums, slab, thread);
-    if (number == 1) @NAME@_stage<(SLABS - 1) * SLAB_COLUMNS / 2>(sums, slab, thread);
+    if (number == 0) @NAME@_stage(sums, 0, slab, thread);
+    if (number == 1) @NAME@_stage(sums, (SLABS - 1) * (SLAB_COLUMNS / 2), slab, thread);
     __syncthreads();
     @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
                   column_block * COLUMNS + number * SLAB_COLUMNS);

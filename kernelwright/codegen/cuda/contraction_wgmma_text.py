@@ -17,7 +17,7 @@ SKIP = """
       const int steps = end - begin;
       const bool mine = turn % TEAMS == worker;
       turn += 1;
-      if (!mine) {  // the other team's tile
+      if (!mine) {  // another team's tile
         stage += steps % STAGES;
         parity ^= steps / STAGES & 1;
         if (stage >= STAGES) stage -= STAGES, parity ^= 1;
@@ -33,11 +33,11 @@ COUNT_FILLS = """
         if (fills < STAGES) ++fills;"""
 
 TURNS = """
-    // Teams multiply in turns: each waits until the other has seen the last step of its tile.
+    // Teams multiply in turns: each waits until the one before has seen the last step of its tile.
     for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);"""
 
 YIELD = """
-      if (lane == 0) kw_barrier_arrive(turns + 8 * (1 - worker));"""
+      if (lane == 0) kw_barrier_arrive(turns + 8 * ((worker + 1) % TEAMS));"""
 
 # The sums since the last promotion. They begin as zeros, so that they do not live from tile to tile.
 PART = ", part[@ALL_SUMS@][COLUMNS / 2]"
@@ -106,13 +106,13 @@ static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int&
   column_block = cell / CLASSES;
 }
 
-// Puts a thread's sums of a slab's columns into the slab; they begin at number FIRST of its sums of 64 rows.
-template <int FIRST>
-static __device__ __forceinline__ void @NAME@_stage(@STAGED@, float* slab, int thread) {
-  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+// Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
+static __device__ __forceinline__ void @NAME@_stage(@STAGED@, int first, float* slab,
+                                                    int thread@STAGE_PLACES@) {
+  @STAGE_AT@
 #pragma unroll
   for (int j = 0; j < @SLAB_COLUMNS@ / 8; ++j) {
-    const float* s = sums + FIRST + 4 * j;
+    const float* s = sums + first + 4 * j;
 @STORE@
   }
 }
@@ -145,11 +145,13 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     const unsigned short* __restrict__ left, const unsigned short* __restrict__ right@PARAMETERS@) {
   constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
+  constexpr int APART = @APART@;                // rows from one tile to the next
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
   constexpr int PITCH = @PITCH@;                 // rows of x from one chunk to the next in shared memory
   constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, LEFT_BYTES = LINES * PITCH * 16;
   constexpr int WORKERS = @WORKERS@, TEAMS = @TEAMS@, PRODUCTS = @PRODUCTS@;  // warpgroups; tiles in work; 64 rows each
-  constexpr int SLAB = @SLAB@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;  // for the epilogue
+  // Of a slab for the epilogue: floats, columns, products of 64 rows.
+  constexpr int SLAB = @SLAB@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS, HEIGHT = @HEIGHT@;
   constexpr int DEPTHS = @DEPTHS@, CLUSTER = @CLUSTER@, SPLIT = @SPLIT@;
   constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
   constexpr int X_CHUNKS = @X_CHUNKS@, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
@@ -183,7 +185,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       row_block = row_block * CLUSTER + rank;
       if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
       const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
-                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : ROWS * 8);
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
       const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
                                 static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
@@ -220,7 +222,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   } else {
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
-    const int part_row = TEAMS == 2 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
+    const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
 @SLAB_POINTER@@TABLE_OF@    int stage = 0@TURN@;
     unsigned parity = 0;
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {

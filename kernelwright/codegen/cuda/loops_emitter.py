@@ -301,7 +301,7 @@ class Emitter:
             name = self.fresh("y")
             self.row_lines.append(f"{buffer.c_type} {name}[4];")
             self.lane_lines.append(f"{name}[v] = {text};")
-            self.late_lines.append(f"kw_write4({buffer.name} + ({base}), {name});")
+            self.late_lines += self.written(f"{buffer.name} + ({base})", name)
             return
         moved = subscript(lane, 0)
         at = (
@@ -312,6 +312,10 @@ class Emitter:
             else f"{base} - {moved[1:]}"
         )
         self.lane_lines.append(f"{buffer.name}[{at}] = {text};")
+
+    def written(self, pointer: str, values: str) -> list[str]:
+        """The statements that write the lanes' ``values`` to an aligned place."""
+        return [f"kw_write4({pointer}, {values});"]
 
 
 def _common_factor(site: Site, load: Load) -> dict[Guard, int] | None:

@@ -1,0 +1,163 @@
+"""Tiles that overlap so that each stores whole sectors: under the CPU emulation against float64, and on a device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import prod
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from contraction_tools import all_generated, compiled, run
+from test_contraction_wgmma import check, check_on_the_device
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_epilogue_dense import SECTOR, least_overlap, stores_densely
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.expressions import Apply, Index, Load, Reduced
+from kernelwright.plan.kernels import Store, Tiling
+
+LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
+HIGH = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, teams=2, promote=2)
+THREE = replace(HIGH, teams=3, columns=24, promote=0)
+FOUR = replace(LOW, teams=4, stages=3)
+
+
+def overlapping(case: ContractionCase, tiling: Tiling) -> tuple[ContractionCase, Tiling]:
+    """The tiling with the least overlap that the case needs."""
+    return case, replace(tiling, overlap=least_overlap(Geometry(case.kernel, tiling)))
+
+
+def with_two_stores(case: ContractionCase) -> ContractionCase:
+    """Another store, behind a half sector: of sums times what each image, each image and channel, and each position of
+    an image has."""
+    kernel, first = case.kernel, case.kernel.stores[0]
+    positions = first.index.strides[3:]
+    image, place = Index((1, *[0] * (len(kernel.domain) - 1))), Index((0, 0, 0, *positions))
+    channels = kernel.groups * kernel.out_channels
+    own = Index((channels, kernel.out_channels, 1, *[0] * len(kernel.axes)))
+    value = Apply("mul", (Reduced(0), Apply("add", (Load(2, image), Load(3, place)))))
+    value = Apply("add", (value, Load(4, own)))
+    changed = replace(kernel, stores=(first, Store(1, Index(first.index.strides, 4), value)),
+                      input_dtypes=(*kernel.input_dtypes, *["float32"] * 3),
+                      output_dtypes=(*kernel.output_dtypes, "float32"))
+    size = 1 + sum(s * (d - 1) for s, d in zip(positions, kernel.domain[3:], strict=True))
+    return ContractionCase(case.name + "_two", changed,
+                           (*case.shapes, (kernel.batch,), (size,), (kernel.batch * channels,)))
+
+
+LINES = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1)  # images of 126 positions: 6 modulo 8, 2 modulo 4
+PLANES = convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1))  # planes of 36 positions
+DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
+CHECKED = [
+    overlapping(convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, teams=2)),
+    overlapping(convolution(2, 2, 9, 12, (10, 22), (3, 3)), HIGH),  # images of 160 positions
+    overlapping(with_epilogue(convolution(3, 1, 8, 40, (7, 12), (3, 3), padding=1)), LOW),  # of 84
+    overlapping(with_epilogue(convolution(3, 2, 8, 40, (7, 12), (3, 3), padding=1, scheme="fp16")), THREE),
+    overlapping(with_two_stores(convolution(5, 1, 5, 13, (2, 6), (3, 3), padding=1)), HIGH),  # of 12
+    overlapping(convolution(2, 1, 8, 12, (9, 60), (3, 3), padding=1), replace(HIGH, depth=8)),
+    overlapping(PLANES, HIGH), overlapping(with_epilogue(PLANES), FOUR),
+    overlapping(convolution(1, 1, 20, 9, (30, 34), (4, 3), stride=(2, 1)), THREE),
+    *(overlapping(case, tiling)
+      for case in (convolution(2, 1, 16, 24, (7, 12), (3, 3), **DOUBLED),
+                   with_epilogue(convolution(2, 2, 8, 20, (3, 4, 6), (3, 3, 3), **DOUBLED, scheme="fp16")),
+                   with_two_stores(convolution(2, 1, 5, 7, (6, 12), (3, 4), stride=(1, 2), padding=(1, 1),
+                                               transposed=True)))
+      for tiling in (replace(LOW, phases=2), replace(HIGH, phases=2), replace(FOUR, phases=2))),
+    overlapping(convolution(2, 1, 16, 12, (6, 10), (3, 3), scheme="native", dtype="float16"), replace(HIGH, promote=0)),
+]
+
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each."""
+    return compiled(all_generated(CHECKED))
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
+    f"{c.name}-{t.rows}x{t.columns}x{t.depth}t{t.teams}o{t.overlap}" for c, t in CHECKED])
+def test_agrees_with_float64(number, libraries):
+    case, _ = CHECKED[number]
+    check(case, run(*libraries[number], case.inputs())[0])
+
+
+def test_thread_order_changes_nothing(libraries, monkeypatch):
+    chosen = range(0, len(CHECKED), 3)
+    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", "reverse")
+    for n in chosen:
+        case = CHECKED[n][0]
+        for first, second in zip(before[n], run(*libraries[n], case.inputs())[0], strict=True):
+            assert torch.equal(first, second), case.name
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 10])
+def test_scales_that_are_not_usual(number, libraries):
+    """One image, or one output channel, so small that the product of the scales leaves the range of float32; and what
+    is not finite."""
+    case, _ = CHECKED[number]
+    for factor, value in ((2.0**-100, 1.0), (1.0, float("inf")), (1.0, float("nan"))):
+        inputs = case.inputs()
+        inputs[0][1] *= factor
+        inputs[1][:, 1 if "t_" in case.name else 0] *= factor
+        inputs[0].view(-1)[5] *= value
+        found, expected = run(*libraries[number], inputs)[0][0], case.expected(inputs)[0].float()
+        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+        finite = expected.isfinite()
+        assert torch.allclose(found[finite], expected[finite], rtol=2e-2, atol=2e-2)
+        assert value != 1.0 or finite.all()
+
+
+def test_each_sector_is_stored_by_one_tile():
+    """A kernel that writes its tile's first row in place of its results, and to each element once."""
+    chosen = [CHECKED[n] for n in (0, 1, 6, 8, 9)]
+    sources, whole = [], 0
+    for source in all_generated(chosen):
+        written = re.sub(r"kw_write4\((out0 \+ .*), (y\d+)\);",
+                         r"{ for (int v = 0; v < 4; ++v) (\1)[v] = (\1)[v] == 0.0f ? first_row + 1 : -1; }",
+                         source.text)
+        assert written != source.text
+        sources.append(replace(source, text=written))
+    for (case, _), library in zip(chosen, compiled(sources), strict=True):
+        tiles = run(*library, case.inputs())[0][0]
+        assert (tiles > 0).all(), case.name
+        lines = case.kernel.axes[-1 if case.kernel.axes[-1].out_stride == 2 else -2:]
+        if prod(axis.out_size for axis in lines) % SECTOR == 0:
+            sectors = tiles.reshape(-1, SECTOR)
+            assert (sectors == sectors[:, :1]).all(), case.name
+            whole += 1
+        assert len(tiles.unique()) > 2
+    assert whole >= 2
+
+
+def test_what_is_stored_otherwise_is_refused():
+    for case in (LINES, matmul(64, 64, 64), convolution(2, 1, 8, 8, (8, 16), (3, 3), padding=1, stride=2)):
+        dense = stores_densely(Geometry(case.kernel, LOW))
+        assert dense == (case.name == "convolution_2_1x8x8_8x16_k3x3_s2_p1_d1_fp16x3_float32")
+        if not dense:
+            with pytest.raises(ValueError, match="no tiles that overlap"):
+                generate(replace(case.kernel, tiling=replace(LOW, overlap=12)), "k")
+    dense = CHECKED[1][0].kernel
+    for tiling in (replace(HIGH, overlap=4), replace(HIGH, overlap=14), replace(HIGH, teams=1, overlap=12),
+                   replace(LOW, split=2, overlap=12), replace(HIGH, rows=256, overlap=12)):
+        with pytest.raises(ValueError, match="no tiles"):
+            generate(replace(dense, tiling=tiling), "k")
+
+
+def test_tilings_overlap_where_results_are_most_of_the_work():
+    kernel = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16").kernel
+    assert tilings(kernel, "wgmma")[0].overlap and tilings(kernel, "wgmma")[0].teams == 3
+    odd = convolution(128, 1, 8, 64, (255, 257), (3, 3), padding=1, scheme="fp16").kernel
+    assert not any(tiling.overlap for tiling in tilings(odd, "wgmma"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    check_on_the_device(CHECKED, tmp_path)
