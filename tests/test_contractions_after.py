@@ -189,7 +189,7 @@ def test_a_form_has_room_for_what_another_contraction_leaves():
     def forward(m, x):
         y = m.a(x)
         z = m.b(x) + y
-        return F.relu(y).mean((2, 3)), z.tanh().var((2, 3)), z.amax((2, 3)), z.exp().mean((2, 3))
+        return F.relu(y).mean((2, 3)), z.tanh().var((2, 3)), z.amax((2, 3)), z.exp().mean((2, 3)), y
 
     model = Of(forward, a=nn.Conv2d(16, 128, 3), b=nn.Conv2d(16, 128, 3))
     graph = capture(model, (torch.zeros(1, 16, 12, 12),))

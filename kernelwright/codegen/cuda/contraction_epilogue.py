@@ -12,7 +12,8 @@ care, or computes the sum again from the operands themselves, by float32 multipl
 Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`). Where it pools
 neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where tiles overlap it holds positions
 without the gaps between them (`contraction_epilogue_dense`). Where it has totals of positions, each slab writes what it
-adds to them (`contraction_epilogue_totals`).
+adds to them (`contraction_epilogue_totals`); where it has nothing else there may be no slab at all
+(`contraction_epilogue_registers`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
+from kernelwright.codegen.cuda.contraction_epilogue_registers import RegisterTotalsWalk, in_registers
 from kernelwright.codegen.cuda.contraction_epilogue_totals import totals_walk
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
@@ -70,6 +72,9 @@ class Epilogue:
 
     Where the kernel has totals, ``NAME_finish`` writes to the slab, and its 128 threads meet in it at a barrier: those
     of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
+
+    With ``in_registers`` it takes the sums of a warpgroup's whole tile, as the core on wgmma has them, before the slab,
+    which is room for what its warps say to each other (`contraction_epilogue_registers`).
     """
 
     definitions: str
@@ -85,6 +90,7 @@ class Epilogue:
     columns: int
     height: int = 1
     places: bool = False
+    in_registers: bool = False
 
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
@@ -108,7 +114,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     if kernel.pools:
         kind = PoolWalk
     if kernel.totals:
-        kind = totals_walk
+        kind = RegisterTotalsWalk if in_registers(geometry) else totals_walk
     dense = geometry.tiling.overlap > 0
     if dense:
         kind = DenseWalk
@@ -134,7 +140,9 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    slab = [f"{'' if kernel.all_reductions else 'const '}float* sums",
+    sums = walk.heads if isinstance(walk, RegisterTotalsWalk) else \
+        [f"{'' if kernel.all_reductions else 'const '}float* sums"]
+    slab = [*sums,
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
@@ -147,7 +155,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
                     walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
-                    walk.columns, height, dense)
+                    walk.columns, height, dense, in_registers(geometry))
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from kernelwright.codegen.contraction_geometry import CHUNK, SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.codegen.cuda.contraction_epilogue_dense import dense_slab, least_overlap, stores_densely
+from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
@@ -35,8 +36,9 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
-#: What it costs that neighbouring tiles store parts of the same sectors; cycles of a thread's epilogue for an element.
-_SHARED_SECTORS, _ELEMENT_CYCLES = 2, 50
+#: What it costs that neighbouring tiles store parts of the same sectors; cycles of a thread's epilogue for an element,
+#: and where it takes totals from registers.
+_SHARED_SECTORS, _ELEMENT_CYCLES, _REGISTER_CYCLES = 2, 50, 15
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -227,8 +229,11 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
     if kernel.axes and not tiling.overlap:
         results *= _SHARED_SECTORS
+    element = _ELEMENT_CYCLES
+    if in_registers(geometry):
+        results, element = 0.0, _REGISTER_CYCLES
     # A warpgroup's own time: products, then the epilogue, while others multiply.
-    alone = steps + tiling.rows * tiling.phases * tiling.columns / 128 * _ELEMENT_CYCLES
+    alone = steps + tiling.rows * tiling.phases * tiling.columns / 128 * element
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
         * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     waves = ceil(tiles / _PROCESSORS)

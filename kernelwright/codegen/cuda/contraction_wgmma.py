@@ -41,6 +41,7 @@ from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_results as results
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
+from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
 from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, PRODUCER_REGISTERS, Layout, Piece
 from kernelwright.plan.kernels import Tiling
@@ -87,7 +88,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
         "SPLIT": tiling.split, "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
-        "RESULTS": results.PARTIAL if tiling.split > 1 else results.RESULTS,
+        "RESULTS": results.PARTIAL if tiling.split > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
+        else results.RESULTS,
         "MERGE": results.MERGE if tiling.split > 1 else "",
         "SHARED_SLABS": 0 if tiling.split > 1 else layout.workers,
         "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
