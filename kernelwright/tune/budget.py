@@ -21,7 +21,7 @@ class Budget:
 
 _BUDGETS = {
     ("quick", "cpp"): Budget(2, 5, 3, 60), ("normal", "cpp"): Budget(5, 25, 8, 120),
-    ("thorough", "cpp"): Budget(30, 120, 60, 300), ("quick", "cuda"): Budget(1, 3, 2, 60, 2, 6, 24),
+    ("thorough", "cpp"): Budget(30, 120, 60, 300), ("quick", "cuda"): Budget(1, 3, 2, 60, 2, 8, 32),
     ("normal", "cuda"): Budget(3, 6, 4, 120, 8, 8, 64),
     ("thorough", "cuda"): Budget(20, 60, 20, 300, 60, 16, 320),
 }

@@ -2,16 +2,16 @@
 
 The guess for wgmma is the time of all tiles on an H200: of a step, the longest of what tensor cores, shared memory and
 L2 need for it and of the time in which its bytes arrive; of a tile, its steps and the way of its results to memory,
-beside each other where several tiles are in work at a time; rows and columns that are computed and dropped count. Tiles
-that do not overlap share sectors of memory, which takes twice the time. Results of one output phase of the last axis
-fill a part of each sector of memory that they touch, and all of it is counted; of both phases of a tile they fill it.
-Measurement chooses among the first few.
+beside each other where several tiles are in work at a time; rows and columns that are computed and dropped count.
+Results of one output phase of the last axis fill a part of each sector of memory that they touch, and all of it is
+counted; of both phases of a tile they fill it. Measurement chooses among the first few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import CHUNK, SLAB_ROWS, Geometry, has_two_phases, suits_pairs
@@ -36,9 +36,8 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
-#: What it costs that neighbouring tiles store parts of the same sectors; cycles of a thread's epilogue for an element,
-#: and where it takes totals from registers.
-_SHARED_SECTORS, _ELEMENT_CYCLES, _REGISTER_CYCLES = 2, 50, 15
+#: Cycles of a thread's epilogue for an element, and where it takes totals from registers.
+_ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -72,9 +71,15 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
-    one, two = (_pairs_first([t for t in best if t.phases == phases], found if kernel.axes else {})
-                for phases in (1, 2))
-    return list(dict.fromkeys([*two[:4], *one[:2], *two[4:], *one[2:]]))[:_MOST]
+    one, two = (_in_turn(*(
+        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps],
+                     found if kernel.axes else {}) for overlaps in (True, False))) for phases in (1, 2))
+    return list(dict.fromkeys([*two[:5], *one[:1], *two[5:], *one[1:]] if two else one))[:_MOST]
+
+
+def _in_turn(first: list[Tiling], second: list[Tiling]) -> list[Tiling]:
+    """Both lists, one of each at a time: which of these kinds is faster the guess does not know."""
+    return [tiling for both in zip_longest(first, second) for tiling in both if tiling is not None]
 
 
 def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]]) -> list[Tiling]:
@@ -227,8 +232,6 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)
     results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
-    if kernel.axes and not tiling.overlap:
-        results *= _SHARED_SECTORS
     element = _ELEMENT_CYCLES
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
