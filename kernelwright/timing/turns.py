@@ -17,16 +17,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
-#: Probes that must agree before a GPU counts as idle. Together they are longer than the slices of some 2 ms in which
-#: a GPU works for several processes in turn, so that work left by a stopped one lengthens at least one of them.
+#: Probes that must agree before a GPU counts as idle. They stand in its queue together, longer than the slices of some
+#: 2 ms in which a GPU works for several processes in turn, so that work left by a stopped one lengthens some of them.
+#: One that is waited for before the next is launched begins a slice of its own, and never shows anybody.
 PROBES = 10
 PROBE_CYCLES = 2_000_000  # about 1 ms
 #: Probes agree if the longest takes at most this much of the shortest.
 AGREEMENT = 1.15
-#: The longest wait for an idle GPU: what a stopped process has queued ends by itself, a stranger's work need not.
-IDLE_WITHIN_SECONDS = 2.0
+#: The longest wait for an idle GPU: what a stopped process has queued (a reference in float64, say) ends by itself, if
+#: in seconds; a stranger's work need not.
+IDLE_WITHIN_SECONDS = 10.0
 
 
 class Turns:
@@ -187,22 +190,23 @@ def wait_until_idle(limit_seconds: float = IDLE_WITHIN_SECONDS) -> bool:
     """Wait until nothing else runs on the current GPU; whether that was seen. True at once where CUDA is not in use.
 
     A stopped process has left kernels in its queue. While they run, the GPU works for two processes in turn, and
-    a kernel of known length takes longer than it should: probes are repeated until they agree.
+    kernels of equal lengths take different times: probes are repeated until they agree.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return True
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(PROBES + 1)]
     torch.cuda.synchronize()
-    newest: list[float] = []
     deadline = time.monotonic() + limit_seconds
     while time.monotonic() < deadline:
-        start.record()
-        torch.cuda._sleep(PROBE_CYCLES)
-        end.record()
-        end.synchronize()
-        newest = [*newest[1 - PROBES:], start.elapsed_time(end)]
-        if len(newest) == PROBES and max(newest) <= AGREEMENT * min(newest):
+        torch.cuda._sleep(PROBE_CYCLES)  # while it runs the others are launched, so that none waits for its launch
+        events[0].record()
+        for event in events[1:]:
+            torch.cuda._sleep(PROBE_CYCLES)
+            event.record()
+        events[-1].synchronize()
+        taken = [first.elapsed_time(second) for first, second in pairwise(events)]
+        if max(taken) <= AGREEMENT * min(taken):
             return True
     return False
 
