@@ -59,6 +59,10 @@ CHECKED = [
     overlapping(with_two_stores(convolution(5, 1, 5, 13, (2, 6), (3, 3), padding=1)), HIGH),  # of 12
     overlapping(convolution(2, 1, 8, 12, (9, 60), (3, 3), padding=1), replace(HIGH, depth=8)),
     overlapping(PLANES, HIGH), overlapping(with_epilogue(PLANES), FOUR),
+    # Lines so short that a sector touches several, and the rows between them.
+    *(overlapping(case, replace(LOW, teams=2)) for case in (
+        convolution(11, 1, 16, 8, (6, 3), (3, 2), padding=(1, 0)), convolution(11, 1, 16, 8, (4, 6), (1, 4)),
+        convolution(16, 1, 16, 8, (4, 8), (1, 4)), convolution(16, 1, 16, 8, (8, 1), (3, 3), padding=1))),
     overlapping(convolution(1, 1, 20, 9, (30, 34), (4, 3), stride=(2, 1)), THREE),
     *(overlapping(case, tiling)
       for case in (convolution(2, 1, 16, 24, (7, 12), (3, 3), **DOUBLED),
@@ -115,7 +119,7 @@ def test_scales_that_are_not_usual(number, libraries):
 
 def test_each_sector_is_stored_by_one_tile():
     """A kernel that writes its tile's first row in place of its results, and to each element once."""
-    chosen = [CHECKED[n] for n in (0, 1, 6, 8, 9)]
+    chosen = [CHECKED[n] for n in (0, 1, 6, 12, 13)]
     sources, whole = [], 0
     for source in all_generated(chosen):
         written = re.sub(r"kw_write4\((out0 \+ .*), (y\d+)\);",
@@ -136,12 +140,17 @@ def test_each_sector_is_stored_by_one_tile():
 
 
 def test_what_is_stored_otherwise_is_refused():
-    for case in (LINES, matmul(64, 64, 64), convolution(2, 1, 8, 8, (8, 16), (3, 3), padding=1, stride=2)):
-        dense = stores_densely(Geometry(case.kernel, LOW))
-        assert dense == (case.name == "convolution_2_1x8x8_8x16_k3x3_s2_p1_d1_fp16x3_float32")
-        if not dense:
+    planes = convolution(9, 1, 16, 8, (4, 3, 3), (3, 3, 3), padding=1)  # of 9 positions
+    lines = convolution(7, 1, 8, 8, (2, 3, 5), (3, 3, 4), stride=(1, 1, 2), padding=1, transposed=True)
+    strided = convolution(2, 1, 8, 8, (8, 16), (3, 3), padding=1, stride=2)
+    huge = convolution(1, 1, 1, 1, (65536, 32768), (3, 3), padding=1)
+    for case, phases, dense in ((LINES, 1, False), (matmul(64, 64, 64), 1, False), (planes, 1, False),
+                                (lines, 2, False), (huge, 1, False), (strided, 1, True)):
+        tiling = replace(LOW, phases=phases)
+        assert stores_densely(Geometry(case.kernel, tiling)) == dense
+        if not dense and case is not huge:
             with pytest.raises(ValueError, match="no tiles that overlap"):
-                generate(replace(case.kernel, tiling=replace(LOW, overlap=12)), "k")
+                generate(replace(case.kernel, tiling=replace(tiling, overlap=12)), "k")
     dense = CHECKED[1][0].kernel
     for tiling in (replace(HIGH, overlap=4), replace(HIGH, overlap=14), replace(HIGH, teams=1, overlap=12),
                    replace(LOW, split=2, overlap=12), replace(HIGH, rows=256, overlap=12)):

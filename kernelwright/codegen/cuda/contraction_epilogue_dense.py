@@ -15,7 +15,7 @@ once. A slab is 128 rows high where a warpgroup has as many, so that a warp stor
 
 Tiles overlap by a few rows (``tiling.overlap``), of which either could store the positions. A sector, two chunks, is
 stored by the tile that has the ordinal of its first element among those from its own first one to that of the next
-tile. It has all of them: `overlap` counts the rows. No sector is shared, but for those of runs whose length is no
+tile. It has all of them: `least_overlap` counts the rows. No sector is shared, but for those of runs whose length is no
 multiple of 8, and of planes of a run in space, where rows that are no positions may be too many to be had twice.
 
 Instructions of a warp for 128 sums, beside those of a tile: 4 stores to shared memory, one read and one store, 4 to 8
@@ -86,12 +86,14 @@ def stores_densely(geometry: Geometry) -> bool:
 
 def least_overlap(geometry: Geometry) -> int:
     """Rows that tiles must share so that each has whole sectors, a multiple of 4: as many as the rest of a sector has,
-    and those between two lines of a plane."""
-    phases = geometry.tiling.phases
-    axis, gap = geometry.kernel.axes[-1], 0
-    if len(geometry.kernel.axes) - outer_axes(geometry) > 1:
-        gap = geometry.extents[-1] - axis.out_size // phases
-    return -(-(-(-(SECTOR - 1) // phases) + gap) // 4) * 4
+    and those between the lines that it touches. Raises ValueError where positions are no neighbours."""
+    outer, phases = outer_axes(geometry), geometry.tiling.phases
+    if outer is None:
+        raise ValueError(f"no neighbours in tiles of {geometry.tiling}")
+    rest, line, gaps = -(-(SECTOR - 1) // phases), geometry.kernel.axes[-1].out_size // phases, 0
+    if len(geometry.kernel.axes) - outer > 1:
+        gaps = -(-rest // line) * (geometry.extents[-1] - line)  # one may come first
+    return -(-(rest + gaps) // 4) * 4
 
 
 def _domain(kernel: Contraction, outer: int) -> tuple[int, ...]:
@@ -100,12 +102,19 @@ def _domain(kernel: Contraction, outer: int) -> tuple[int, ...]:
     return *domain[:3 + outer], prod(domain[3 + outer:])
 
 
+def _plane(kernel: Contraction, outer: int) -> int:
+    """Positions of a run without other gaps between them than those of lines."""
+    return prod(kernel.domain[max(3 + outer, len(kernel.domain) - 2):])
+
+
 def _is_aligned(index: Index, kernel: Contraction, outer: int) -> bool:
-    """Whether neighbours of a run are neighbours in memory, and all else is multiples of 4 elements away."""
+    """Whether neighbours of a run are neighbours in memory, all else is multiples of 4 elements away, and so are the
+    planes of a run in space: between them are rows that no overlap has."""
     *strides, last = index.strides
     sizes = _domain(kernel, outer)
     far = all(stride % CHUNK == 0 or size == 1 for stride, size in zip(strides, sizes, strict=False))
-    return last == 1 and far and index.offset % CHUNK == 0 and sizes[-1] % CHUNK == 0
+    return last == 1 and far and index.offset % CHUNK == 0 and _plane(kernel, outer) % CHUNK == 0 \
+        and sizes[-1] < 2**31
 
 
 def _collapsed(stores: Sequence[Store], kernel: Contraction, outer: int) -> tuple[Store, ...] | None:
@@ -162,6 +171,8 @@ class DenseWalk(Walk):
         if not stores_densely(geometry) or geometry.tiling.overlap < least_overlap(geometry):
             raise ValueError(f"{name}: no tiles that overlap: {geometry.tiling}")
         kernel, phases = self.kernel, geometry.tiling.phases
+        if phases * geometry.blocks[0] * geometry.tiling.rows >= 2**31:
+            self.kind = "long long"  # ordinals count positions
         self.outer = outer_axes(geometry)
         domain = _domain(kernel, self.outer)
         self.run = domain[-1]
@@ -211,10 +222,9 @@ class DenseWalk(Walk):
     def _second(self) -> list[str]:
         """Define ``second``: whether a chunk is the tile's that does not begin its sector. Where lines of a plane end,
         it may be the first one that there is of it."""
-        plane = prod(self.kernel.domain[max(3 + self.outer, len(self.kernel.domain) - 2):])
-        alone = f"(e % {plane} == 0 ? {{0}} : {{1}})"
-        return [f"const bool second = e >= begin && {alone.format('e', f'e - {CHUNK}')} >= begin "
-                f"&& {alone.format('e', f'e - {CHUNK}')} < end;"]
+        plane = _plane(self.kernel, self.outer)
+        return [f"const {self.kind} before = e % {plane} == 0 ? e : e - {CHUNK};",
+                "const bool second = e >= begin && before >= begin && before < end;"]
 
     def _sums(self, at: str) -> list[str]:
         """Define ``sum``, scaled."""

@@ -32,6 +32,15 @@ THREADS, WARPS = 128, 4
 THERE = "mine[set / 2] & 1u << set % 2 * 16 + h * 8"
 
 
+def places(geometry: Geometry) -> tuple[int, int, int]:
+    """Shared memory of a warpgroup, in floats: behind a result of each component, column and warp where integers begin
+    (the positions of each warp, and the first column), then ones in place of columns' scales; and all of it."""
+    columns = geometry.tiling.columns
+    counts = geometry.components * WARPS * columns
+    ones = counts + 2 * WARPS
+    return counts, ones, ones + columns * geometry.scaled
+
+
 class WarpTotals(Walk):
     """Walks over sums in registers, and what becomes of their results. ``products``: sets of 64 rows of a warpgroup's
     tile; ``sets``: the same of all output phases; ``counts`` and ``ones``: where shared memory holds integers of the
@@ -51,11 +60,7 @@ class WarpTotals(Walk):
         # Values of columns of a thread that the lanes take together: a power of two.
         self.together = self.columns // 4 if self.columns in (8, 16) else 8
         self.distinct = distinct_totals(self.kernel)
-        # Of each component, column and warp a result; integers: the positions of each warp, and the first column; ones
-        # in place of columns' scales.
-        self.counts = geometry.components * WARPS * self.columns
-        self.ones = self.counts + 2 * WARPS
-        self.floats = self.ones + self.columns * geometry.scaled
+        self.counts, self.ones, self.floats = places(geometry)
         self.table = ColumnTable(geometry, name, self.distinct)
         everything = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, list(self.distinct), walked=everything)

@@ -20,6 +20,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.codegen.cuda.contraction_epilogue_dense import dense_slab, least_overlap, stores_densely
 from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
+from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout
@@ -122,6 +123,8 @@ def _layout(geometry: Geometry) -> Layout:
     pitch = 72 if tiling.phases == 1 else 132
     floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
+    if in_registers(geometry):
+        floats = places(geometry)[-1] + MOST_VALUES * (tiling.columns + 1)
     if tiling.overlap:
         floats = (tiling.phases * tiling.rows + 4) * dense_slab(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
