@@ -3,8 +3,7 @@
 Rows of a slab that are no positions (what packing puts between the lines of x) leave gaps, and so a thread that takes a
 row writes beside multiples of 32 bytes. That is what the device does worst: of 254 positions a line it takes 1.5 TB/s
 from warps of 32 rows each, 2.3 from warps of 64, and 3.8 where lines begin at multiples of 32 bytes
-(benchmarks/result_stores.py on an H200). A sector of 32 bytes that two stores share costs about as much as three
-others.
+(benchmarks/result_stores.py on an H200). A sector of 32 bytes that two stores share costs as much as six others.
 
 So sums are put into the slab without the gaps. The *ordinal* of a position is its number among the positions of its
 class, in the order of rows; positions of a *run*, which neighbouring ordinals share, are neighbours in memory: all of
