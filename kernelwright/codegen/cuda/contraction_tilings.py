@@ -37,7 +37,8 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
-#: Cycles of a thread's epilogue for an element, and where it takes totals from registers.
+#: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
+#: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
