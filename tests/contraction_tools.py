@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import nan
 
+import pytest
 import torch
 from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_pack import packing
@@ -183,6 +186,22 @@ def run(library: ctypes.CDLL, source: Source, inputs: Sequence[torch.Tensor]
     message = function((ctypes.c_void_p * len(pointers))(*pointers))
     assert message is None, message.decode()
     return outputs, workspace
+
+
+@contextmanager
+def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
+    """What is generated here guesses scales from a part of the elements, as it would of many more. ``least``: the
+    number of elements of a scale that counts, of a convolution's x or of matrices (LEAST_DEPTH)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction_points, least, 1)
+        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+        yield
+
+
+def wrong_scales(source: Source, workspace: torch.Tensor) -> int:
+    """How many scales of x a run has marked as wrong guesses."""
+    at, size = source.geometry.places["left_scales"]
+    return int(workspace[at:at + size].view(torch.float32).signbit().sum())
 
 
 def output_sizes(kernel: Contraction) -> list[int]:

@@ -9,12 +9,11 @@ from math import inf, nan
 import pytest
 import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import build, run, source, unit
+from contraction_tools import build, guessed_scales, run, source, unit, wrong_scales
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Store, Tiling
@@ -172,9 +171,7 @@ def guessing():
     chosen = [convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1),
               with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)),
               convolution(1, 1, 4, 16, (20, 120), (9, 9), stride=2)]  # blocks of w come before those of x
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, "LEAST_SHARED", 1)
-        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+    with guessed_scales():
         return list(zip(chosen, build([(case.kernel, NARROW) for case in chosen]), strict=True))
 
 
@@ -203,8 +200,7 @@ def test_guessed_scales_are_mended(number, name, guessing):
     inputs = case.inputs()
     edit(inputs[0])
     (found,), workspace = run(library, text, inputs)
-    at, size = text.geometry.places["left_scales"]
-    assert int(workspace[at:at + size].view(torch.float32).signbit().sum()) == wrong
+    assert wrong_scales(text, workspace) == wrong
     expected = evaluate_contraction(case.kernel, inputs)[0]
     finite = expected.isfinite()
     assert bool(finite.all()) == (name != "nan")
@@ -221,9 +217,7 @@ def guessing_matrices():
     """Products of matrices, rows of which are 1100 elements long, in every order of memory."""
     chosen = [matmul(20, 1100, 40, transposed=t) for t in ((False, False), (False, True), (True, False), (True, True))]
     chosen.append(with_epilogue(matmul(40, 1100, 9, groups=2)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, "LEAST_DEPTH", 1)
-        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+    with guessed_scales("LEAST_DEPTH"):
         return list(zip(chosen, build([(case.kernel, NARROW) for case in chosen]), strict=True))
 
 

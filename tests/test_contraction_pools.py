@@ -10,7 +10,7 @@ from math import inf, nan, prod
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases
-from contraction_tools import all_generated, compiled, generated, run
+from contraction_tools import all_generated, compiled, generated, guessed_scales, run
 from test_contraction_channels import channels_last, softmax
 from test_contraction_compile import report, source, troubles
 from test_contraction_epilogue import EDITS
@@ -19,7 +19,6 @@ from torch.nn import functional
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_direct import suits
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
@@ -210,9 +209,7 @@ def guessing():
     """Kernels whose scales of x are guessed from a part of its elements."""
     chosen = [(pooled(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), 2), WGMMA),
               (pooled(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, transposed=True), 4), BOTH)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, "LEAST_SHARED", 1)
-        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+    with guessed_scales():
         sources = [generated(case.kernel, tiling, f"guessing{n}") for n, (case, tiling) in enumerate(chosen)]
     assert all("fabsf(scale_of_row)" in one.text for one in sources)
     return list(zip([case for case, _ in chosen], compiled(sources), strict=True))

@@ -10,14 +10,13 @@ from math import inf, nan
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, compiled, generated, run
+from contraction_tools import all_generated, compiled, generated, guessed_scales, run, wrong_scales
 from test_contraction_channels import channels_last
 from test_contraction_compile import report, source, troubles
 from test_contraction_wgmma import check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_tilings import tilings
@@ -178,8 +177,7 @@ def test_guessed_scales(value, guessing):
     inputs = case.inputs()
     inputs[0].view(-1)[4000] = value
     found, workspace = run(*library, inputs)
-    at, size = library[1].geometry.places["left_scales"]
-    assert int(workspace[at:at + size].view(torch.float32).signbit().sum()) == (value != 0)
+    assert wrong_scales(library[1], workspace) == (value != 0)
     check(case, inputs, found)
 
 
@@ -187,9 +185,7 @@ def test_guessed_scales(value, guessing):
 def guessing():
     """A kernel that guesses scales, as it would of more elements."""
     case = every(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, "LEAST_SHARED", 1)
-        patch.setattr(contraction_points, "LEAST_BYTES", 1)
+    with guessed_scales():
         return case, compiled([generated(case.kernel, WGMMA, "guessing")])[0]
 
 
