@@ -26,8 +26,10 @@ from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_after import seconds_after, step_seconds
+from kernelwright.tune.contraction_fit import fitting, generates
 from kernelwright.tune.contraction_memory import Measured, Trial
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
+from kernelwright.tune.layouts import channels_last_plan
 
 CHANNELS = 6
 LAUNCH, BYTE = H200.launch_seconds, 1 / H200.copy
@@ -196,8 +198,34 @@ def test_a_form_has_room_for_what_another_contraction_leaves():
     first, second = (n for n in graph.nodes() if can_contract(n))
     narrow = Tiling("wgmma", 64, 64, 16, 2, cluster=2, promote=2)
     wide = Tiling("wgmma", 64, 128, 16, 4, cluster=2, promote=2, teams=2)
+
+    def plan_of(chosen):
+        return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
+
     for tiling, has_room in ((narrow, True), (wide, False)):
         together = {first: Choice("fp16x3", tiling), second: Choice("fp16x3", narrow)}
-        assert tune.with_room(graph, graph, {}, together) == together
+        assert fitting(plan_of, together) == together
         alone = {first: together[first]}
-        assert tune.with_room(graph, graph, {}, alone) == {first: replace(alone[first], reduces=has_room)}
+        assert fitting(plan_of, alone) == {first: replace(alone[first], reduces=has_room)}
+
+
+def test_a_form_fits_the_order_in_which_its_results_are_stored():
+    """What a channels-last convolution reads is stored with its channels side by side, where no tiles overlap."""
+    model = nn.Sequential(nn.Conv2d(8, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+    graph = capture(model, (torch.zeros(2, 8, 32, 32),))
+    first, second = (n for n in graph.nodes() if can_contract(n))
+    for tiling in (Tiling("wgmma", 64, 64, 16, 4, cluster=2, teams=2, overlap=12),
+                   Tiling("wgmma", 64, 64, 8, 4, teams=3, overlap=12)):
+        plan = make_plan(graph, graph, {second: "slower"}, contractions={first: Choice("fp16", tiling)})
+        assert any(step.kernel.tiling == tiling and generates(step.kernel) for step in contractions(plan))
+        laid_out = channels_last_plan(plan, graph, {second: (1.0, 0.5)}, H200)
+        assert laid_out is not None and laid_out.channels_last == {second}
+        assert laid_out.contractions[first] == Choice("fp16", replace(tiling, overlap=0))
+        steps = contractions(laid_out)
+        assert len(steps) == 1 and generates(steps[0].kernel)
+        kernel = replace(steps[0].kernel, tiling=tiling)
+        assert not generates(kernel)  # and it has been the order that made the difference
+
+
+def contractions(plan):
+    return [step for step in plan.kernels if isinstance(step.kernel, Contraction)]

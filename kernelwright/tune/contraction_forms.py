@@ -7,7 +7,6 @@ from itertools import chain, zip_longest
 
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
-from kernelwright.codegen.generate import generate_kernel
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -53,11 +52,3 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
         found = [*others[:at], portable[0], *others[at:]]
     return found[:most]
 
-
-def has_room(kernel: Contraction) -> bool:
-    """Whether the kernel's own form takes all that the kernel reduces."""
-    try:
-        generate_kernel(kernel, "kernel", "cuda")
-    except ValueError:
-        return False
-    return True

@@ -35,7 +35,8 @@ from kernelwright.roofline.devices import Device
 from kernelwright.tune.accuracy import DISTRIBUTIONS, Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_after import seconds_after
-from kernelwright.tune.contraction_forms import forms, has_room
+from kernelwright.tune.contraction_fit import fitting
+from kernelwright.tune.contraction_forms import forms
 from kernelwright.tune.contraction_memory import Measured, generator_digest, recall
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Build, Case, words
@@ -135,24 +136,9 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     left = {n: reason for n, reason in left.items() if n not in chosen}
-    return with_room(graph, captured, {**kept, **left}, chosen), left
-
-
-def with_room(graph: Graph, captured: Graph, kept: Mapping[Node, str], chosen: Mapping[Node, Choice]
-              ) -> dict[Node, Choice]:
-    """The choices, without reductions where a form has no room for those that the plan gives it.
-
-    Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
-    measured with.
-    """
-    chosen = dict(chosen)
-    while any(choice.reduces for choice in chosen.values()):
-        steps = _contractions(_plan(graph, captured, kept, chosen))
-        full = [s.covers[0] for s in steps if _reductions(s) and not has_room(s.kernel)]
-        if not full:
-            break
-        chosen |= {n: replace(chosen[n], reduces=False) for n in full}
-    return chosen
+    # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
+    # measured with.
+    return fitting(lambda choices: _plan(graph, captured, {**kept, **left}, choices), chosen), left
 
 
 def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:

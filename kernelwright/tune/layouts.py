@@ -18,11 +18,12 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.layouts import below_views, can_be_channels_last
 from kernelwright.plan.planner import ALONE, make_plan
-from kernelwright.plan.records import Plan
+from kernelwright.plan.records import Choice, Plan
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
 from kernelwright.timing.turns import exclusive
+from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.regions import SLOWER
 
 FIRST, LAST = "channels first", "channels last"
@@ -128,7 +129,12 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen, contractions=plan.contractions)
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
     kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r == SLOWER and n in moving)}
-    result = make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=plan.contractions)
+
+    def laid_out(contractions: Mapping[Node, Choice]) -> Plan:
+        return make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=contractions)
+
+    # What stores into this order may need other tiles than those that it was measured in.
+    result = laid_out(fitting(laid_out, plan.contractions))
     gain = sum(seconds[n][0] - seconds[n][1] for n in chosen)
     return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
 

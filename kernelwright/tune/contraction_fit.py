@@ -1,0 +1,66 @@
+"""Choices for contractions that a plan can take, where it is not the plan that they were measured in.
+
+A form is measured with one epilogue and one order of its results in memory. Another plan may give its kernel more to
+reduce, operands that lie otherwise, or results whose channels are neighbours: then a tiling may have no room for them,
+or need positions side by side that are not (tiles that overlap, tiles of two output phases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.generate import generate_kernel
+from kernelwright.ir.node import Node
+from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.records import Choice, Plan
+
+
+def generates(kernel: Contraction) -> bool:
+    """Whether the kernel's own form takes all that the kernel reduces and stores."""
+    try:
+        generate_kernel(kernel, "kernel", "cuda")
+    except ValueError:
+        return False
+    return True
+
+
+def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[Node, Choice]) -> dict[Node, Choice]:
+    """The choices, changed where the plan that they make has kernels that their forms do not take.
+
+    Reductions are left out first; then the tiling becomes the nearest one that the kernel takes; what none takes stays
+    a torch call. ``plan_of`` makes the plan of choices.
+    """
+    chosen = dict(chosen)
+    while True:
+        steps = [s for s in plan_of(chosen).kernels if isinstance(s.kernel, Contraction) and s.covers[0] in chosen]
+        unfit = [s for s in steps if _is_particular(s.kernel) and not generates(s.kernel)]
+        if not unfit:
+            return chosen
+        for step in unfit:
+            node = step.covers[0]
+            if step.kernel.all_reductions and chosen[node].reduces:
+                chosen[node] = replace(chosen[node], reduces=False)
+                continue
+            tiling = next((t for t in _nearest(step.kernel) if generates(replace(step.kernel, tiling=t))), None)
+            if tiling is None:
+                del chosen[node]
+            else:  # what was measured was another tiling
+                chosen[node] = replace(chosen[node], tiling=tiling, figures=None)
+
+
+def _is_particular(kernel: Contraction) -> bool:
+    """Whether a kernel asks something of its results that another plan may not give."""
+    tiling = kernel.tiling
+    return bool(kernel.all_reductions) or (isinstance(tiling, Tiling) and (tiling.overlap > 0 or tiling.phases > 1))
+
+
+def _nearest(kernel: Contraction) -> Iterator[Tiling]:
+    """Tilings for the kernel: its own without what results must be neighbours for, then the best guesses."""
+    tiling = kernel.tiling
+    if not isinstance(tiling, Tiling):
+        return
+    yield replace(tiling, overlap=0)
+    yield replace(tiling, overlap=0, phases=1)
+    yield from tilings(replace(kernel, tiling=None), tiling.core)
