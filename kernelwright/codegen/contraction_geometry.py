@@ -84,6 +84,8 @@ class Geometry:
         if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
                 or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split > 1)):
             raise ValueError(f"no tiles that overlap so: {self.tiling}")
+        if self.tiling.raw_left and (self.tiling.core != "wgmma" or not self.kernel.axes):
+            raise ValueError(f"x is packed but for windows on wgmma: {self.tiling}")
         if self.pairs and not self.kernel.axes:
             raise ValueError(f"no pairs of taps without a window: {self.tiling}")
         if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
@@ -290,7 +292,7 @@ class Geometry:
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
         """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g)) and "right_scales" (per
-        (g, o)), where operands are scaled, "left", "right" (no bytes where the tiling takes it raw), "sums" of the
+        (g, o)), where operands are scaled, "left", "right" (no bytes where the tiling takes them raw), "sums" of the
         parts of the steps, where they are split, and where there are totals "slab_totals" (float32 of shape
         (cells, components, groups, out_channels)) and "slab_positions" (int32, the positions of each cell).
 
@@ -301,7 +303,8 @@ class Geometry:
         lefts, rights = kernel.batch * kernel.groups, kernel.groups * kernel.out_channels
         sizes = {"left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
-        for name, size in {**(sizes if self.scaled else {}), "left": self.terms * self.left_term_bytes,
+        for name, size in {**(sizes if self.scaled else {}),
+                           "left": 0 if self.tiling.raw_left else self.terms * self.left_term_bytes,
                            "right": 0 if self.tiling.raw_right else self.terms * self.right_term_bytes,
                            **({"sums": self.partial_bytes} if self.tiling.split > 1 else {}),
                            **({"slab_totals": 4 * self.cells * self.components * rights,

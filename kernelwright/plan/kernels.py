@@ -245,7 +245,9 @@ class Tiling:
     never packed. With ``split`` above 1 the steps of a block are shared among so many, whose sums a second kernel adds
     in order. With two ``phases`` a block has both output phases of the last axis (of out_stride 2), which are
     neighbours in the output: twice as many positions as rows. With an ``overlap`` a block computes that many rows of
-    the next one, too, so that each stores whole sectors of memory, wherever they begin.
+    the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
+    convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
+    is never packed.
     """
 
     core: str
@@ -260,6 +262,7 @@ class Tiling:
     split: int = 1
     phases: int = 1
     overlap: int = 0
+    raw_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         raise ValueError(f"{name}: no tiling takes all of the kernel's reductions")
     geometry = Geometry(kernel, tiling)
     finish, packed = epilogue(geometry, name), packing(geometry, name)
-    core = (contraction_wgmma if tiling.core == "wgmma" else contraction_mma).core(geometry, finish, name)
+    core = contraction_wgmma.core(geometry, finish, name, packed.again) if tiling.core == "wgmma" else \
+        contraction_mma.core(geometry, finish, name)
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]
     body += [f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {offset}LL);"
              for part, (offset, size) in geometry.places.items() if size]

@@ -75,8 +75,13 @@ def row_place(geometry: Geometry) -> str:
 
 def row_scale_text(geometry: Geometry) -> str:
     """The scale of a row."""
-    place = row_place(geometry)
-    return f"fabsf({place})" if guessed(geometry, "left") else place
+    return without_mark(geometry, row_place(geometry))
+
+
+def without_mark(geometry: Geometry, scale: str) -> str:
+    """A scale without the sign that says how it was found. Where x is not packed 0 counts as 1."""
+    text = f"fabsf({scale})" if guessed(geometry, "left") else scale
+    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.raw_left else text
 
 
 def column_scale_text(geometry: Geometry) -> str:
@@ -137,8 +142,8 @@ class Walk:
         """Define ``row_scale`` from ``scale_of_row``, which `NAME_finish` takes, and ``usual``; of scaled operands."""
         if not self.geometry.scaled:
             return []
-        text = "fabsf(scale_of_row)" if guessed(self.geometry, "left") else "scale_of_row"
-        return [f"const float row_scale = {text};", *self.table.usual("row_scale")]
+        return [f"const float row_scale = {without_mark(self.geometry, 'scale_of_row')};",
+                *self.table.usual("row_scale")]
 
     def emitter_with(self, table: ColumnTable) -> PointEmitter:
         """An emitter of walks over columns that takes what it can from the table, and has met nothing."""

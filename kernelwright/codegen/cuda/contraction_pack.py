@@ -29,6 +29,7 @@ from kernelwright.codegen.cuda.contraction_pack_rows import RowPacker
 from kernelwright.codegen.cuda.contraction_pack_windows import WindowPacker
 from kernelwright.codegen.cuda.contraction_points import (
     device_function,
+    guessed,
     operands,
     value_function,
     wrapped,
@@ -40,15 +41,17 @@ from kernelwright.codegen.cuda.math import snippets_of
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Device text, and the host's lines, which use the names ``left``, ``right``, ``left_scales``, ``right_scales``,
-    ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses."""
+    ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses. Where the core reads x itself and
+    its scales are guesses, ``again`` are the lines between a first run of the core and a second."""
 
     definitions: str
     launches: tuple[str, ...]
     support: frozenset[str]
+    again: tuple[str, ...] = ()
 
 
 def packing(geometry: Geometry, name: str) -> Packing:
-    """What packs the operands into the workspace, in one launch or two; not a right one that the core reads raw.
+    """What packs the operands into the workspace, in one launch or two; not one that the core reads raw.
 
     Raises ValueError where there is nothing to pack, and where a grid would exceed 2**31 - 1 blocks.
     """
@@ -63,12 +66,15 @@ def packing(geometry: Geometry, name: str) -> Packing:
     texts.append(_writer(geometry, name))
     if geometry.tiling.raw_right:
         sides = [side for side in sides if side.operand.side == "left"]
-    searches = [side.search() for side in sides if geometry.scaled and not side.owns]
+    searched = [side for side in sides if geometry.scaled and not side.owns]
+    searches = [side.search() for side in searched]
+    if geometry.tiling.raw_left:
+        sides = [side for side in sides if side.operand.side == "right"]
     # Blocks with most to do come first.
     packs = [side.pack() for side in sorted(sides, key=lambda side: -prod(side.operand.domain) // side.blocks)]
     launches = []
     if searches:
-        scales = [side.scales for side in sides if not side.owns]
+        scales = [side.scales for side in searched]
         first, last = geometry.places[scales[0]][0], geometry.places[scales[-1]]
         launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({scales[0]}, 0, {sum(last) - first}, stream));')
         texts += [*(p.text for p in searches), _kernel(f"{name}_greatest", "Magnitudes of operands.", searches)]
@@ -78,11 +84,13 @@ def packing(geometry: Geometry, name: str) -> Packing:
     if any(part.guessed for part in packs):
         launches += [_launch(name, f"{name}_greatest", searches, again=True),
                      _launch(name, f"{name}_pack", packs, again=True)]
+    guesses = geometry.tiling.raw_left and guessed(geometry, "left")
+    again = (_launch(name, f"{name}_greatest", searches, again=True),) if guesses else ()
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
     if vectors:
         launches.insert(0, "\n  ".join(alignment_check(name, vectors)))
     definitions = "\n".join(texts)
-    return Packing(definitions, tuple(launches), snippets_of(definitions))
+    return Packing(definitions, tuple(launches), snippets_of(definitions), again)
 
 
 def _arguments(parts: Sequence[Part]) -> list[tuple[str, str]]:

@@ -88,9 +88,9 @@ class RowPacker(Packer):
                 body += ["const bool inside = there;", *walk]
             elif self.entries > 1:
                 body += [f"for (int phase = 0; phase < {self.entries}; ++phase) {{",
-                         *indent([*_inside(geometry), *walk]), "}"]
+                         *indent([*inside(geometry), *walk]), "}"]
             else:
-                body += [*_inside(geometry), *walk]
+                body += [*inside(geometry), *walk]
             body += self.marked(place)
         how = "along rows" if self.tall == 32 else f"along channels, {self.tall} rows a warp"
         how += ", with the scales of its rows" * self.owns
@@ -200,7 +200,7 @@ class RowPacker(Packer):
         return [*body, "#pragma unroll 2", f"{loop} {{", *indent([_VALUES, *chunk, *self.write(at, "there")]), "}"]
 
 
-def _inside(geometry: Geometry) -> list[str]:
+def inside(geometry: Geometry) -> list[str]:
     """Define the input's coordinates q0, q1, ... of a row in ``phase``, and whether the input has them."""
     lines, conditions = [], ["there"]
     for a, (axis, lead) in enumerate(zip(geometry.kernel.axes, geometry.leads, strict=True)):

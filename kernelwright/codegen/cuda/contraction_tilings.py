@@ -22,7 +22,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_registers import in_register
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
-from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.codegen.cuda.contraction_pack_parts import SKIPPED
+from kernelwright.codegen.cuda.contraction_points import guessed, ordinary_stores
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout
 from kernelwright.plan.kernels import Contraction, Tiling
 
@@ -43,6 +44,11 @@ _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
+#: Cycles of a producer's warp for 32 rows and 8 channels of an x that is not packed: 90 instructions, two such warps on
+#: a scheduler. Input channels times runs up to which blocks read it so: of 64 and 3 an H200 took as long as with
+#: packing (0.66 ms, a mean behind them) or longer (0.85, not 0.76 ms), the first-level cache at its limit; of 8 and 3
+#: 1.06, not 1.24 ms.
+_ITEM_CYCLES, _MOST_RAW = 500, 96
 _MOST_STAGES = 12
 #: What a tiling with less shared memory may cost more, by the guess.
 _LEAN = 1.6
@@ -69,13 +75,15 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
             continue
         if layout.keeps_right and tiling.stages > layout.steps > 2 and not tiling.overlap:
             continue  # more of the same; with twice the stages 1.16 ms instead of 0.90 (H200, 8 to 64 channels)
-        found.setdefault(_kind(tiling), []).append((_cycles(geometry, layout), layout.shared_bytes, tiling))
+        cycles = _cycles(geometry, layout) + _packing_cycles(geometry)
+        found.setdefault(_kind(tiling), []).append((cycles, layout.shared_bytes, tiling))
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
-    one, two = (_in_turn(*(
-        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps],
-                     found if kernel.axes else {}) for overlaps in (True, False))) for phases in (1, 2))
+    one, two = (_in_turn(*(_in_turn(*(
+        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps and t.raw_left == raw],
+                     found if kernel.axes else {}) for overlaps in (True, False))) for raw in (True, False)))
+        for phases in (1, 2))
     return list(dict.fromkeys([*two[:5], *one[:1], *two[5:], *one[1:]] if two else one))[:_MOST]
 
 
@@ -96,7 +104,7 @@ def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, T
 def _kind(tiling: Tiling) -> tuple:
     """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
     return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
-            tiling.depth == CHUNK, tiling.overlap > 0)
+            tiling.depth == CHUNK, tiling.overlap > 0, tiling.raw_left)
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -151,7 +159,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and not kernel.reductions and (bool(kernel.pools) or steps_of_stores <= {1})
-    overlaps = _overlaps(kernel)
+    overlaps, raw = _overlaps(kernel), _may_stay_raw(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
@@ -162,15 +170,24 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                 for cluster in (1, 2):
                     for stages in dict.fromkeys((2, 3, 4, 6, 8, steps, min(_MOST_STAGES, 2 * steps))):
                         tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, promote, teams)
-                        for phases, overlap in overlaps if teams > 1 else ():
-                            yield replace(tiling, phases=phases, overlap=overlap)
-                        if teams == 3:
-                            continue  # more than two are for epilogues that take longer than their products
-                        yield tiling
-                        if neighbours:
-                            yield replace(tiling, phases=2)
-                        if teams == 1 and (split := _split(kernel, tiling)) > 1:
-                            yield replace(tiling, split=split)
+                        for found in _variants(kernel, tiling, overlaps, neighbours=neighbours):
+                            yield found
+                            if raw:
+                                yield replace(found, raw_left=True)
+
+
+def _variants(kernel: Contraction, tiling: Tiling, overlaps: list[tuple[int, int]], *, neighbours: bool
+              ) -> Iterator[Tiling]:
+    """A tiling, and where they make sense with tiles that overlap, both phases of the last axis, parts of the steps."""
+    for phases, overlap in overlaps if tiling.teams > 1 else ():
+        yield replace(tiling, phases=phases, overlap=overlap)
+    if tiling.teams == 3:
+        return  # more than two are for epilogues that take longer than their products
+    yield tiling
+    if neighbours:
+        yield replace(tiling, phases=2)
+    if tiling.teams == 1 and (split := _split(kernel, tiling)) > 1:
+        yield replace(tiling, split=split)
 
 
 def _overlaps(kernel: Contraction) -> list[tuple[int, int]]:
@@ -181,6 +198,14 @@ def _overlaps(kernel: Contraction) -> list[tuple[int, int]]:
         if stores_densely(geometry) and 4 * least_overlap(geometry) <= SLAB_ROWS:
             found.append((phases, least_overlap(geometry)))
     return found
+
+
+def _may_stay_raw(kernel: Contraction) -> bool:
+    """Whether blocks may as well read x as it lies in memory: for each run of a tile's rows once more."""
+    if not kernel.axes:
+        return False
+    classes = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2)).classes
+    return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_RAW
 
 
 def _steps(kernel: Contraction, depth: int) -> int:
@@ -215,23 +240,51 @@ def _spread(kernel: Contraction, tiling: Tiling) -> float:
     return 2 if tiling.phases == 2 else min(8, kernel.axes[-1].out_stride)
 
 
+def _element_bytes(kernel: Contraction) -> int:
+    """Bytes of an element of x."""
+    return 4 if kernel.scheme != "native" else 2
+
+
+def _packing_cycles(geometry: Geometry) -> float:
+    """Cycles in which x is packed, or its scales are found."""
+    kernel = geometry.kernel
+    there = prod(kernel.left_domain) * _element_bytes(kernel)
+    if not geometry.tiling.raw_left:
+        moved = there + geometry.terms * geometry.left_term_bytes
+    elif not geometry.scaled:
+        moved = 0
+    else:
+        moved = there // SKIPPED if guessed(geometry, "left") else there
+    return moved / (_PROCESSORS * _MEMORY_BYTES)
+
+
 def _cycles(geometry: Geometry, layout: Layout) -> float:
     """Cycles of all tiles on one multiprocessor."""
     kernel, tiling = geometry.kernel, geometry.tiling
     products = 3 if geometry.terms == 2 else 1
+    element_bytes = _element_bytes(kernel)
     half_rows = tiling.rows / 64 * products * max(16, tiling.depth) / 16  # products of 64 rows of a step's tap or pair
+    filling = 0.0
+    if tiling.raw_left:  # a warp waits for what it asked for before it asks for more
+        waits = ceil(layout.fill_items / layout.fill_batch) * _LATENCY
+        filling = (waits + layout.fill_items * _ITEM_CYCLES) / layout.fill_turns
     total = 0.0
     for group in layout.pieces:
         for piece in group:
             taps = len(piece.taps)
             columns = 0 if layout.keeps_right else taps * tiling.columns
             brought = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns)
-            asked = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns / tiling.cluster)
+            of_x = 16 * layout.chunk_lines * piece.rows
+            if tiling.raw_left:
+                of_x = element_bytes * min(tiling.depth, kernel.in_channels) * piece.rows
+            asked = of_x + 16 * layout.tap_lines * columns / tiling.cluster
             read = half_rows * taps * (64 + tiling.columns) * 32
             step = max(half_rows * taps * 64 * tiling.columns * 16 / _PRODUCTS, asked / _L2_BYTES,
                        (read + brought) / _SHARED_BYTES) + _STEP_CYCLES
             # What a stage asks for as it falls empty is there when the others have been used.
             arrival = layout.blocks * (_LATENCY + asked / _L2_BYTES) / (tiling.stages - 1)
+            if tiling.raw_left:
+                arrival = max(arrival, filling)
             total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)

@@ -37,13 +37,14 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.cuda import contraction_wgmma_fill as fill
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_results as results
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
-from kernelwright.codegen.cuda.contraction_points import wrapped
-from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, PRODUCER_REGISTERS, Layout, Piece
+from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
+from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout, Piece
 from kernelwright.plan.kernels import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
@@ -65,11 +66,12 @@ class Core:
     shared_bytes: int
 
 
-def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
+def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ...] = ()) -> Core:
     """The core for ``tiling.core == "wgmma"``: ``NAME_core`` and its launch.
 
-    The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters. Raises ValueError for
-    a tiling that does not fit a block.
+    The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters. ``again``: the lines
+    between a first run and a second, where x is not packed and its scales are guesses. Raises ValueError for a tiling
+    that does not fit a block.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     slab_floats = epilogue.floats + epilogue.column_floats
@@ -83,7 +85,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     who, how = parts.FREE_CLUSTER if cluster else parts.FREE_ONE
     values = {
         "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
-        "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(tiling, epilogue)),
+        "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(geometry, epilogue)),
+        **_producers(layout, name),
         **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
@@ -109,7 +112,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
         "BAND": max(1, _BAND_ROWS // tiling.rows // tiling.cluster), "CLUSTER": tiling.cluster,
         "PRODUCT": f"kw_wgmma_{kind}",
-        "FEWER": f"kw_registers_fewer<{PRODUCER_REGISTERS}>();" if layout.moved_registers else "",
+        "FEWER": f"kw_registers_fewer<{layout.producer_registers}>();" if layout.moved_registers else "",
         "MORE": f"kw_registers_more<{layout.moved_registers}>();" if layout.moved_registers else "",
         "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
         "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
@@ -133,13 +136,13 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         **phases.values(layout, epilogue, promoted),
     }
     text = parts.CORE
-    for _ in range(3):  # some of the parts hold names themselves
+    for _ in range(4):  # some of the parts hold names themselves
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
     lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
-                _launches(geometry, layout, epilogue, name, tiles), epilogue.support | support, layout.threads,
+                _launches(geometry, layout, epilogue, name, tiles, again), epilogue.support | support, layout.threads,
                 layout.shared_bytes)
 
 
@@ -156,13 +159,14 @@ def _tables(layout: Layout, name: str) -> str:
     taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * pairs}}}"
     of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
 // rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
+    more = "\n" + fill.definitions(layout, name) if layout.geometry.tiling.raw_left else ""
     return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
 // included; rows; first tap. {of_taps}
 static __constant__ int {name}_pieces[] = {{{", ".join(map(str, begins))}}};
 static __constant__ long long {name}_place[] = {{{", ".join(str(p.place) for p in pieces) or "0"}}};
 static __constant__ int {name}_rows[] = {{{", ".join(str(p.rows) for p in pieces) or "0"}}};
 static __constant__ int {name}_first_tap[] = {{{", ".join(map(str, first_tap))}}};
-static __constant__ int {name}_taps[][{2 + pairs}] = {{{taps_text}}};"""
+static __constant__ int {name}_taps[][{2 + pairs}] = {{{taps_text}}};{more}"""
 
 
 def _numbers(piece: Piece) -> list[tuple[int, ...]]:
@@ -215,16 +219,36 @@ def _slabs(epilogue: Epilogue) -> dict[str, object]:
             else "const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;"}
 
 
-def _parameters(tiling: Tiling, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
-    """What the core takes besides operands: what the epilogue does, or where sums of parts go."""
-    return (("float* __restrict__", "partial"),) if tiling.split > 1 else epilogue.parameters
+def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
+    """What the core takes besides packed operands: what the epilogue does, or where sums of parts go; what producers do
+    that read x themselves."""
+    found = (("float* __restrict__", "partial"),) if geometry.tiling.split > 1 else epilogue.parameters
+    if geometry.tiling.raw_left:
+        found = tuple(dict.fromkeys((*found, *fill.parameters(geometry))))
+        if guessed(geometry, "left"):
+            found += (("unsigned*", "marks"), ("bool", "again"))
+    return found
 
 
-def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int) -> tuple[str, ...]:
+def _producers(layout: Layout, name: str) -> dict[str, object]:
+    """Who brings steps, and how."""
+    geometry = layout.geometry
+    if not geometry.tiling.raw_left:
+        return {"PRODUCERS": parts.COPY, "PRODUCER_GROUPS": 1, "FULL_ARRIVALS": 1, "SECOND_RUN": "",
+                "WHO_FILLS": "the producer of the step", "LEFT_PARAMETER": "const unsigned short* __restrict__ left, "}
+    again = guessed(geometry, "left")
+    return {"PRODUCERS": fill.FILL, "FULL_ARRIVALS": 1 + layout.fill_warps, "LEFT_PARAMETER": "",
+            "WHO_FILLS": "who brings w, and each warp that brings x",
+            "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout, name)}
+
+
+def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int, again: tuple[str, ...]
+              ) -> tuple[str, ...]:
     """The host's lines: as many blocks as stay on the device's multiprocessors."""
     finishing = [parameter for _, parameter in epilogue.parameters]
     split = geometry.tiling.split
-    arguments = ", ".join(["left", "right", *(["sums"] if split > 1 else finishing)])
+    arguments = ", ".join([*["left"] * (not geometry.tiling.raw_left), "right",
+                           *(_passed(given) for _, given in _parameters(geometry, epilogue) if given != "again")])
     blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
     shared = 4 * (epilogue.floats + epilogue.column_floats)
     merge = (f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {shared}, stream, '
@@ -241,11 +265,24 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
                   f"const long long resident = {layout.blocks}LL * processors;"]
         launch = f'KW_LAUNCH("{name}", {name}_core, resident < {tiles}LL ? resident : {tiles}LL, {layout.threads}, ' \
             f"{layout.shared_bytes}, stream, {arguments});"
-        return attribute, *device, launch, *merge
+        return attribute, *device, *_twice(launch, arguments, again), *merge
     block = f"dim3({layout.threads}), {layout.shared_bytes}"
     return (attribute, "static int clusters = 0;  // that the device holds at a time: asked once",
             f'if (clusters == 0) KW_CHECK("{name}", kw_resident_clusters(&clusters, {name}_core, {cluster}, {block}));',
             f"if (clusters < 1) return \"{name}: the device holds no cluster of {cluster} such blocks\";",
             f"const int used = clusters < {tiles}LL ? clusters : static_cast<int>({tiles}LL);",
-            f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, stream, '
-            f"{arguments}));", *merge)
+            *_twice(f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, '
+                    f"stream, {arguments}));", arguments, again), *merge)
+
+
+def _passed(parameter: str) -> str:
+    """What the host passes for a parameter."""
+    return {"partial": "sums", "marks": "reinterpret_cast<unsigned*>(left_scales)"}.get(parameter, parameter)
+
+
+def _twice(launch: str, arguments: str, again: tuple[str, ...]) -> tuple[str, ...]:
+    """A launch of the core; where scales may have been wrong two, with what finds better ones between them."""
+    if not again:
+        return (launch,)
+    first, second = (launch.replace(arguments, f"{arguments}, {value}") for value in ("false", "true"))
+    return first, *again, second

@@ -30,6 +30,9 @@ PRODUCT_ROWS = 64
 BLOCK_BYTES, PROCESSOR_BYTES, RESERVED_BYTES = 227 * 1024, 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
+#: Of producers that read x as it lies in memory: warps, items of 32 rows and 8 channels that one asks for at a time at
+#: most, the registers of a thread for each of them, and the warps that bring a step at most.
+_FILLING, _MOST_ITEMS, _ITEM_REGISTERS, _MOST_FILLING = 8, 5, 9, 4
 #: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
 _MOST_PAIRS = 8
 
@@ -84,7 +87,57 @@ class Layout:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 128 * (1 + self.workers)
+        return 128 * (self.producer_groups + self.workers)
+
+    @cached_property
+    def fill_warps(self) -> int:
+        """Warps that bring a step together, where x is read as it lies in memory: so many that none waits for memory
+        more than once or twice."""
+        warps = 1
+        while warps < _MOST_FILLING and self._items > _MOST_ITEMS * warps:
+            warps *= 2
+        return warps
+
+    @cached_property
+    def fill_turns(self) -> int:
+        """Steps that are brought at a time, of which there are no more than stages."""
+        return min(_FILLING // self.fill_warps, self.geometry.tiling.stages)
+
+    @property
+    def fills_pieces(self) -> bool:
+        """Whether the same warps bring all steps of a piece, whose rows they find once. Between two steps of theirs
+        there are no more than stages."""
+        return (self.fill_turns - 1) * self.geometry.depths < self.geometry.tiling.stages
+
+    @cached_property
+    def fill_items(self) -> int:
+        """Items of 32 rows and 8 channels that each of these warps brings."""
+        return -(-self._items // self.fill_warps)
+
+    @cached_property
+    def fill_batch(self) -> int:
+        """Items that a warp asks for at a time: as many as registers are left for."""
+        groups = self.producer_groups
+        pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers)
+        left = (pool - self.workers * -(-self.consumer_need // 8) * 8) // groups // 8 * 8 - PRODUCER_REGISTERS
+        most = max(2, min(_MOST_ITEMS, left // _ITEM_REGISTERS))
+        return -(-self.fill_items // -(-self.fill_items // most))
+
+    @property
+    def _items(self) -> int:
+        return self.geometry.tiling.depth // CHUNK * -(-self.pitch // 32)
+
+    @cached_property
+    def producer_groups(self) -> int:
+        """Warpgroups that bring steps."""
+        return -(-self.fill_warps * self.fill_turns // 4) if self.geometry.tiling.raw_left else 1
+
+    @cached_property
+    def producer_registers(self) -> int:
+        """Registers of a thread that brings steps."""
+        if not self.geometry.tiling.raw_left:
+            return PRODUCER_REGISTERS
+        return -(-(PRODUCER_REGISTERS + _ITEM_REGISTERS * self.fill_batch) // 8) * 8
 
     @cached_property
     def taps(self) -> int:
@@ -116,7 +169,7 @@ class Layout:
         """Chunks of w that a step has of a tap, or of a pair of them, of all terms."""
         return self.geometry.terms * self.geometry.tap_chunks
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Rows from one chunk of x to the next in shared memory."""
         return self._pitch(self.taps)
@@ -173,13 +226,13 @@ class Layout:
         """Steps of a tile of the first class of output positions."""
         return len(self.pieces[0]) * self.geometry.depths
 
-    @property
+    @cached_property
     def sums(self) -> int:
         """Registers of a thread for sums."""
         per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases
         return self.products * per_product * (2 if self.geometry.tiling.promote else 1)
 
-    @property
+    @cached_property
     def consumer_need(self) -> int:
         """Registers that a thread that multiplies needs."""
         return self.sums + OTHER_REGISTERS
@@ -200,7 +253,8 @@ class Layout:
 
     def _consumer_registers(self) -> int:
         """Registers of a thread that multiplies, after those that the producer's warpgroup gives back."""
-        pool = self._launch_registers(1) // 8 * 8 * (1 + self.workers) - PRODUCER_REGISTERS
+        groups = self.producer_groups
+        pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers) - groups * self.producer_registers
         return min(240, pool // self.workers // 8 * 8)
 
     @property

@@ -88,6 +88,56 @@ SPLIT_OF = """
       const int part_number = group % SPLIT;
       group /= SPLIT;"""
 
+# The producers of a packed x.
+COPY = """
+  if (warp < 4) {  // the producers
+    @FEWER@
+    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
+    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+    int stage = 0, turn = 0@FILLS@;
+    unsigned parity = 1;
+    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
+      row_block = row_block * CLUSTER + rank;
+      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
+      const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
+      const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
+                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
+      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
+      @BEGIN@
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        if (turn == warp) {
+          const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
+          const int rows = @NAME@_rows[piece];@FRESH@
+          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+          kw_barrier_wait(empty + 8 * stage, parity);
+          __syncwarp();
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @LINE_TAPS@ * COLUMNS));
+          __syncwarp();
+#pragma unroll 1
+          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
+            const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
+                ((depth * CHUNKS + i % CHUNKS) * @LEFT_BLOCK@LL + @NAME@_place[piece]) * 8;
+            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
+          }
+#pragma unroll 1
+          for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
+            const long long entry = @ENTRY@;
+            const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
+                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
+            @BRING@
+          }
+        }
+        if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++piece;
+      }
+    }
+  }"""
+
 CORE = """
 @TABLES@@SECOND_TAPS@
 
@@ -143,7 +193,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
 }
 
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
-    const unsigned short* __restrict__ left, const unsigned short* __restrict__ right@PARAMETERS@) {
+    @LEFT_PARAMETER@const unsigned short* __restrict__ right@PARAMETERS@) {
   constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
   constexpr int APART = @APART@;                // rows from one tile to the next
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
@@ -156,13 +206,13 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
   constexpr int X_CHUNKS = @X_CHUNKS@, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
   constexpr @TILE@ TILES = @TILES@;
-  KW_DYNAMIC_SHARED(unsigned char, shared);
+@SECOND_RUN@  KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
   const unsigned full = stages + STAGES * STAGE_BYTES + @SHARED_SLABS@ * SLAB * 4;
   const unsigned empty = full + 8 * STAGES@TURN_BARRIERS@;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, 1);                               // the producer of the step
+      kw_barrier_init(full + 8 * s, @FULL_ARRIVALS@);                               // @WHO_FILLS@
       kw_barrier_init(empty + 8 * s, 4 * WORKERS / TEAMS * CLUSTER);  // warps of a team
     }@TURNS@
     kw_barriers_ready();
@@ -172,56 +222,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const int lane = threadIdx.x % 32, rank = @RANK@;
   const @TILE@ first_tile = blockIdx.x / CLUSTER, next_tile = gridDim.x / CLUSTER;
-
-  if (warp < 4) {  // the producers
-    @FEWER@
-    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
-    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
-    int stage = 0, turn = 0@FILLS@;
-    unsigned parity = 1;
-    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
-      int group, phase_class, row_block, column_block;
-      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
-      row_block = row_block * CLUSTER + rank;
-      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
-      const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
-                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
-      const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
-                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
-      @BEGIN@
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
-      for (int step = begin; step < end; ++step) {
-        if (turn == warp) {
-          const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
-          const int rows = @NAME@_rows[piece];@FRESH@
-          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
-          kw_barrier_wait(empty + 8 * stage, parity);
-          __syncwarp();
-          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @LINE_TAPS@ * COLUMNS));
-          __syncwarp();
-#pragma unroll 1
-          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
-            const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
-                ((depth * CHUNKS + i % CHUNKS) * @LEFT_BLOCK@LL + @NAME@_place[piece]) * 8;
-            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
-          }
-#pragma unroll 1
-          for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
-            const long long entry = @ENTRY@;
-            const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
-                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
-            @BRING@
-          }
-        }
-        if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-        if (++depth == DEPTHS) depth = 0, ++piece;
-      }
-    }
-  } else {
+@PRODUCERS@ else {
     @MORE@
-    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    const int worker = warp / 4 - @PRODUCER_GROUPS@, thread = threadIdx.x % 128;
     const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
 @SLAB_POINTER@@TABLE_OF@    int stage = 0@TURN@;
     unsigned parity = 0;

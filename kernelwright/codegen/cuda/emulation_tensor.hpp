@@ -271,6 +271,7 @@ static inline void kw_barrier_wait(unsigned barrier, unsigned parity) {
 static inline void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   kw_emulation::bulk_copy(kw_emulation::cluster_rank(), to, from, bytes, barrier);
 }
+static inline void kw_shared_written() { asm volatile("" ::: "memory"); }
 static inline void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("" ::: "memory");
   kw_emulation::named_barrier(number, threads);

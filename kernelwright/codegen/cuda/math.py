@@ -142,6 +142,16 @@ static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
 #endif
   return x;
 }
+// Two of them, the first one in the lower half.
+static __device__ __forceinline__ unsigned kw_float16_pair(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+  return bits;
+#else
+  return kw_float16_bits(x) | unsigned(kw_float16_bits(y)) << 16;
+#endif
+}
 struct kw_float16 {
   unsigned short bits;
   __device__ __forceinline__ operator float() const { return kw_float16_value(bits); }
@@ -167,6 +177,16 @@ static __device__ __forceinline__ float kw_bfloat16_value(unsigned short bits) {
   float x;
   memcpy(&x, &size, 4);
   return x;
+}
+// Two of them, the first one in the lower half.
+static __device__ __forceinline__ unsigned kw_bfloat16_pair(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+  return bits;
+#else
+  return kw_bfloat16_bits(x) | unsigned(kw_bfloat16_bits(y)) << 16;
+#endif
 }
 struct kw_bfloat16 {
   unsigned short bits;

@@ -57,6 +57,11 @@ static __device__ __forceinline__ void kw_bulk_copy(unsigned to, const void* fro
                :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// What the calling thread has stored to shared memory is seen by products, and by copies.
+static __device__ __forceinline__ void kw_shared_written() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Barrier `number` (1 to 15) of `threads` threads of the block.
 static __device__ __forceinline__ void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("barrier.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
