@@ -138,12 +138,23 @@ static inline dim3 kw_extent(long long extent) {
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
-static __device__ __forceinline__ float kw_sqrt(float x) { return sqrtf(x); }
-static __device__ __forceinline__ double kw_sqrt(double x) { return sqrt(x); }
+// NaN if either is.
+static __device__ __forceinline__ float kw_greatest(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return (a > b || a != a) ? a : b;
+#endif
+}
 
 // NaN if either is NaN.
-static __device__ __forceinline__ float kw_maximum(float a, float b) { return (a > b || a != a) ? a : b; }
+static __device__ __forceinline__ float kw_maximum(float a, float b) { return kw_greatest(a, b); }
 static __device__ __forceinline__ double kw_maximum(double a, double b) { return (a > b || a != a) ? a : b; }
+
+static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
+static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -303,7 +314,7 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
   float b3;
   b3 = in2[i1];
   const float t4 = b3 + 1e-05f;
-  const float t5 = float(1) / kw_sqrt(t4);
+  const float t5 = kw_rsqrt(t4);
   float b6;
   b6 = in3[i1];
   const float t7 = t5 * b6;
@@ -499,7 +510,7 @@ static __global__ void __launch_bounds__(256) k0_k3_max(
   float b3;
   b3 = in2[i1];
   const float t4 = b3 + 1e-05f;
-  const float t5 = float(1) / kw_sqrt(t4);
+  const float t5 = kw_rsqrt(t4);
   float b6;
   b6 = in3[i1];
   const float t7 = t5 * b6;
@@ -629,7 +640,7 @@ static __global__ void __launch_bounds__(256) k0_k5_max(
   float b5;
   b5 = in3[i1];
   const float t6 = b5 + 1e-05f;
-  const float t7 = float(1) / kw_sqrt(t6);
+  const float t7 = kw_rsqrt(t6);
   float b8;
   b8 = in4[i1];
   const float t9 = t7 * b8;
@@ -704,7 +715,7 @@ static __global__ void __launch_bounds__(256) k0_k6_max(
   float b5;
   b5 = in3[i1];
   const float t6 = b5 + 1e-05f;
-  const float t7 = float(1) / kw_sqrt(t6);
+  const float t7 = kw_rsqrt(t6);
   float b8;
   b8 = in4[i1];
   const float t9 = t7 * b8;

@@ -153,8 +153,8 @@ static inline dim3 kw_extent(long long extent) {
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
-static __device__ __forceinline__ float kw_sqrt(float x) { return sqrtf(x); }
-static __device__ __forceinline__ double kw_sqrt(double x) { return sqrt(x); }
+static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
+static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -1771,7 +1771,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     double t22[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t22[v] = double(1) / kw_sqrt(t21[v]);
+      t22[v] = kw_rsqrt(t21[v]);
     }
     float b23[4];
     kw_read4(b23, in5 + (i1));
@@ -1906,7 +1906,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
     double t12[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t12[v] = double(1) / kw_sqrt(t11[v]);
+      t12[v] = kw_rsqrt(t11[v]);
     }
     float b13[4];
     kw_read4(b13, in5 + (i1));

@@ -117,10 +117,28 @@ static inline dim3 kw_extent(long long extent) {
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
-static __device__ __forceinline__ float kw_sqrt(float x) { return sqrtf(x); }
-static __device__ __forceinline__ double kw_sqrt(double x) { return sqrt(x); }
+static __device__ __forceinline__ float kw_quick_exp2(float x) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return x < -126.0f ? 0.0f : exp2f(x);
+#endif
+}
 
-static __device__ __forceinline__ float kw_gelu_erf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
+static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
+static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
+
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent
+// is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0.
+static __device__ __forceinline__ float kw_gelu_erf(float x) {
+  const float h = 0.5f * x, k = fminf(fabsf(h), 16.0f);
+  float q = fmaf(-0.00072767859f, k, 0.0050516557f); q = fmaf(q, k, -0.011941995f); q = fmaf(q, k, -0.00435011f);
+  q = fmaf(q, k, 0.112993695f); q = fmaf(q, k, -0.41996196f); q = fmaf(q, k, -1.8368341f);
+  q = fmaf(q, k, -2.3022103f);
+  return fmaf(-k, kw_quick_exp2(k * q), h + fabsf(h));
+}
 static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752)); }
 
 // Four neighbours in one aligned access (16 bytes for float).
@@ -183,7 +201,7 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
   const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
 
   const float t3 = variance0 + 1e-05f;
-  const float t4 = float(1) / kw_sqrt(t3);
+  const float t4 = kw_rsqrt(t3);
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
     const unsigned p = (u * 32u + t) * 4u;

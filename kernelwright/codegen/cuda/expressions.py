@@ -21,6 +21,10 @@ C_TYPES = {
 
 #: Divisors from which on the reciprocal is a usual number.
 _LEAST_DIVISOR = 2.0**-100
+#: Texts other than those of :mod:`kernelwright.ir.scalar`.
+_TEXTS = {"rsqrt": "kw_rsqrt({0})", "softplus": "kw_softplus({0}, {1}, {2})", "elu": "kw_elu({0}, {1})",
+          "celu": "kw_celu({0}, {1})", "softsign": "kw_softsign({0})"}
+_FLOAT_TEXTS = {"div": "kw_divide({0}, {1})", "reciprocal": "kw_divide(1.0f, {0})"}
 _TYPES_OF = {"whole": "(long long)", "uwhole": "(unsigned long long)"}
 
 
@@ -46,11 +50,14 @@ def literal(value: float, real: str) -> str:
 def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
     """The call of a scalar function on argument texts, which are names or literals."""
     match node:
-        # As PyTorch does on a GPU; `math.py` says what a division costs.
+        # As PyTorch does on a GPU; `math_lines.py` says what a division costs.
         case Apply(function="div", arguments=(_, Constant(value=float(divisor)))) \
                 if real == "float" and _LEAST_DIVISOR <= abs(divisor) <= 1 / _LEAST_DIVISOR:
             return f"{arguments[0]} * {literal(1 / divisor, real)}"
-    text = KERNEL_FUNCTIONS[node.function].text.format(*arguments)
+    text = KERNEL_FUNCTIONS[node.function].text
+    if not isinstance(node.arguments[-1], Constant) or node.function != "div":
+        text = (_FLOAT_TEXTS if real == "float" else {}).get(node.function, text)
+    text = _TEXTS.get(node.function, text).format(*arguments)
     text = re.sub(r"\b(?:real|u?whole)\b", lambda found: _TYPES_OF.get(found[0], real), text)
     if text.startswith("(") and text.endswith(")") and _closes_at_end(text):
         text = text[1:-1]

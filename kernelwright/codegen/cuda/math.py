@@ -1,15 +1,17 @@
 """Scalar functions and reduction helpers of the generated CUDA loops, as text.
 
 ``SCALAR_SNIPPETS`` maps the name of a device function to its definition, for float and double.
-The functions are those of :mod:`kernelwright.ir.scalar`; they rest on CUDA's accurate mathematical
-functions (never the ``__expf`` family) and NaN propagates as in PyTorch. A snippet uses no other
-snippet, so any subset in any order is a valid source.
+The functions are those of :mod:`kernelwright.ir.scalar`; they are as accurate as CUDA's mathematical
+functions (never the ``__expf`` family) and NaN propagates as in PyTorch. Those of
+:mod:`kernelwright.codegen.cuda.math_lines` take no branch. ``scalar_snippets`` adds what a snippet uses.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from kernelwright.codegen.cuda.math_lines import STRAIGHT
 
 _HEAD = "static __device__ __forceinline__"
 
@@ -27,26 +29,6 @@ def _both(name: str, parameters: str, text: str) -> str:
 
 def _noted(comment: str, name: str, parameters: str, text: str) -> str:
     return f"// {comment}\n" + _both(name, parameters, text)
-
-
-def _ratio(comment: str, name: str, lines: Sequence[str], numerator: str, denominator: str, result: str) -> str:
-    """A function of ``x`` through the quotient ``q`` of a numerator and a denominator of at least 1, behind ``lines``.
-
-    The float division of CUDA calls a function for operands that are out of the ordinary, and the unrolled steps of a
-    loop cannot run beside each other across such calls. In the epilogue of a contraction few warps are there to hide
-    what each step waits for. So the quotient is the device's reciprocal with one step of Newton's, good to an ulp; of a
-    denominator beyond 2^126 it is zero.
-    """
-    texts = []
-    steps = [f"const float d = {denominator}, e = d > 0x1p127f ? 0x1p127f : d;", "const float a = __fdividef(1.0_, e);",
-             f"const float q = {numerator} * fma@(fma@(-e, a, 1.0_), a, a);"]
-    exact = [f"const double q = {numerator} / ({denominator});"]
-    for real, suffix, quotient in (("float", "f", steps), ("double", "", exact)):
-        body = "\n".join(f"  {line}" for line in (*lines, *quotient, f"return {result};"))
-        body = re.sub(r"\bR\b", real, re.sub(r"(?<=[0-9.])_", suffix, body).replace("@(", suffix + "("))
-        texts.append(f"{_HEAD} {real} {name}({real} x) {{\n{body}\n}}")
-    how = "Without a branch: an approximate reciprocal, and Newton's step."
-    return "".join(f"// {line}\n" for line in (comment, how) if line) + "\n".join(texts) + "\n"
 
 
 _LOGSUMEXP = r"""
@@ -214,18 +196,16 @@ static __device__ __forceinline__ void kw_take_{name}(T& best, I& place, T x, I 
 """
 
 SCALAR_SNIPPETS: dict[str, str] = {
+    **STRAIGHT,
     "kw_float16": _FLOAT16.lstrip("\n"),
     "kw_bfloat16": _BFLOAT16.lstrip("\n"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
-    "kw_sqrt": _both("kw_sqrt", "x", "return sqrt@(x);"),
     "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
     "kw_sign": _both("kw_sign", "x", "return R((x > 0) - (x < 0));"),
     "kw_floor": _both("kw_floor", "x", "return floor@(x);"),
     "kw_ceil": _both("kw_ceil", "x", "return ceil@(x);"),
     "kw_round": _noted("To the nearest, halves to even.", "kw_round", "x", "return rint@(x);"),
     "kw_trunc": _both("kw_trunc", "x", "return trunc@(x);"),
-    "kw_maximum": _noted("NaN if either is NaN.", "kw_maximum", "a b", "return (a > b || a != a) ? a : b;"),
-    "kw_minimum": _noted("NaN if either is NaN.", "kw_minimum", "a b", "return (a < b || a != a) ? a : b;"),
     "kw_exp": _both("kw_exp", "x", "return exp@(x);"),
     "kw_expm1": _both("kw_expm1", "x", "return expm1@(x);"),
     "kw_log": _both("kw_log", "x", "return log@(x);"),
@@ -233,19 +213,7 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_log2": _both("kw_log2", "x", "return log2@(x);"),
     "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
-    "kw_erf": _both("kw_erf", "x", "return erf@(x);"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
-    "kw_sigmoid": _ratio("", "kw_sigmoid", [], "1.0_", "1.0_ + exp@(-x)", "q"),
-    "kw_gelu_erf": _both("kw_gelu_erf", "x", "return 0.5_ * x * (1.0_ + erf@(x * 0.70710678118654752_));"),
-    "kw_gelu_tanh": _ratio(
-        "x * (1 + tanh(u)) / 2 is x * sigmoid(2 u), which does not cancel.",
-        "kw_gelu_tanh", [], "x", "1.0_ + exp@(-1.5957691216057308_ * (x + 0.044715_ * x * x * x))", "q",
-    ),
-    "kw_mish": _ratio(
-        "x * tanh(log1p(t)), t = exp(x): the hyperbolic tangent is m / (m + 2) with m = t * (t + 2).",
-        "kw_mish", ["const R t = exp@(x > 20.0_ ? 20.0_ : x), m = t * (t + 2.0_);"], "m", "m + 2.0_",
-        "x > 20.0_ ? x : x * q",
-    ),
     "kw_hardswish": _both(
         "kw_hardswish",
         "x",
@@ -255,17 +223,6 @@ SCALAR_SNIPPETS: dict[str, str] = {
         "kw_hardsigmoid",
         "x",
         "const R y = x + 3.0_; return (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) * 0.16666666666666667_;",
-    ),
-    "kw_logsigmoid": _both("kw_logsigmoid", "x", "return (x > 0.0_ ? 0.0_ : x) - log1p@(exp@(-fabs@(x)));"),
-    "kw_selu": _both(
-        "kw_selu", "x", "return x > 0.0_ ? 1.0507009873554805_ * x : 1.7580993408473766_ * expm1@(x);"
-    ),
-    "kw_logaddexp": _noted(
-        "log(exp(a) + exp(b)).",
-        "kw_logaddexp",
-        "a b",
-        "const R high = (a > b || a != a) ? a : b; const R low = (a < b || a != a) ? a : b; "
-        "return low == high && low - low != 0.0_ ? low : high + log1p@(exp@(low - high));",
     ),
     "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),
     "kw_take_min": _TAKE.format(name="min", sign="<").lstrip("\n"),
@@ -297,7 +254,7 @@ def snippets_of(text: str) -> frozenset[str]:
 
 
 def scalar_snippets(names: Iterable[str]) -> str:
-    """The text of the named snippets, each once, in a fixed order.
+    """The text of the named snippets and of those that they use, each once, in a fixed order.
 
     Raises ValueError for a name that ``SCALAR_SNIPPETS`` lacks.
     """
@@ -305,4 +262,8 @@ def scalar_snippets(names: Iterable[str]) -> str:
     unknown = wanted - SCALAR_SNIPPETS.keys()
     if unknown:
         raise ValueError(f"unknown scalar snippets: {', '.join(sorted(unknown))}")
-    return "\n".join(text for name, text in SCALAR_SNIPPETS.items() if name in wanted)
+    used: set[str] = set()
+    while more := wanted - used:
+        used |= more
+        wanted |= {other for name in more for other in snippets_of(SCALAR_SNIPPETS[name])}
+    return "\n".join(text for name, text in SCALAR_SNIPPETS.items() if name in used)
