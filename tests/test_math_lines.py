@@ -9,11 +9,13 @@ import ctypes
 import math
 import re
 import struct
+import subprocess
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets, snippets_of
 
@@ -31,26 +33,13 @@ static float kw_test_off(float y, double error) {
 #define rsqrtf(x) kw_test_off(rsqrtf(x), 0x1p-23)
 """
 HARNESS = r"""
-// The greatest error, in units of the last place of the true value, beyond `least` and a share of the true value.
-template <typename F, typename G>
-static void kw_test_measure(F function, G exact, double least, unsigned first, unsigned step, unsigned count,
-                            double* worst, unsigned* where) {
-  *worst = 0.0, *where = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    const unsigned bits = first + i * step;
-    float x;
-    memcpy(&x, &bits, 4);
-    const float y = function(x);
-    const double truth = exact(double(x));
-    double error = 0.0;
-    if (truth != truth || y != y) error = (truth != truth) == (y != y) ? 0.0 : INFINITY;
-    else if (fabs(truth) >= 0x1.ffffffp127) error = y == copysign(INFINITY, truth) ? 0.0 : INFINITY;
-    else if (truth != 0.0 || y != 0.0f) {
-      const double unit = truth == 0.0 ? 0x1p-149 : fmax(ldexp(1.0, ilogb(truth) - 23), 0x1p-149);
-      error = fmax(fabs(double(y) - truth) - least, 0.0) / unit;
-    }
-    if (!(error <= *worst)) *worst = error, *where = bits;
-  }
+// An error beyond `least`, in units of the last place of the true value.
+static __device__ double kw_test_error(float y, double truth, double least) {
+  if (truth != truth || y != y) return (truth != truth) == (y != y) ? 0.0 : INFINITY;
+  if (fabs(truth) >= 0x1.ffffffp127) return y == copysign(INFINITY, truth) ? 0.0 : INFINITY;
+  if (truth == 0.0 && y == 0.0f) return 0.0;
+  const double unit = truth == 0.0 ? 0x1p-149 : fmax(ldexp(1.0, ilogb(truth) - 23), 0x1p-149);
+  return fmax(fabs(double(y) - truth) - least, 0.0) / unit;
 }
 """
 LEAST = 2.0**-126
@@ -59,7 +48,7 @@ NONE = (math.inf, math.inf)
 #: By name: the call, the true value, an error that is no matter, and bounds on the error in units of the last place for
 #: numbers from 0 on and below: where the approximations are exact, and where they err.
 FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, float]]] = {
-    "erf": ("kw_erf(x)", "erf(x)", 0, (1.35, 3), (1.35, 3)),
+    "erf": ("kw_erf(x)", "erf(x)", 0, (1.45, 3), (1.45, 3)),
     "gelu": ("kw_gelu_erf(x)", "0.5 * x * erfc(-x * 0.7071067811865475244)", 0, (1.3, 5.2), NONE),
     "gelu_tanh": ("kw_gelu_tanh(x)", "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0,
                   (2.2, 4.3), NONE),
@@ -70,7 +59,7 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "softplus of 3 x": ("kw_softplus(x, 3.0f, 20.0f)",
                         "float(x) * 3.0f > 20 ? x : log1p(exp(float(x) * 3.0f)) / 3", 0, (3.1, 6.2), (3.3, 7.4)),
     "logsigmoid": ("kw_logsigmoid(x)", "(x > 0 ? 0 : x) - log1p(exp(-fabs(x)))", 0, (2.7, 6.7), (2, 4.4)),
-    "logaddexp": ("kw_logaddexp(x, 1.0f)", "fabs(x) > 100 ? fmax(x, 1) : fmax(x, 1) + log1p(exp(-fabs(x - 1)))", 0,
+    "logaddexp": ("kw_logaddexp(x, 1.0f)", "fmax(x, 1.0) + (fabs(x) > 100 ? 0 : log1p(exp(-fabs(x - 1))))", 0,
                   (1.3, 2.4), (1.1, 1.8)),
     "elu": ("kw_elu(x, 1.0f)", "x > 0 ? x : expm1(x)", 0, (0, 0), (1.5, 3.3)),
     "selu": ("kw_selu(x)", "x > 0 ? 1.0507009873554805 * x : 1.7580993408473766 * expm1(x)", 0, (1.1, 1.1), (2.8, 6.3)),
@@ -90,25 +79,35 @@ def bits_of(x: float) -> int:
     return struct.unpack("I", struct.pack("f", x))[0]
 
 
+def functions(more: str) -> str:
+    """The functions and their true values, and ``more`` of each: NUMBER and LEAST stand for what they say."""
+    text = scalar_snippets(snippets_of(" ".join(call for call, *_ in FUNCTIONS.values()))) + HARNESS
+    for number, (call, true, least, *_) in enumerate(FUNCTIONS.values()):
+        text += f"static __device__ float kw_test_function{number}(float x) {{ return {call}; }}\n" \
+                f"static __device__ double kw_test_exact{number}(double x) {{ return {true}; }}\n" \
+                + more.replace("NUMBER", str(number)).replace("LEAST", repr(least))
+    return text
+
+
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    calls = {name: call for name, (call, *_) in FUNCTIONS.items()}
-    text = MEASURE + scalar_snippets(snippets_of(" ".join(calls.values()))) + HARNESS
-    for number, (call, true, least, *_) in enumerate(FUNCTIONS.values()):
-        text += f"""
-static float kw_test_function{number}(float x) {{ return {call}; }}
-static double kw_test_exact{number}(double x) {{ return {true}; }}
-extern "C" void measure{number}(int way, unsigned first, unsigned step, unsigned count, double* worst,
-                                unsigned* where) {{
+    return compile_emulated(MEASURE + functions("""
+extern "C" void measureNUMBER(int way, unsigned first, unsigned step, unsigned count, double* worst, unsigned* where) {
   kw_test_way = way;
-  kw_test_measure(kw_test_function{number}, kw_test_exact{number}, {least!r}, first, step, count, worst, where);
-}}
-extern "C" void apply{number}(const float* x, float* y, int count) {{
+  *worst = 0.0, *where = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    const unsigned bits = first + i * step;
+    float x;
+    memcpy(&x, &bits, 4);
+    const double error = kw_test_error(kw_test_functionNUMBER(x), kw_test_exactNUMBER(x), LEAST);
+    if (!(error <= *worst)) *worst = error, *where = bits;
+  }
+}
+extern "C" void applyNUMBER(const float* x, float* y, int count) {
   kw_test_way = 0;
-  for (int i = 0; i < count; ++i) y[i] = kw_test_function{number}(x[i]);
-}}
-"""
-    return compile_emulated(text)
+  for (int i = 0; i < count; ++i) y[i] = kw_test_functionNUMBER(x[i]);
+}
+"""))
 
 
 def worst(library: ctypes.CDLL, name: str, way: int, first: float, last: float, step: int) -> tuple[float, float]:
@@ -194,3 +193,63 @@ def test_snippets_bring_what_they_use() -> None:
         text = scalar_snippets([name])
         defined = set(re.findall(r"(?:float|double|T|void|short|bool|struct|alignas[^{]*) (kw_\w+)\b", text))
         assert set(re.findall(r"\bkw_\w+", text)) <= defined, name
+
+
+ON_A_DEVICE = """
+static __global__ void kw_test_kernelNUMBER(unsigned first, unsigned count, unsigned long long* worst) {
+  double most = 0.0;
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    const float x = __uint_as_float(first + i);
+    most = fmax(most, kw_test_error(kw_test_functionNUMBER(x), kw_test_exactNUMBER(x), LEAST));
+  }
+  atomicMax(worst, (unsigned long long)__double_as_longlong(most));
+}
+extern "C" double measureNUMBER(unsigned first, unsigned count) {
+  unsigned long long* worst;
+  double result = INFINITY;
+  if (cudaMalloc(&worst, 8) != cudaSuccess) return result;
+  cudaMemset(worst, 0, 8);
+  kw_test_kernelNUMBER<<<2112, 256>>>(first, count, worst);
+  cudaMemcpy(&result, worst, 8, cudaMemcpyDeviceToHost);
+  cudaFree(worst);
+  return cudaGetLastError() == cudaSuccess ? result : INFINITY;
+}
+"""
+
+
+@pytest.mark.skipif(find_cuda_compiler() is None, reason="nvcc is not there")
+def test_what_a_device_measures_compiles() -> None:
+    assert compile_cuda("#include <cuda_runtime.h>\n" + functions(ON_A_DEVICE)) == ""
+
+
+@pytest.mark.skipif(find_cuda_compiler() is None, reason="nvcc is not there")
+def test_steps_neither_branch_nor_call(tmp_path) -> None:
+    """Nor divide or take roots by the instructions that stand for calls."""
+    text = functions("""
+extern "C" __global__ void kernelNUMBER(float* x) { x[threadIdx.x] = kw_test_functionNUMBER(x[threadIdx.x]); }
+""")
+    (tmp_path / "all.cu").write_text(text)
+    subprocess.run([find_cuda_compiler(), "-std=c++17", "-arch=compute_90a", "-ptx", "all.cu"], cwd=tmp_path,
+                   check=True, capture_output=True)
+    code = (tmp_path / "all.ptx").read_text()
+    assert code.count(".entry") == len(FUNCTIONS)
+    assert re.findall(r"\b(?:bra|call|div\.rn\.f32|rcp\.rn\.f32|sqrt\.rn\.f32)\b", code) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_errors_on_a_device(tmp_path) -> None:
+    """Of every float, with the approximations as the device makes them."""
+    (tmp_path / "all.cu").write_text("#include <cuda_runtime.h>\n" + functions(ON_A_DEVICE))
+    subprocess.run([find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
+                    "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"], cwd=tmp_path, check=True, capture_output=True)
+    library = ctypes.CDLL(str(tmp_path / "all.so"))
+    found = {}
+    for number, name in enumerate(FUNCTIONS):
+        measure = getattr(library, f"measure{number}")
+        measure.restype = ctypes.c_double
+        found[name] = [measure(ctypes.c_uint(first), ctypes.c_uint(0x7f800001)) for first in (0, 0x80000000)]
+        print(f"{name}: {found[name][0]:.2f} units from zero on, {found[name][1]:.2f} below")
+    assert all(error <= bounds[1] for name, (*_, above, below) in FUNCTIONS.items()
+               for error, bounds in zip(found[name], (above, below), strict=True)), found
