@@ -177,6 +177,25 @@ extern "C" void pairs(const float* a, const float* b, float* y, int count) {
     assert torch.allclose(y, wanted, rtol=2e-7, atol=1e-45, equal_nan=True)
 
 
+def test_quotients_are_rounded_as_by_a_division() -> None:
+    """Of any two floats, where neither the quotient is below 2^-125 nor the dividend below 2^-100."""
+    library = compile_emulated(MEASURE + scalar_snippets(["kw_divide"]) + """
+extern "C" void quotients(int way, const float* x, const float* y, float* q, int count) {
+  kw_test_way = way;
+  for (int i = 0; i < count; ++i) q[i] = kw_divide(x[i], y[i]);
+}
+""")
+    bits = torch.randint(-(2**31), 2**31, (2, 1 << 20), generator=torch.Generator().manual_seed(3)).to(torch.int32)
+    x, y = torch.cat([bits.view(torch.float32), 1 + torch.rand(2, 1 << 20)], 1)
+    wanted, q = x / y, torch.empty_like(x)
+    usual = ~((wanted.abs() < 2.0**-125) | (x.abs() < 2.0**-100))
+    for way in (EXACT, ABOVE, BELOW, EITHER):
+        library.quotients(way, *(ctypes.c_void_p(t.data_ptr()) for t in (x, y, q)), len(x))
+        same = (q == wanted) | (q.isnan() & wanted.isnan())
+        assert same[usual].all(), (x[usual & ~same], y[usual & ~same])
+        assert torch.allclose(q, wanted, rtol=2.0**-22, atol=2.0**-148, equal_nan=True)
+
+
 def test_gelu_is_at_least_as_exact_as_the_formula_of_pytorch(library) -> None:
     """Also below zero, where the formula cancels; errors are relative to the true value."""
     for place in torch.arange(-5.0, 5.0, 0.25):

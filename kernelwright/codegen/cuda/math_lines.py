@@ -14,9 +14,9 @@ off as they may be. Instructions are those of one of eight unrolled steps for sm
 function     instructions  were   errors      remarks
 ===========  ============  =====  ==========  ========================================================================
 gelu_erf     13            26     1.3, 5.1    for x > 0; PyTorch's formula has 1.5, below zero more than this
-gelu_tanh    10            22     2.2, 4.2    for x > 0; below, the exponent's rounding, as before
+gelu_tanh    10            22     2.4, 4.3    for x > 0; below, the exponent's rounding, as before
 erf          17            22     1.4, 2.9
-sigmoid      11            17     2.5, 6.5    results below 2^-126 are zero, here and in silu and mish
+sigmoid      11            17     3.1, 6.8    results below 2^-126 are zero, here and in silu and mish
 silu         12            18     3.1, 6.6
 mish         16            24     4.3, 8.2    3.7 before
 softplus     22            43     2.6, 6.6    had 2 branches
