@@ -38,6 +38,8 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 _PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
+#: Of a wait for products whose sums are added up then, beside the additions: no product runs meanwhile (not measured).
+_WAIT_CYCLES = 100
 #: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
 #: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
@@ -287,6 +289,8 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
                 arrival = max(arrival, filling)
             total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
+    set_of_sums = layout.products * tiling.phases * tiling.columns / 2
+    steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)
     results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
     element = _ELEMENT_CYCLES

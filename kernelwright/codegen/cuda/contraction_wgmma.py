@@ -28,7 +28,8 @@ Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 12
 TFLOP/s predicted; without, 0.71 ms. (Measured: docs/contractions.md, "Predicted and measured".)
 
 Truncation: tensor cores cut what they add to the lowest bit of the sum. So sums are added up in float32 registers every
-``promote`` steps, and within a step the small products (low times high terms) come before the large ones.
+``promote`` steps, and within a step the small products (low times high terms) come before the large ones. How products
+run on while that is done: `contraction_wgmma_stretches`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_fill as fill
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_results as results
+from kernelwright.codegen.cuda import contraction_wgmma_sums as sums
 from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
@@ -81,7 +83,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
     tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
-    cluster, promoted = tiling.cluster > 1, tiling.promote > 0
+    cluster, promoted = tiling.cluster > 1, layout.parts > 0
     who, how = parts.FREE_CLUSTER if cluster else parts.FREE_ONE
     values = {
         "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
@@ -123,16 +125,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "FILLS": ", fills = 0" if layout.keeps_right else "",
         "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
-        "FREE": f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}",
-        "FREE_THIS": f"if ({who}) {how.replace('@STAGE@', 'stage')}",
-        **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS, "YIELD": parts.YIELD,
+        **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS,
             "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams > 1 else
-           {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "YIELD", "TURN_BARRIERS"), "")}),
-        "PART": parts.PART if promoted else "", "PART_ZERO": " = part[p][i]" if promoted else "",
-        "COUNTS": parts.COUNTS if promoted else "", "OFFSET": _offset(layout),
-        "ADD_PARAMETER": ", int add" if promoted else "",
-        "PROMOTE": parts.PROMOTE.replace("@EVERY@", str(tiling.promote)) if promoted else parts.NO_PROMOTION,
-        "REST": parts.REST if promoted else "",
+           {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "TURN_BARRIERS"), "")}),
+        **sums.values(layout, f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
     }
     text = parts.CORE
@@ -185,12 +181,6 @@ def _taps(geometry: Geometry, taps: str) -> dict[str, object]:
     # The leading offset of x is added with a pair's rows: both are in its number.
     return {"NUMS": 3, "TAP_CHUNKS": "2", "LEADING": "0", "LINE_TAPS": f"2 * {taps}",
             "ENTRY": "@NAME@_taps[first + j / (2 * TERMS)][1 + j % 2]", "TERM": "j / 2 % TERMS"}
-
-
-def _offset(layout: Layout) -> str:
-    """The steps by which a tile's first promotion comes sooner: one warpgroup multiplies while the other adds."""
-    half = layout.geometry.tiling.promote // 2
-    return f"worker * {half}" if half and layout.workers == 2 and layout.geometry.tiling.teams == 1 else "0"
 
 
 def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:

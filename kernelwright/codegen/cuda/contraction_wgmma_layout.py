@@ -7,7 +7,8 @@ several pieces copies x again for each, which is a small part of the bytes (thre
 Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the next
 tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results another
 multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has seen the
-last step of its own: a barrier tells no more than whether its last phase is over, so nobody may wait for a later one.
+last step of its own and asked for its products, which may still be running: a barrier tells no more than whether its
+last phase is over, so nobody may wait for a later one.
 
 Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
 the order of the phases that they feed, because sums are registers, whose numbers are constants.
@@ -23,6 +24,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, ROUND, most_stretches, stretch_numbers
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64
@@ -33,6 +35,8 @@ REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 #: Of producers that read x as it lies in memory: warps, items of 32 rows and 8 channels that one asks for at a time at
 #: most, the registers of a thread for each of them, and the warps that bring a step at most.
 _FILLING, _MOST_ITEMS, _ITEM_REGISTERS, _MOST_FILLING = 8, 5, 9, 4
+#: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
+_TURNING_REGISTERS = 48
 #: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
 _MOST_PAIRS = 8
 
@@ -119,7 +123,8 @@ class Layout:
         """Items that a warp asks for at a time: as many as registers are left for."""
         groups = self.producer_groups
         pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers)
-        left = (pool - self.workers * -(-self.consumer_need // 8) * 8) // groups // 8 * 8 - PRODUCER_REGISTERS
+        need = self._need(min(1, self._most_parts))
+        left = (pool - self.workers * -(-need // 8) * 8) // groups // 8 * 8 - PRODUCER_REGISTERS
         most = max(2, min(_MOST_ITEMS, left // _ITEM_REGISTERS))
         return -(-self.fill_items // -(-self.fill_items // most))
 
@@ -226,27 +231,122 @@ class Layout:
         """Steps of a tile of the first class of output positions."""
         return len(self.pieces[0]) * self.geometry.depths
 
+    @property
+    def complete(self) -> bool:
+        """Whether every piece feeds all output phases of a tile."""
+        return all(all(piece.counts) for group in self.pieces for piece in group)
+
+    @property
+    def always_steps(self) -> bool:
+        """Whether no tile, or part of one, is without steps."""
+        least = min((len(group) for group in self.pieces), default=0)
+        return least * self.geometry.depths >= self.geometry.tiling.split
+
+    @property
+    def offset(self) -> int:
+        """The steps by which the second warpgroup's first stretch is shorter: one multiplies while the other adds."""
+        return self.geometry.tiling.promote // 2 if self.workers == 2 and self.geometry.tiling.teams == 1 else 0
+
+    def _advances(self, pieces: tuple[Piece, ...]) -> list[int]:
+        """Of each step of a tile, how many taps follow each other in one sum."""
+        return [max(piece.counts) for piece in pieces for _ in range(self.geometry.depths)]
+
     @cached_property
+    def single_steps(self) -> bool:
+        """Whether each step is a stretch."""
+        return all(max(piece.counts) >= self.geometry.tiling.promote for group in self.pieces for piece in group)
+
+    @property
+    def stretch_numbers(self) -> list[int]:
+        """Of each step of a tile of the first class, the stretch that it belongs to."""
+        return stretch_numbers(self._advances(self.pieces[0]), self.geometry.tiling.promote)
+
+    @cached_property
+    def stretches(self) -> int:
+        """The most stretches that a tile has, of those of its steps that are looked at."""
+        tiling, most = self.geometry.tiling, 0
+        for group in self.pieces:
+            advances = self._advances(group)
+            ends = [len(advances) * i // tiling.split for i in range(tiling.split + 1)]
+            most = max(most, *(most_stretches(advances[begin:end], tiling.promote, (0, self.offset))
+                               for begin, end in pairwise(ends)))
+        return most
+
+    @property
+    def step_products(self) -> int:
+        """Products of 64 rows of a step at most."""
+        deep = max(1, self.geometry.tiling.depth // 16) * (3 if self.geometry.terms == 2 else 1)
+        return max((len(piece.taps) for group in self.pieces for piece in group), default=0) * deep * self.products
+
+    @property
+    def round_stretches(self) -> int:
+        """Stretches of a round."""
+        return ROUND if ROUND * self.step_products <= FEW else 2
+
+    @property
+    def written_out(self) -> bool:
+        """Whether all steps of a tile stand in the text: they are few, the same of all tiles, and of all warpgroups."""
+        return self.parts > 0 and self._is_short
+
+    @cached_property
+    def _is_short(self) -> bool:
+        same = len(self.pieces) == self.geometry.tiling.split == 1 and (not self.offset or self.single_steps)
+        return same and self.steps * self.step_products <= FEW
+
+    @cached_property
+    def parts(self) -> int:
+        """Sets of registers for what is promoted, beside those of the sums."""
+        if self._most_parts < 2:
+            return self._most_parts
+        spare = 0 if self._is_short and self.geometry.tiling.teams > 1 else _TURNING_REGISTERS - OTHER_REGISTERS
+        return 2 if self._need(2) + spare <= self._registers(self.blocks) else 1
+
+    @cached_property
+    def _most_parts(self) -> int:
+        """Sets that are of use: none where nothing is added up, two where products can run while one is added."""
+        tiling = self.geometry.tiling
+        if not tiling.promote or self.stretches < 2:
+            return 0
+        alone = tiling.split == 1 and self.complete and (tiling.teams > 1 or self.workers == 1)
+        return 2 if self.stretches > 2 and (self._is_short or alone) else 1
+
+    @property
+    def waits(self) -> int:
+        """How often a tile's products wait for additions: no other warpgroup's or block's run meanwhile."""
+        shared = self.blocks == 2 or (self.workers == 2 and self.geometry.tiling.teams == 1)
+        between = 0 if shared or not self.parts else self.stretches - 1
+        if self.written_out:
+            return 0 if self.parts == 2 else max(0, between - 1)
+        return between // self.round_stretches if self.parts == 2 else between
+
+    def _need(self, parts: int) -> int:
+        per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases
+        return self.products * per_product * (1 + parts) + OTHER_REGISTERS
+
+    @property
     def sums(self) -> int:
         """Registers of a thread for sums."""
-        per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases
-        return self.products * per_product * (2 if self.geometry.tiling.promote else 1)
+        return self.consumer_need - OTHER_REGISTERS
 
     @cached_property
     def consumer_need(self) -> int:
         """Registers that a thread that multiplies needs."""
-        return self.sums + OTHER_REGISTERS
+        return self._need(self.parts if self.blocks else min(1, self._most_parts))
 
     @cached_property
     def blocks(self) -> int:
         """Blocks of a multiprocessor: two where they fit, none where not even one does."""
+        need = self._need(min(1, self._most_parts))
         if self.geometry.tiling.teams == 1 and self.workers == 1 and self.geometry.tiling.cluster == 1:
             both = 2 * (self.shared_bytes + RESERVED_BYTES) <= PROCESSOR_BYTES
-            # Of a kernel with two blocks ptxas gives no thread more than it starts with, whatever moves later.
-            if both and self.consumer_need <= self._launch_registers(2):
+            if both and need <= self._registers(2):
                 return 2
-        fits = self.shared_bytes <= BLOCK_BYTES and self.consumer_need <= self._consumer_registers()
-        return 1 if fits else 0
+        return 1 if self.shared_bytes <= BLOCK_BYTES and need <= self._registers(1) else 0
+
+    def _registers(self, blocks: int) -> int:
+        """Registers of a thread that multiplies. Of a kernel with two blocks ptxas gives none more than it starts with,
+        whatever moves later."""
+        return self._launch_registers(2) if blocks == 2 else self._consumer_registers()
 
     def _launch_registers(self, blocks: int) -> int:
         return min(255, REGISTERS // (blocks * self.threads) // 8 * 8)

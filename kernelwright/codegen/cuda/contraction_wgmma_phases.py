@@ -16,31 +16,27 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
 
     ``promoted``: whether sums on tensor cores are added to others in registers.
     """
-    strides = epilogue.row_stride, epilogue.column_stride
-    products, promote = layout.products, "part" if promoted else "sums"
+    strides, products = (epilogue.row_stride, epilogue.column_stride), layout.products
     if layout.geometry.tiling.phases == 1:
         return {
-            "TAPS": "int TAPS", "TAPS_NOTE": "TAPS taps", "ALL_TAPS": "TAPS", "TAP_SUMS": "p", "TAP": "", "HELD": "",
+            "TAPS": "int TAPS", "TAPS_NOTE": "TAPS taps", "ALL_TAPS": "TAPS", "TAP_SUMS": "p", "TAP": "",
             "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
             "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
             "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
-            "STORE": _store_places(strides[1]) if epilogue.places else _store(*strides),
-            "MULTIPLY": _multiply(layout, promote, promoted)}
+            "STORE": _store_places(strides[1]) if epilogue.places else _store(*strides)}
     tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
     if promoted:
         tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
+    named = (promoted or len(variants(layout)) > 1) and not layout.written_out
     return {
         "TAPS": "int TAPS0, int TAPS1", "TAPS_NOTE": "all taps",
         "ALL_TAPS": "TAPS0 + TAPS1", "TAP_SUMS": f"phase{f' * {products}' * (products > 1)} + p", "TAP": tap,
-        "HELD": "" if _complete(layout) else "\n            if (add >> p / PRODUCTS & 1)",
-        "ALL_SUMS": "2 * PRODUCTS", "SUM_SETS": 2 * products,
-        "SECOND_TAPS": _second_taps(layout) if promoted or len(_counts(layout)) > 1 else "",
+        "ALL_SUMS": "2 * PRODUCTS", "SUM_SETS": 2 * products, "SECOND_TAPS": _second_taps(layout) if named else "",
         "ADVANCE": "last - middle > middle - first ? last - middle : middle - first",
         "ADD": "k == 0 ? kept : 1" if promoted else "1",
         "STAGED": f"const float (&sums)[@COLUMNS@ / 2],\n{' ' * 51}const float (&others)[@COLUMNS@ / 2]",
         "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]",
-        "STORE": _store_both_places(strides[1]) if epilogue.places else _store_both(*strides),
-        "MULTIPLY": _multiply_both(layout, promote, promoted)}
+        "STORE": _store_both_places(strides[1]) if epilogue.places else _store_both(*strides)}
 
 
 def _pieces(layout: Layout) -> list[Piece]:
@@ -48,36 +44,34 @@ def _pieces(layout: Layout) -> list[Piece]:
     return [piece for group in layout.pieces for piece in group]
 
 
-def _complete(layout: Layout) -> bool:
-    """Whether every piece feeds both phases, so that their sums on tensor cores hold something at the same time."""
-    return all(all(piece.counts) for piece in _pieces(layout))
+def variants(layout: Layout) -> list[tuple[int, ...]]:
+    """The different numbers of taps, of each phase, that pieces have."""
+    least = (1,) * layout.geometry.tiling.phases
+    return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [least]
 
 
-def _counts(layout: Layout) -> list[tuple[int, ...]]:
-    """The different numbers of taps of both phases that pieces have."""
-    return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [(1, 1)]
+def calls(layout: Layout, into: str, add: str, advances: bool) -> list[str]:
+    """The lines that call ``NAME_multiply`` for a step, by its numbers of taps.
+
+    ``into``: the sums; ``add``: whether they hold something, where that is asked; ``advances``: whether ``@ADVANCE@``
+    is of use behind them.
+    """
+    found, both = variants(layout), layout.geometry.tiling.phases == 2
+    lines = ["const int middle = @NAME@_second_tap[piece];"] * (both and (advances or len(found) > 1))
+    for i, counts in enumerate(found):
+        which = f"last - first == {counts[0]}"
+        if both:
+            which = f"middle - first == {counts[0]} && last - middle == {counts[1]}"
+        call = f"@NAME@_multiply<{', '.join(map(str, counts))}>({into}, a, b, @NAME@_taps + first{add and f', {add}'});"
+        lines.append(" ".join(filter(None, ["else" * (i > 0), f"if ({which})" * (i + 1 < len(found)), call])))
+    return lines
 
 
-def _multiply(layout: Layout, into: str, promoted: bool) -> str:
-    """The calls of ``NAME_multiply``, by number of taps."""
-    counts = sorted({len(piece.taps) for piece in _pieces(layout)}, reverse=True) or [1]
-    calls = [f"@NAME@_multiply<{n}>({into}, a, b, @NAME@_taps + first{', add' * promoted});" for n in counts]
-    lines = [f"{'else ' * (i > 0)}{f'if (last - first == {n}) ' * (i + 1 < len(counts))}{call}"
-             for i, (n, call) in enumerate(zip(counts, calls, strict=True))]
-    return "\n        ".join([*lines, *(["add = 1;"] * promoted)])
-
-
-def _multiply_both(layout: Layout, into: str, promoted: bool) -> str:
-    """The calls of ``NAME_multiply``, by numbers of taps of both phases."""
-    counts = _counts(layout)
-    lines = ["const int middle = @NAME@_second_tap[piece];"] * (promoted or len(counts) > 1)
-    for i, (one, two) in enumerate(counts):
-        which = f"if (middle - first == {one} && last - middle == {two})" if i + 1 < len(counts) else ""
-        call = f"@NAME@_multiply<{one}, {two}>({into}, a, b, @NAME@_taps + first{', add' * promoted});"
-        lines.append(" ".join(filter(None, ["else" * (i > 0), which, call])))
-    if promoted:
-        lines.append("add = 3;" if _complete(layout) else "add |= (middle > first ? 1 : 0) | (last > middle ? 2 : 0);")
-    return "\n        ".join(lines)
+def added(layout: Layout) -> str:
+    """What becomes of ``add`` behind a step: which phases' sums hold something, or whether the only one's do."""
+    if layout.geometry.tiling.phases == 1:
+        return "add = 1;"
+    return "add = 3;" if layout.complete else "add |= (middle > first ? 1 : 0) | (last > middle ? 2 : 0);"
 
 
 def _second_taps(layout: Layout) -> str:

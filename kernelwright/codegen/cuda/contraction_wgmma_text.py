@@ -14,7 +14,7 @@ FREE_CLUSTER = ("lane < CLUSTER", "kw_barrier_arrive_at(empty + 8 * @STAGE@, lan
 FREE_ONE = ("lane == 0", "kw_barrier_arrive(empty + 8 * @STAGE@);")
 
 SKIP = """
-      const int steps = end - begin;
+      @STEPS@
       const bool mine = turn % TEAMS == worker;
       turn += 1;
       if (!mine) {  // another team's tile
@@ -33,49 +33,8 @@ COUNT_FILLS = """
         if (fills < STAGES) ++fills;"""
 
 TURNS = """
-    // Teams multiply in turns: each waits until the one before has seen the last step of its tile.
+    // Teams multiply in turns: each waits until the one before has asked for the last products of its tile.
     for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);"""
-
-YIELD = """
-      if (lane == 0) kw_barrier_arrive(turns + 8 * ((worker + 1) % TEAMS));"""
-
-# The sums since the last promotion. They begin as zeros, so that they do not live from tile to tile.
-PART = ", part[@ALL_SUMS@][COLUMNS / 2]"
-COUNTS = """
-      int add = 0, since = @OFFSET@;  // whether `part` holds something; steps since the last promotion"""
-
-NO_PROMOTION = """kw_wgmma_wait<1>();  // The step before is done.
-        @FREE@
-        before = stage;"""
-
-PROMOTE = """since += @ADVANCE@;
-        if (since < @EVERY@) {
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          before = stage;
-        } else {
-          kw_wgmma_wait<0>();
-          @FREE@
-          @FREE_THIS@
-          before = -1;
-#pragma unroll
-          for (int p = 0; p < @ALL_SUMS@; ++p) {
-            kw_wgmma_hold(part[p]);@HELD@
-#pragma unroll
-            for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
-          }
-          add = since = 0;
-        }"""
-
-REST = """
-      if (add) {
-#pragma unroll
-        for (int p = 0; p < @ALL_SUMS@; ++p) {
-          kw_wgmma_hold(part[p]);@HELD@
-#pragma unroll
-          for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] += part[p][i];
-        }
-      }"""
 
 BEGIN = "const int begin = 0, end = (last_piece - first_piece) * DEPTHS;"
 
@@ -191,7 +150,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
   }
   kw_wgmma_commit();
 }
-
+@ADD_FUNCTION@
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     @LEFT_PARAMETER@const unsigned short* __restrict__ right@PARAMETERS@) {
   constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
@@ -231,30 +190,8 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
       @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
-      row_block = row_block * CLUSTER + rank;
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
-      @BEGIN@@SKIP@
-      float sums[@ALL_SUMS@][COLUMNS / 2]@PART@;
-#pragma unroll
-      for (int p = 0; p < @ALL_SUMS@; ++p)
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i]@PART_ZERO@ = 0.0f;@COUNTS@
-      int before = -1;  // a stage whose products may still be running
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
-      for (int step = begin; step < end; ++step) {
-        const int first = @NAME@_first_tap[piece], last = @NAME@_first_tap[piece + 1];
-        const unsigned buffer = stages + stage * STAGE_BYTES;
-        const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-        kw_barrier_wait(full + 8 * stage, parity);
-        @MULTIPLY@
-        @PROMOTE@
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-        if (++depth == DEPTHS) depth = 0, ++piece;
-      }@YIELD@
-      kw_wgmma_wait<0>();
-      @FREE@@REST@
-
+      row_block = row_block * CLUSTER + rank;@OWN_PIECES@
+      @OWN_BEGIN@@SKIP@@SUMS@
 @RESULTS@
     }
   }@END@

@@ -1,0 +1,175 @@
+"""Promotion of sums on wgmma: stretches of steps, written out, in rounds and in a loop, under the CPU emulation."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases, with_epilogue
+from contraction_tools import all_generated, compiled, run
+from test_contraction_compile import report, source, troubles
+from test_contraction_wgmma import check, check_on_the_device
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda import contraction_wgmma_layout
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_stretches import most_stretches, stretch_numbers
+from kernelwright.plan.kernels import Tiling
+
+PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
+TWO, THREE = replace(PLAIN, rows=128, teams=2), replace(PLAIN, teams=3)
+BOTH = replace(PLAIN, phases=2)
+FEW = convolution(2, 1, 7, 24, (5, 70), (3, 3), padding=1)  # three runs of three taps
+LONG = convolution(1, 1, 40, 20, (6, 9, 5), (3, 3, 3), padding=1)
+PHASES = two_phase_cases()
+
+
+def depth(channels: int) -> ContractionCase:
+    """A product of so many channels: as many steps as these have sixteens."""
+    return matmul(150, channels, 40, transposed=(False, True))
+
+
+# By stretches of a tile; both forms of few steps, several steps to a stretch, one and two warpgroups to a tile.
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    *((depth(16 * steps), tiling) for steps in (1, 2, 3, 5) for tiling in (PLAIN, TWO, THREE)),
+    (depth(80), replace(PLAIN, cluster=2)), (depth(80), replace(TWO, cluster=2, stages=2)),
+    (depth(80), replace(PLAIN, rows=128, promote=2)), (depth(160), replace(TWO, promote=2)),
+    (depth(160), replace(PLAIN, promote=3, teams=2)), (depth(240), replace(PLAIN, teams=2)),
+    (depth(80), replace(PLAIN, columns=192, stages=2)),  # one set of registers beside the sums
+    *((with_epilogue(FEW), replace(tiling, depth=8)) for tiling in (PLAIN, TWO, THREE, replace(TWO, cluster=2))),
+    (FEW, replace(TWO, depth=8, columns=64, stages=6)), (FEW, replace(PLAIN, depth=8, rows=128)),
+    (LONG, replace(TWO, promote=2)), (LONG, replace(THREE, stages=2)), (LONG, replace(PLAIN, promote=4, teams=2)),
+    (PHASES[0], BOTH), (PHASES[6], replace(BOTH, teams=2)), (PHASES[9], replace(BOTH, teams=2, promote=2)),
+    (PHASES[9], BOTH), (PHASES[6], replace(BOTH, depth=8, teams=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
+]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
+
+
+def layout(case: ContractionCase, tiling: Tiling) -> Layout:
+    return Layout(Geometry(case.kernel, tiling), 0)
+
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each: as generated, with no step written out, and with one set of registers."""
+    sources = all_generated(CHECKED)
+    for name, change in (("r", {"FEW": 0}), ("l", {"FEW": 0, "_TURNING_REGISTERS": 1000})):
+        with pytest.MonkeyPatch.context() as patch:
+            for key, value in change.items():
+                patch.setattr(contraction_wgmma_layout, key, value)
+            sources += [replace(one, name=f"{name}{n}", text=generate(replace(case.kernel, tiling=tiling),
+                                                                     f"{name}{n}").definition)
+                        for (n, (case, tiling)), one in zip(enumerate(CHECKED), sources[:len(CHECKED)], strict=True)]
+    return compiled(sources, sanitize=False)
+
+
+def forms(text: str) -> str:
+    """How a text forms its sums."""
+    return "written out" if "of stretch 0" in text else "rounds" if "part[2]" in text else "loop"
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_agrees_with_float64(number, libraries):
+    case, _ = CHECKED[number]
+    check(case, run(*libraries[number], case.inputs())[0])
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_no_bit_depends_on_the_form(number, libraries):
+    """The same stretches, added in the same order, whether written out, in rounds or in a loop."""
+    case, _ = CHECKED[number]
+    found = [run(*libraries[number + i * len(CHECKED)], case.inputs())[0][0] for i in range(3)]
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_all_forms_are_among_them(libraries):
+    seen = [forms(one.text) for _, one in libraries]
+    count = len(CHECKED)
+    assert set(seen[:count]) == {"written out", "rounds", "loop"}
+    assert set(seen[count:2 * count]) == {"rounds", "loop"} and set(seen[2 * count:]) == {"loop"}
+    assert {layout(*one).parts for one in CHECKED} == {0, 1, 2}
+    assert {min(layout(*one).stretches, 5) for one in CHECKED} >= {1, 2, 3, 5}
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_thread_order_changes_nothing(order, libraries, monkeypatch):
+    chosen = range(0, len(libraries), 5)
+    inputs = [case.inputs() for case, _ in CHECKED]
+    before = {n: run(*libraries[n], inputs[n % len(CHECKED)])[0] for n in chosen}
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    for n in chosen:
+        after = run(*libraries[n], inputs[n % len(CHECKED)])[0]
+        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), NAMES[n % len(CHECKED)]
+
+
+def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
+    """Of three products of 2^24, 1 and 1 in a row float32 keeps the first alone; of 1 and 1 in a stretch, their sum.
+    The stretches are steps of 16 channels, the emulation adds each product to its sum in float32."""
+    for steps in (2, 3, 5):
+        for tiling in (PLAIN, TWO, THREE):
+            number = CHECKED.index((depth(16 * steps), tiling))
+            x, w = CHECKED[number][0].inputs()
+            x.zero_(), w.fill_(1.0)
+            x[..., 0] = 2.0**24
+            x[..., 16 * (steps - 1):16 * (steps - 1) + 2] = 1.0
+            for form in range(3):
+                found = run(*libraries[number + form * len(CHECKED)], [x, w])[0][0]
+                assert bool((found == 2.0**24 + 2).all())
+            x[..., 1:3] = 1.0  # in the first one's stretch
+            x[..., 16 * (steps - 1):] = 0.0
+            assert bool((run(*libraries[number], [x, w])[0][0] == 2.0**24).all())
+
+
+def test_stretches():
+    assert stretch_numbers([1] * 5, 2) == [0, 0, 1, 1, 2] and stretch_numbers([1] * 5, 2, 1) == [0, 1, 1, 2, 2]
+    assert stretch_numbers([3, 3, 3], 2) == [0, 1, 2] and stretch_numbers([2, 1, 2], 3) == [0, 0, 1]
+    assert most_stretches([1] * 3, 2, (0, 1)) == 2 and most_stretches([], 2, (0,)) == 0
+    assert most_stretches([1] * 1000, 1, (0,)) == 64
+
+
+def test_registers_are_for_what_is_added():
+    """Nothing beside the sums where nothing is added, two sets where products can run meanwhile and there is room."""
+    assert [layout(depth(16 * n), TWO).parts for n in (1, 2, 3, 5)] == [0, 1, 2, 2]
+    assert layout(depth(16), TWO).sums == 32 and layout(depth(80), TWO).sums == 3 * 32
+    wide = replace(PLAIN, columns=64, depth=8, teams=2, rows=128, stages=3)
+    assert layout(FEW, wide).sums == 192 and layout(FEW, wide).written_out and layout(FEW, wide).waits == 0
+    assert [layout(FEW, replace(wide, rows=64, teams=teams)).sums for teams in (3, 4)] == [96, 64]
+    assert layout(LONG, replace(wide, depth=16)).parts == 1  # rounds would spill
+    assert layout(depth(160), replace(PLAIN, rows=128, promote=2)).parts == 1  # two warpgroups take turns anyway
+    for case, tiling in CHECKED:
+        assert layout(case, tiling).consumer_need <= 240
+
+
+SHAPES = [convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1),
+          with_epilogue(convolution(128, 1, 16, 64, (128, 128), (3, 3), padding=1)),
+          convolution(128, 1, 32, 64, (64, 64), (3, 3), padding=1),
+          with_epilogue(convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1))]
+COMPILED = [
+    (SHAPES[0], Tiling("wgmma", 64, 64, 8, 3, 1, 1, 3)), (SHAPES[0], Tiling("wgmma", 64, 64, 8, 3, 1, 1, 4)),
+    (SHAPES[0], Tiling("wgmma", 128, 64, 8, 3, 1, 1, 2)),
+    (SHAPES[0], Tiling("wgmma", 128, 64, 8, 6, 1, 1, 2, overlap=12)),
+    (SHAPES[1], Tiling("wgmma", 128, 64, 16, 3, 2, 2, 2)), (SHAPES[1], Tiling("wgmma", 128, 128, 16, 3, 1, 1)),
+    (SHAPES[2], Tiling("wgmma", 64, 64, 16, 3, 1, 2, 3)), (SHAPES[2], Tiling("wgmma", 128, 64, 32, 3, 2, 1, 2)),
+    (SHAPES[3], Tiling("wgmma", 64, 64, 32, 3, 1, 1, 2)), (SHAPES[3], Tiling("wgmma", 64, 128, 16, 4, 1, 2, 2)),
+    (SHAPES[3], Tiling("wgmma", 64, 64, 16, 4, 1, 4, 3)),
+]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
+    said = report(source([replace(case.kernel, tiling=tiling) for case, tiling in COMPILED]), "90a", tmp_path)
+    assert "Used" in said
+    assert troubles(said) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
+                    reason="needs a device of compute capability 9")
+def test_on_the_device(tmp_path):
+    check_on_the_device(CHECKED, tmp_path)
