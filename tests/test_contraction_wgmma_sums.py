@@ -1,4 +1,5 @@
-"""Promotion of sums on wgmma: stretches of steps, written out, in rounds and in a loop, under the CPU emulation."""
+"""Promotion of sums on wgmma: stretches of steps, written out, in rounds, by halves and in a loop, under the CPU
+emulation."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (depth(80), replace(PLAIN, columns=192, stages=2)),  # one set of registers beside the sums
     *((with_epilogue(FEW), replace(tiling, depth=8)) for tiling in (PLAIN, TWO, THREE, replace(TWO, cluster=2))),
     (FEW, replace(TWO, depth=8, columns=64, stages=6)), (FEW, replace(PLAIN, depth=8, rows=128)),
-    (LONG, replace(TWO, promote=2)), (LONG, replace(THREE, stages=2)), (LONG, replace(PLAIN, promote=4, teams=2)),
+    (depth(240), replace(TWO, columns=64)), (LONG, replace(TWO, promote=2)), (LONG, replace(TWO, columns=64)),
+    (LONG, replace(THREE, stages=2)), (LONG, replace(PLAIN, promote=4, teams=2)),
     (PHASES[0], BOTH), (PHASES[6], replace(BOTH, teams=2)), (PHASES[9], replace(BOTH, teams=2, promote=2)),
-    (PHASES[9], BOTH), (PHASES[6], replace(BOTH, depth=8, teams=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
+    (PHASES[9], BOTH), (PHASES[6], replace(BOTH, columns=64, teams=2, stages=2)),
+    (PHASES[6], replace(BOTH, depth=8, teams=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
 ]
 NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
 
@@ -57,21 +60,28 @@ pytestmark = pytest.mark.usefixtures("few_processors")
 
 @pytest.fixture(scope="module")
 def libraries():
-    """A library and its source for each: as generated, with no step written out, and with one set of registers."""
+    """A library and its source for each: as generated, with no step written out, with one set of registers, and with
+    none of its halves added by itself."""
     sources = all_generated(CHECKED)
-    for name, change in (("r", {"FEW": 0}), ("l", {"FEW": 0, "_TURNING_REGISTERS": 1000})):
+    for name in ("rounds", "halves", "loop"):
         with pytest.MonkeyPatch.context() as patch:
-            for key, value in change.items():
-                patch.setattr(contraction_wgmma_layout, key, value)
-            sources += [replace(one, name=f"{name}{n}", text=generate(replace(case.kernel, tiling=tiling),
-                                                                     f"{name}{n}").definition)
-                        for (n, (case, tiling)), one in zip(enumerate(CHECKED), sources[:len(CHECKED)], strict=True)]
-    return compiled(sources, sanitize=False)
+            patch.setattr(contraction_wgmma_layout, "FEW", 0)
+            if name != "rounds":
+                patch.setattr(contraction_wgmma_layout, "_TURNING_REGISTERS", 1000)
+            if name == "loop":
+                patch.setattr(Layout, "halves", False)
+            for n, (case, tiling) in enumerate(CHECKED):
+                made = generate(replace(case.kernel, tiling=tiling), f"{name}{n}").definition
+                before = {forms(one.text): one for one in sources[n::len(CHECKED)]}
+                sources.append(before.get(forms(made)) or replace(sources[n], name=f"{name}{n}", text=made))
+    built = {one.name: (library, one) for library, one in compiled(list(dict.fromkeys(sources)), sanitize=False)}
+    return [built[one.name] for one in sources]
 
 
 def forms(text: str) -> str:
     """How a text forms its sums."""
-    return "written out" if "of stretch 0" in text else "rounds" if "part[2]" in text else "loop"
+    marks = {"of stretch 0": "written out", "part[2]": "rounds", "int HALF": "halves"}
+    return next((form for mark, form in marks.items() if mark in text), "loop")
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
@@ -82,17 +92,18 @@ def test_agrees_with_float64(number, libraries):
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
 def test_no_bit_depends_on_the_form(number, libraries):
-    """The same stretches, added in the same order, whether written out, in rounds or in a loop."""
+    """The same stretches, added in the same order, whether written out, in rounds, by halves or in a loop."""
     case, _ = CHECKED[number]
-    found = [run(*libraries[number + i * len(CHECKED)], case.inputs())[0][0] for i in range(3)]
-    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    found = [run(*libraries[number + i * len(CHECKED)], case.inputs())[0][0] for i in range(4)]
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_all_forms_are_among_them(libraries):
     seen = [forms(one.text) for _, one in libraries]
     count = len(CHECKED)
-    assert set(seen[:count]) == {"written out", "rounds", "loop"}
-    assert set(seen[count:2 * count]) == {"rounds", "loop"} and set(seen[2 * count:]) == {"loop"}
+    assert set(seen[:count]) == {"written out", "rounds", "halves", "loop"}
+    assert set(seen[count:2 * count]) == {"rounds", "halves", "loop"}
+    assert set(seen[2 * count:3 * count]) == {"halves", "loop"} and set(seen[3 * count:]) == {"loop"}
     assert {layout(*one).parts for one in CHECKED} == {0, 1, 2}
     assert {min(layout(*one).stretches, 5) for one in CHECKED} >= {1, 2, 3, 5}
 
@@ -118,7 +129,7 @@ def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
             x.zero_(), w.fill_(1.0)
             x[..., 0] = 2.0**24
             x[..., 16 * (steps - 1):16 * (steps - 1) + 2] = 1.0
-            for form in range(3):
+            for form in range(4):
                 found = run(*libraries[number + form * len(CHECKED)], [x, w])[0][0]
                 assert bool((found == 2.0**24 + 2).all())
             x[..., 1:3] = 1.0  # in the first one's stretch
@@ -140,7 +151,7 @@ def test_registers_are_for_what_is_added():
     wide = replace(PLAIN, columns=64, depth=8, teams=2, rows=128, stages=3)
     assert layout(FEW, wide).sums == 192 and layout(FEW, wide).written_out and layout(FEW, wide).waits == 0
     assert [layout(FEW, replace(wide, rows=64, teams=teams)).sums for teams in (3, 4)] == [96, 64]
-    assert layout(LONG, replace(wide, depth=16)).parts == 1  # rounds would spill
+    assert layout(LONG, replace(wide, depth=16)).halves  # two sets would spill
     assert layout(depth(160), replace(PLAIN, rows=128, promote=2)).parts == 1  # two warpgroups take turns anyway
     for case, tiling in CHECKED:
         assert layout(case, tiling).consumer_need <= 240
@@ -149,7 +160,8 @@ def test_registers_are_for_what_is_added():
 SHAPES = [convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1),
           with_epilogue(convolution(128, 1, 16, 64, (128, 128), (3, 3), padding=1)),
           convolution(128, 1, 32, 64, (64, 64), (3, 3), padding=1),
-          with_epilogue(convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1))]
+          with_epilogue(convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1)),
+          convolution(128, 1, 64, 64, (64, 64), (3, 3), stride=2, padding=1, output_padding=1, transposed=True)]
 COMPILED = [
     (SHAPES[0], Tiling("wgmma", 64, 64, 8, 3, 1, 1, 3)), (SHAPES[0], Tiling("wgmma", 64, 64, 8, 3, 1, 1, 4)),
     (SHAPES[0], Tiling("wgmma", 128, 64, 8, 3, 1, 1, 2)),
@@ -158,6 +170,8 @@ COMPILED = [
     (SHAPES[2], Tiling("wgmma", 64, 64, 16, 3, 1, 2, 3)), (SHAPES[2], Tiling("wgmma", 128, 64, 32, 3, 2, 1, 2)),
     (SHAPES[3], Tiling("wgmma", 64, 64, 32, 3, 1, 1, 2)), (SHAPES[3], Tiling("wgmma", 64, 128, 16, 4, 1, 2, 2)),
     (SHAPES[3], Tiling("wgmma", 64, 64, 16, 4, 1, 4, 3)),
+    (SHAPES[3], Tiling("wgmma", 128, 64, 32, 3, 2, 1, 2)),
+    (SHAPES[4], Tiling("wgmma", 64, 64, 32, 4, 2, 1, 2, phases=2)),
 ]
 
 

@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
-from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, ROUND, most_stretches, stretch_numbers
+from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, MANY, ROUND, most_stretches, stretch_numbers
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64
@@ -281,7 +281,7 @@ class Layout:
     @property
     def round_stretches(self) -> int:
         """Stretches of a round."""
-        return ROUND if ROUND * self.step_products <= FEW else 2
+        return ROUND if ROUND * self.step_products <= (MANY if self.halves else FEW) else 2
 
     @property
     def written_out(self) -> bool:
@@ -307,8 +307,19 @@ class Layout:
         tiling = self.geometry.tiling
         if not tiling.promote or self.stretches < 2:
             return 0
-        alone = tiling.split == 1 and self.complete and (tiling.teams > 1 or self.workers == 1)
-        return 2 if self.stretches > 2 and (self._is_short or alone) else 1
+        return 2 if self.stretches > 2 and (self._is_short or self._has_rounds) else 1
+
+    @property
+    def _has_rounds(self) -> bool:
+        tiling = self.geometry.tiling
+        return tiling.split == 1 and self.complete and (tiling.teams > 1 or self.workers == 1)
+
+    @property
+    def halves(self) -> bool:
+        """Whether one half of the sums is added while the products of the other one run: of rounds without room for
+        two sets, where each step is a stretch."""
+        several = self.products * self.geometry.tiling.phases > 1 and self.stretches > 1 and self.single_steps
+        return self.parts == 1 and several and not self._is_short and self._has_rounds
 
     @property
     def waits(self) -> int:
@@ -317,7 +328,7 @@ class Layout:
         between = 0 if shared or not self.parts else self.stretches - 1
         if self.written_out:
             return 0 if self.parts == 2 else max(0, between - 1)
-        return between // self.round_stretches if self.parts == 2 else between
+        return between // self.round_stretches if self.parts == 2 or self.halves else between
 
     def _need(self, parts: int) -> int:
         per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases

@@ -17,9 +17,13 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
     ``promoted``: whether sums on tensor cores are added to others in registers.
     """
     strides, products = (epilogue.row_stride, epilogue.column_stride), layout.products
+    half = ", int HALF" if layout.halves else ""
     if layout.geometry.tiling.phases == 1:
         return {
-            "TAPS": "int TAPS", "TAPS_NOTE": "TAPS taps", "ALL_TAPS": "TAPS", "TAP_SUMS": "p", "TAP": "",
+            "FIRST_TAP": 0, "END_TAP": "TAPS", "FIRST_PRODUCT": "HALF" if half else 0,
+            "END_PRODUCT": "HALF + 1" if half else products,
+            "TAPS": f"int TAPS{half}", "TAPS_NOTE": f"TAPS taps{' and one half of the rows' if half else ''}",
+            "TAP_SUMS": "p", "TAP": "",
             "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
             "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
             "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
@@ -27,10 +31,13 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
     tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
     if promoted:
         tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
-    named = (promoted or len(variants(layout)) > 1) and not layout.written_out
+    counted = promoted and not layout.halves and not (layout.parts == 2 and layout.single_steps)
+    named = (counted or len(variants(layout)) > 1) and not layout.written_out
     return {
-        "TAPS": "int TAPS0, int TAPS1", "TAPS_NOTE": "all taps",
-        "ALL_TAPS": "TAPS0 + TAPS1", "TAP_SUMS": f"phase{f' * {products}' * (products > 1)} + p", "TAP": tap,
+        "FIRST_TAP": "HALF * TAPS0" if half else 0, "FIRST_PRODUCT": 0, "END_PRODUCT": products,
+        "END_TAP": "TAPS0 + HALF * TAPS1" if half else "TAPS0 + TAPS1",
+        "TAPS": f"int TAPS0, int TAPS1{half}", "TAPS_NOTE": "the taps of one phase" if half else "all taps",
+        "TAP_SUMS": f"phase{f' * {products}' * (products > 1)} + p", "TAP": tap,
         "ALL_SUMS": "2 * PRODUCTS", "SUM_SETS": 2 * products, "SECOND_TAPS": _second_taps(layout) if named else "",
         "ADVANCE": "last - middle > middle - first ? last - middle : middle - first",
         "ADD": "k == 0 ? kept : 1" if promoted else "1",
@@ -50,11 +57,11 @@ def variants(layout: Layout) -> list[tuple[int, ...]]:
     return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [least]
 
 
-def calls(layout: Layout, into: str, add: str, advances: bool) -> list[str]:
+def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None = None) -> list[str]:
     """The lines that call ``NAME_multiply`` for a step, by its numbers of taps.
 
     ``into``: the sums; ``add``: whether they hold something, where that is asked; ``advances``: whether ``@ADVANCE@``
-    is of use behind them.
+    is of use behind them; ``half``: which half of the sums, where they are added by halves.
     """
     found, both = variants(layout), layout.geometry.tiling.phases == 2
     lines = ["const int middle = @NAME@_second_tap[piece];"] * (both and (advances or len(found) > 1))
@@ -62,7 +69,8 @@ def calls(layout: Layout, into: str, add: str, advances: bool) -> list[str]:
         which = f"last - first == {counts[0]}"
         if both:
             which = f"middle - first == {counts[0]} && last - middle == {counts[1]}"
-        call = f"@NAME@_multiply<{', '.join(map(str, counts))}>({into}, a, b, @NAME@_taps + first{add and f', {add}'});"
+        arguments = ", ".join(map(str, counts if half is None else (*counts, half)))
+        call = f"@NAME@_multiply<{arguments}>({into}, a, b, @NAME@_taps + first{add and f', {add}'});"
         lines.append(" ".join(filter(None, ["else" * (i > 0), f"if ({which})" * (i + 1 < len(found)), call])))
     return lines
 

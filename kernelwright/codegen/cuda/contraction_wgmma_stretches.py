@@ -35,6 +35,11 @@ such a state). So few steps (`FEW`) are written out one behind the other, each w
 *round* of `ROUND` stretches is, and ends with a wait for all of them. It exposes one wait in `ROUND`. Two warpgroups
 that share a tile (one team) expose none in any case: one begins half a stretch earlier, and adds while the other
 multiplies. They keep one set.
+
+Rounds need some 8 registers more than what is written out, which 128x64 with two teams has not: with two sets ptxas
+spilled 8 to 180 bytes of some. Where there are 128 rows, or two output phases, and a step is a stretch, one set will
+do: its halves, of 64 rows or of a phase, are groups of products of their own, and one half is added while the other
+one's products run. The order of what is added to each sum stays.
 """
 
 from __future__ import annotations
@@ -43,6 +48,8 @@ from collections.abc import Sequence
 
 #: Products of 64 rows, all steps together, up to which a tile's steps are written out; and those of a round.
 FEW = 64
+#: The same of a round that adds sums by halves.
+MANY = 160
 #: Stretches of a round at most, an even number.
 ROUND = 4
 #: Steps that are looked at: a tile of more has several stretches.

@@ -108,6 +108,39 @@ _STRETCH = """
           if (++depth == DEPTHS) depth = 0, ++piece;@COUNT@
         @CLOSE@@ADD_OTHER@"""
 
+# One set beside the sums, many steps, each of them a stretch.
+_HALF_ROUNDS = """
+      float sums[@ALL_SUMS@][COLUMNS / 2], part[@ALL_SUMS@][COLUMNS / 2];@ZERO@
+      int before = -1;  // a stage whose products may still be running
+      int step = begin, piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
+      // One half of a step's sums is added while the products of the other one run. No products are on their way where
+      // paths meet, because the compiler would make all of them wait for each other.
+      while (step < end) {@STRETCHES@
+      }
+"""
+
+_HALF_STRETCH = """
+        {
+          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
+          const unsigned buffer = stages + stage * STAGE_BYTES;
+          const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
+          const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
+          kw_barrier_wait(full + 8 * stage, parity);
+          @ONE@@BEFORE@
+          @TWO@
+          step += 1;@YIELD@
+          kw_wgmma_wait<1>();
+          @ADD_ONE@
+          before = stage;
+          @NEXT_STAGE@
+          if (++depth == DEPTHS) depth = 0, ++piece;
+        }"""
+
+_HALF_BEFORE = """
+          kw_wgmma_wait<1>();  // The step before is done.
+          @FREE@
+          @ADD_TWO@"""
+
 _ROUND_ENDS = """
         if (step == end) {
           kw_wgmma_wait<0>();
@@ -136,7 +169,8 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
         "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
     if layout.written_out:
         return {**common, "SUMS": _written_out(layout, arrive)}
-    return {**common, "SUMS": _rounds(layout) if layout.parts == 2 else _loop(layout)}
+    form = _rounds if layout.parts == 2 else _halves if layout.halves else _loop
+    return {**common, "SUMS": form(layout)}
 
 
 _OWN_PIECES = """
@@ -203,6 +237,24 @@ def _rounds(layout: Layout) -> str:
     text = text.replace("@LAST_TAP@", ", last = @NAME@_first_tap[piece + 1]" if ends else "")
     # Those that are added to begin as zeros; so do others, so that they do not live from tile to tile.
     return text.replace("@ZERO@", _zero("sums[p][i]" + " = part[0][p][i] = part[1][p][i]" * several))
+
+
+def _halves(layout: Layout) -> str:
+    """Rounds of steps, each a stretch, with one set of registers beside the sums."""
+    sets, many, stretches = layout.products * layout.geometry.tiling.phases, layout.round_stretches, []
+    one, two = (_add("part", (half * sets // 2, (half + 1) * sets // 2)) for half in range(2))
+    margin = "\n          "
+    for number in range(many):
+        calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
+        if layout.geometry.tiling.phases == 2:  # what was defined for the first half is there
+            calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
+        text = _HALF_STRETCH.replace("@ONE@", calls[0]).replace("@TWO@", calls[1]).replace("@ADD_ONE@", one)
+        text = text.replace("@BEFORE@", _HALF_BEFORE.replace("@ADD_TWO@", two) if number else "")
+        stretches.append(text + (_ROUND_ENDS if number + 1 < many else _ROUND_DRAINS).replace("@ADD_OWN@", two))
+    last = ", last = @NAME@_first_tap[piece + 1]" if len(phases.variants(layout)) > 1 else ""
+    text = _HALF_ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
+    return text.replace("@LAST_TAP@", last).replace("@YIELD@", _yield(layout, "step == end", 10)).replace(
+        "@ZERO@", _zero("sums[p][i]"))
 
 
 def _written_out(layout: Layout, arrive: str) -> str:

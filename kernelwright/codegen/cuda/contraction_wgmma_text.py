@@ -137,13 +137,13 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
 #pragma unroll
   for (int pair = FIRST; pair < 3; ++pair) {
 #pragma unroll
-    for (int tap = 0; tap < @ALL_TAPS@; ++tap) {@TAP@
+    for (int tap = @FIRST_TAP@; tap < @END_TAP@; ++tap) {@TAP@
       const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
       const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (@TAP_CHUNKS@ * COLUMNS);
 #pragma unroll
       for (int k = 0; k < CHUNKS; k += 2) {
 #pragma unroll
-        for (int p = 0; p < @PRODUCTS@; ++p)
+        for (int p = @FIRST_PRODUCT@; p < @END_PRODUCT@; ++p)
           @PRODUCT@(sums[@TAP_SUMS@], x + k * PITCH + p * 64, w + k * COLUMNS, @ADD@);
       }
     }
