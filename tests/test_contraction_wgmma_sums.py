@@ -74,7 +74,8 @@ def libraries():
                 made = generate(replace(case.kernel, tiling=tiling), f"{name}{n}").definition
                 before = {forms(one.text): one for one in sources[n::len(CHECKED)]}
                 sources.append(before.get(forms(made)) or replace(sources[n], name=f"{name}{n}", text=made))
-    built = {one.name: (library, one) for library, one in compiled(list(dict.fromkeys(sources)), sanitize=False)}
+    built = {one.name: (library, one) for library, one in compiled(list({one.name: one for one in sources}.values()),
+                                                                        sanitize=False)}
     return [built[one.name] for one in sources]
 
 
