@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
+from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingPairWalk, ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
@@ -38,6 +38,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     row_scale_text,
     slab_columns,
     stores_channels,
+    turns,
     write_stores,
 )
 from kernelwright.codegen.cuda.contraction_points import (
@@ -94,7 +95,10 @@ class Epilogue:
 
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
-    """Whether slabs hold what the kernel reduces: all of its output channels, or whole windows of positions."""
+    """Whether slabs hold what the kernel reduces: all of its output channels, not of two phases where these are
+    neighbours in the output, or whole windows of positions."""
+    if kernel.reductions and tiling.phases == 2 and turns(kernel):
+        return False
     return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
 
 
@@ -110,7 +114,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
                          f"{slab_columns(kernel, geometry.tiling)}")
     kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else RowWalk
     if geometry.tiling.phases == 2:
-        kind = PairWalk
+        kind = ReducingPairWalk if kernel.reductions else PairWalk
     if kernel.pools:
         kind = PoolWalk
     if kernel.totals:

@@ -2,39 +2,24 @@
 
 Of one phase alone a warp would write every other element of a row of the output. Here a slab holds 64 rows of both,
 element (row, phase, column) at 2 * row + phase + column * pitch, and a thread takes one of those 128 places: a warp
-writes 32 neighbouring positions at a time, as it does for convolutions without a stride.
+writes 32 neighbouring positions at a time, as it does for convolutions without a stride. Where output channels are
+reduced the walk is another (`contraction_epilogue_channel_pairs`), over a slab of the same shape.
 """
 
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, RowWalk, stores_channels
+from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, RowWalk, Walk, stores_channels
+
+#: Floats from one column of a slab of two phases to the next. Fragments of a core's threads lie 8 rows x 4 pairs of
+#: columns. Half a warp writes 4 rows of these, both phases of an element at a time: 2 * PITCH is 8 modulo 32 banks.
+PITCH = 2 * SLAB_ROWS + 4
 
 
-class PairWalk(RowWalk):
-    """Positions are neighbours, and two phases of them one row: a thread takes a position, and walks over the columns.
+class PairPositions(Walk):
+    """Two phases of positions are one row: a thread has one of the 128 positions of a slab."""
 
-    Raises ValueError where channels are reduced, and where they are neighbours in the output.
-    """
-
-    comment = "a thread takes one of 128 positions, and walks over columns"
     row_of = "thread / 2"
-
-    def __init__(self, geometry: Geometry, name: str) -> None:
-        if geometry.kernel.reductions or stores_channels(geometry.kernel):
-            raise ValueError(f"{name}: no tiles of two phases of positions where channels are reduced or neighbours")
-        super().__init__(geometry, name)
-        # Fragments of a core's threads lie 8 rows x 4 pairs of columns. Half a warp writes 4 rows of these, both phases
-        # of an element at a time: 2 * (2 * SLAB_ROWS + 4) is 8 modulo 32 banks.
-        self.strides = (2, 2 * SLAB_ROWS + 4)
-        self.floats = self.columns * (2 * SLAB_ROWS + 4)
-
-    def body(self) -> list[str]:
-        """The statements of ``NAME_finish``."""
-        return ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
-                f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
-                f"const int last = {self.end(f'first_column + {self.columns}')};",
-                *self.finished(f"sums[thread + (o - first_column) * {self.strides[1]}]", "first_column")]
 
     def position(self, leave: str = "") -> list[str]:
         """Define n and p0, p1, ... of ``row`` and the thread's phase; ``leave`` where it is no position of a class."""
@@ -43,3 +28,26 @@ class PairWalk(RowWalk):
         if self.kernel.axes[last].out_size % 2 and leave:
             lines.append(f"if (p{last} >= {self.kernel.axes[last].out_size}) {leave};")
         return lines
+
+
+class PairWalk(PairPositions, RowWalk):
+    """Positions are neighbours, and two phases of them one row: a thread takes a position, and walks over the columns.
+
+    Raises ValueError where channels are neighbours in the output.
+    """
+
+    comment = "a thread takes one of 128 positions, and walks over columns"
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        if stores_channels(geometry.kernel):
+            raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
+        super().__init__(geometry, name)
+        self.strides = (2, PITCH)
+        self.floats = self.columns * PITCH
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        return ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
+                f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
+                f"const int last = {self.end(f'first_column + {self.columns}')};",
+                *self.finished(f"sums[thread + (o - first_column) * {self.strides[1]}]", "first_column")]

@@ -58,6 +58,12 @@ def stores_channels(kernel: Contraction) -> bool:
     return bool(stores) and channels_fastest(kernel, stores[0])
 
 
+def turns(kernel: Contraction) -> bool:
+    """Whether output channels, which the kernel reduces, are neighbours in what it stores of each."""
+    along = [store for store in kernel.stores if store.index.strides[2]]
+    return bool(along) and channels_fastest(kernel, along[0])
+
+
 def write_stores(emitter: PointEmitter, kernel: Contraction, stores: Sequence[Store]) -> None:
     """Give an emitter stores of sums that are called ``sum``."""
     emitter.reduced[0, 0] = "sum" if emitter.site.lanes == 1 else "sum[v]"

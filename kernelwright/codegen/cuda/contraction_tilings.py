@@ -160,7 +160,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     deepest = max(16, min(64, -(-kernel.in_channels // 16) * 16))
     depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
-    neighbours = has_two_phases(kernel) and not kernel.reductions and (bool(kernel.pools) or steps_of_stores <= {1})
+    neighbours = has_two_phases(kernel) and (bool(kernel.pools) or steps_of_stores <= {1})
     overlaps, raw = _overlaps(kernel), _may_stay_raw(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
