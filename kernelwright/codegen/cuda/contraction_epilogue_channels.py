@@ -15,10 +15,13 @@ that each store of a warp is one run of memory (of float32 128 bytes) where a li
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, put, reads
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PITCH, PairPositions
+from kernelwright.codegen.cuda.contraction_epilogue_quotients import QuotientEmitter, quotient_functions
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     UNROLL,
@@ -31,15 +34,15 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import (
 from kernelwright.codegen.cuda.contraction_points import (
     STARTS,
     TAKES,
-    PointEmitter,
+    TWICE,
     as_float,
     coordinates,
     reduced_lines,
     straight,
 )
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.expressions import Reduced, walk
-from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.kernels import Store
 
 _EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 
@@ -50,6 +53,8 @@ class ReducingWalk(Walk):
     comment = "two lanes take a row, and reduce its channels before they store"
     row_of = place = "thread / 32 * 16 + thread % 16"
     row_stride, pitch = 1, SLAB_ROWS + 4
+    emitter_kind = QuotientEmitter
+    emitter: QuotientEmitter
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
@@ -58,6 +63,11 @@ class ReducingWalk(Walk):
         self.sum = f"row_sums[o * {self.pitch}]"
         roots = [*self.kernel.reductions, *self.kernel.stores]
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots))
+        self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
+        self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
+        # Walks of reductions that are still to come, and whether the slab has sums without their scales.
+        self.walks = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
+        self.raw = geometry.scaled
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = self.kernel.out_channels // 2
@@ -77,18 +87,24 @@ class ReducingWalk(Walk):
         if self.geometry.scaled:
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
-            lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(reduction))
-        along = [s for s in self.kernel.stores if s.index.strides[2]]
+            lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
         once = [s for s in self.kernel.stores if not s.index.strides[2]]
-        turned = turns(self.kernel)
-        for stores in filter(None, (() if turned else along, once)):
-            self.emitter.start_walk("")
-            write_stores(self.emitter, self.kernel, self.table.stores(stores) if stores is along else stores)
-            step = straight(self.emitter)
-            lines += self._fixed()
-            lines += ["if (there) {", *indent(self._walk(step)), "}"] if stores is along else \
-                ["if (there && first == 0) {", *indent(step), "}"]
-        return lines + (self._turned(along) if turned else [])
+        if self.along and not turns(self.kernel):
+            lines += self._stored(self.along, "there", self._walk)
+        if once:
+            lines += self._stored(once, "there && first == 0", list)
+        return lines + (self._turned() if turns(self.kernel) else [])
+
+    def helpers(self) -> list[str]:
+        """What quotients need."""
+        return quotient_functions(self.name) if self.emitter.divides else []
+
+    def _stored(self, stores: list[Store], condition: str, walked: Callable[[list[str]], list[str]]) -> list[str]:
+        """Stores, where ``condition`` holds, of what ``walked`` makes of one step."""
+        self.emitter.start_walk("")
+        write_stores(self.emitter, self.kernel, stores)
+        step = straight(self.emitter)
+        return [*self._fixed(), f"if ({condition}) {{", *indent(walked(step)), "}"]
 
     def channels(self) -> list[str]:
         """Define ``first`` and ``last``: which channels of its row a thread takes."""
@@ -99,28 +115,30 @@ class ReducingWalk(Walk):
         """The statements by which the lanes of a row exchange what each of them found."""
         return [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
 
-    def _new_emitter(self) -> PointEmitter:
+    def _new_emitter(self) -> QuotientEmitter:
         """An emitter of walks over the channels, which has met nothing."""
         emitter = self.emitter_with(self.table)
+        emitter.name = self.name
         emitter.reduced[0, 0] = "sum"
         return emitter
 
-    def _turned(self, stores: list[Store]) -> list[str]:
+    def _turned(self) -> list[str]:
         """Stores by eight lanes a row, which ask the row's own lane for what its reductions gave."""
         emitter = self._new_emitter()
         asked = []
-        for part in dict.fromkeys(p for s in stores for p in walk(s.expression) if isinstance(p, Reduced)):
-            if part.reduction:
+        for part in dict.fromkeys(p for s in self.along for p in walk(s.expression) if isinstance(p, Reduced)):
+            if part.reduction > 0:
                 own = self.emitter.reduced[part.reduction, part.component]
                 emitter.reduced[part.reduction, part.component] = f"{own}_there"
                 asked.append(f"const float {own}_there = __shfl_sync(0xffffffffu, {own}, r);")
         at = self.geometry.scaled * self.columns
         for number in range(len(self.table.values)):
             emitter.reduced[IN_TABLE, number] = f"columns[{at + number * self.columns} + o]"
-        write_stores(emitter, self.kernel, self.table.stores(stores))
+        write_stores(emitter, self.kernel, self.along)
         step = straight(emitter)
         self.emitter.used |= emitter.used
         self.emitter.vectors |= emitter.vectors
+        self.emitter.divides |= emitter.divides
         return ["__syncwarp();  // the sums of all rows are finished", "#pragma unroll 1",
                 "for (int r = thread % 32 / 8; r < 16; r += 4) {", *indent([
                     *asked, f"const {self.kind} row = first_row + thread / 32 * 16 + r;",
@@ -129,9 +147,10 @@ class ReducingWalk(Walk):
                     f"#pragma unroll {UNROLL}", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
                     f"  const float sum = {self.sum};", *indent(step), "}"]), "}"]
 
-    def _walk(self, step: list[str]) -> list[str]:
+    def _walk(self, step: list[str], fours: bool = False) -> list[str]:
         """``step`` for every channel of this lane."""
-        return self.table.steps("first", "last", [f"const float sum = {self.sum};", *step], UNROLL)
+        scale = " * (usual ? row_scale * column_scale[v] : 1.0f)" * self.raw
+        return self.table.steps("first", "last", [f"const float sum = {self.sum}{scale};", *step], UNROLL, fours)
 
     def _fixed(self) -> list[str]:
         """What is computed before a walk."""
@@ -139,25 +158,46 @@ class ReducingWalk(Walk):
         return lines
 
     def _scaled(self) -> list[str]:
-        """Multiply the row's sums by their scales, in place."""
-        name = self.name
+        """Finish the row's sums in place whose scales are not usual; others are multiplied as they are first read."""
         points = ", ".join([*operand_pointers(self.kernel), self.sum, "row_scale", column_scale_text(self.geometry),
                             *self.names])
-        return [*self.scale_lines(), "if (usual) {",
-                *indent(self.table.steps("first", "last", [f"{self.sum} *= row_scale * column_scale[v];"], UNROLL)),
-                "} else {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
-                f"    {self.sum} = {name}_careful({points});", "}"]
+        return [*self.scale_lines(), "if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
+                f"    {self.sum} = {self.name}_careful({points});", "}"]
 
-    def _folded(self, reduction: Reduction) -> Callable[[str, str, str], list[str]]:
-        """How `reduced_lines` folds a reduction's expression over a row."""
+    def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
+        """How `reduced_lines` folds the expression of reduction ``number`` over a row."""
         def fold(kind: str, result: str, term: str) -> list[str]:
             self.emitter.start_walk("")
-            value = as_float(self.emitter, self.table.without(reduction.expression))
-            step = [*straight(self.emitter), f"{result} = {TAKES[kind].format(result, term.format(value))};"]
-            return [*self._fixed(), f"float {result} = {STARTS[kind]};", *self._walk(step),
-                    *self.exchanged(kind, result)]
+            root = self.reduced[number - 1]
+            value = as_float(self.emitter, root)
+            left = self._left(number)
+            text = as_float(self.emitter, left) if left else ""
+            parts = [f"{result}_part[{v}]" for v in range(READ)]
+            step = [*straight(self.emitter), *([f"{self.sum} = {text};"] if left else []),
+                    f"{result}_part[v] = {TAKES[kind].format(f'{result}_part[v]', term.format(value))};"]
+            lines = [*self._fixed(), f"float {result}_part[{READ}] = {{{', '.join([STARTS[kind]] * READ)}}};",
+                     *self._walk(step, fours=True)]
+            self.raw = False
+            self._put(left)
+            halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
+            return [*lines, f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
 
         return fold
+
+    def _left(self, number: int) -> Expression | None:
+        """What a walk of reduction ``number`` leaves in the slab for those behind it; None if what is there may stay,
+        or nobody reads it."""
+        self.walks[number - 1] -= 1
+        later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
+        left = kept(self.reduced[number - 1], later, *[1] * self.raw)
+        return SUM if left is None and self.raw and any(map(reads, later)) else left
+
+    def _put(self, left: Expression | None) -> None:
+        """Have what comes read what is ``left``."""
+        if left is None or left == SUM:
+            return
+        self.reduced = [put(expression, left) for expression in self.reduced]
+        self.along = [replace(store, expression=put(store.expression, left)) for store in self.along]
 
 
 class ReducingPairWalk(PairPositions, ReducingWalk):

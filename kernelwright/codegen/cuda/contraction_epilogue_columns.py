@@ -69,14 +69,15 @@ class ColumnTable:
         """Stores likewise."""
         return [replace(store, expression=self.without(store.expression)) for store in stores]
 
-    def steps(self, first: str, last: str, body: Sequence[str], unroll: int) -> list[str]:
+    def steps(self, first: str, last: str, body: Sequence[str], unroll: int, fours: bool = False) -> list[str]:
         """The loop of ``body`` over columns ``o`` from ``first``, a multiple of 4 in the tile, to ``last``. ``values``,
-        which `begins` defines, points to those of ``first``."""
+        which `begins` defines, points to those of ``first``. ``fours``: ``o`` is ``v`` (0 to 3, which unrolling makes
+        constants) behind a multiple of 4 in any case."""
         used = [(k, name) for k, name in enumerate(self.names) if any(f"{name}[v]" in line for line in body)]
-        if not used:
+        if not used and not fours:
             return [f"#pragma unroll {unroll}", f"for (int o = {first}; o < {last}; ++o) {{", *indent(body), "}"]
         columns = self.geometry.tiling.columns
-        lines = [f"float {', '.join(f'{name}[{READ}]' for _, name in used)};"]
+        lines = [f"float {', '.join(f'{name}[{READ}]' for _, name in used)};"] if used else []
         for k, name in used:
             at = f"values{f' + {k * columns}' * (k > 0)} + (c - {first})"
             lines.append(f"kw_read4({name}, {at});")

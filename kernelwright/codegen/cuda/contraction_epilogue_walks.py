@@ -113,6 +113,7 @@ class Walk:
     table: ColumnTable | None = None
     row_of = ""
     parameters: tuple[tuple[str, str], ...] = ()
+    emitter_kind: type[PointEmitter] = PointEmitter
     support: frozenset[str] = frozenset()
 
     def __init__(self, geometry: Geometry, name: str) -> None:
@@ -155,7 +156,7 @@ class Walk:
         """An emitter of walks over columns that takes what it can from the table, and has met nothing."""
         roots = [table.without(r.expression) for r in (*self.kernel.reductions, *self.kernel.totals)]
         emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.stores),
-                             walked=(2,))
+                             walked=(2,), kind=self.emitter_kind)
         for number in range(len(table.values)):
             emitter.reduced[IN_TABLE, number] = f"column{number}[v]"
         return emitter

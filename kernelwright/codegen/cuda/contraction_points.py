@@ -124,6 +124,9 @@ def as_float(emitter: Emitter, node: Expression) -> str:
 STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
 
+#: Reductions that take two walks.
+TWICE = ("moments", "logsumexp")
+
 
 def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels: int,
                   fold: Callable[[str, str, str], list[str]]) -> list[str]:
