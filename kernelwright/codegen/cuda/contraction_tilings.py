@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_total
 from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_pack_parts import SKIPPED
-from kernelwright.codegen.cuda.contraction_points import guessed, ordinary_stores
+from kernelwright.codegen.cuda.contraction_points import TWICE, guessed, ordinary_stores
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout
 from kernelwright.plan.kernels import Contraction, Tiling
 
@@ -43,6 +43,8 @@ _WAIT_CYCLES = 100
 #: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
 #: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
+#: The same of a walk that reduces channels: a guess from its 10 to 20 instructions.
+_WALK_CYCLES = 25
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -183,11 +185,12 @@ def _variants(kernel: Contraction, tiling: Tiling, overlaps: list[tuple[int, int
     """A tiling, and where they make sense with tiles that overlap, both phases of the last axis, parts of the steps."""
     for phases, overlap in overlaps if tiling.teams > 1 else ():
         yield replace(tiling, phases=phases, overlap=overlap)
-    if tiling.teams == 3:
-        return  # more than two are for epilogues that take longer than their products
-    yield tiling
-    if neighbours:
+    # More than two teams are for epilogues that take longer than their products.
+    if neighbours and (tiling.teams < 3 or kernel.reductions):
         yield replace(tiling, phases=2)
+    if tiling.teams == 3:
+        return
+    yield tiling
     if tiling.teams == 1 and (split := _split(kernel, tiling)) > 1:
         yield replace(tiling, split=split)
 
@@ -260,6 +263,21 @@ def _packing_cycles(geometry: Geometry) -> float:
     return moved / (_PROCESSORS * _MEMORY_BYTES)
 
 
+def _written(geometry: Geometry) -> float:
+    """Bytes of a tile's results; where channels are reduced, some are stored once for all of them."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    columns = min(tiling.columns, kernel.out_channels)
+    stored = [columns if store.index.strides[2] or not kernel.reductions else 1 for store in ordinary_stores(kernel)]
+    return 4 * min(tiling.rows, geometry.rows) * sum(stored or [columns]) * _spread(kernel, tiling)
+
+
+def _element_cycles(kernel: Contraction) -> float:
+    """Cycles of a thread's epilogue for an element that goes through shared memory."""
+    walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
+    stores = not walks or any(store.index.strides[2] for store in kernel.stores)
+    return _ELEMENT_CYCLES * stores + _WALK_CYCLES * walks
+
+
 def _cycles(geometry: Geometry, layout: Layout) -> float:
     """Cycles of all tiles on one multiprocessor."""
     kernel, tiling = geometry.kernel, geometry.tiling
@@ -291,13 +309,12 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     set_of_sums = layout.products * tiling.phases * tiling.columns / 2
     steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
-    written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) * _spread(kernel, tiling)
-    results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
-    element = _ELEMENT_CYCLES
+    results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(kernel)
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
     # A warpgroup's own time: products, then the epilogue, while others multiply.
-    alone = steps + tiling.rows * tiling.phases * tiling.columns / 128 * element
+    finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
+    alone = steps + finish
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
         * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     waves = ceil(tiles / _PROCESSORS)
@@ -305,4 +322,4 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
         return waves * steps + 2 * geometry.partial_bytes / (_PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
     if tiling.teams > 1 or layout.blocks == 2:
         return waves * max(steps, results, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
-    return waves * (steps + results)
+    return waves * (steps + max(results, finish / layout.workers * bool(kernel.reductions)))
