@@ -90,6 +90,8 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (normed(MANY), replace(BOTH, columns=112, promote=0)),
     (softmax(MANY), replace(BOTH, columns=128, stages=2, promote=0)),
     (softmax(WIDE), Tiling("wgmma", 64, 128, 16, 2, teams=2, phases=2)),
+    (normed(TWO[0]), replace(BOTH, rows=256, columns=24, promote=0)),
+    (softmax(ROUND[2]), replace(ONCE, columns=16, teams=3)),
     # A product takes two taps of at most 8 channels.
     (softmax(FEW[7]), PAIRED), (normed(FEW[8]), PAIRED), (chained(FEW[9]), PAIRED), (placed(FEW[11]), PAIRED),
     (softmax(ROUND[0]), ONCE), (normed(ROUND[4]), ONCE), (alone(ROUND[6], "logsumexp"), replace(ONCE, columns=40)),

@@ -1,15 +1,23 @@
 """The epilogue of a contraction that reduces its output channels: softmax, sums, extrema, moments over them.
 
 A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
-they first finish the sums in place, then walk over them once per reduction and once for the stores, and exchange what
-they found. Writes of a warp are runs of 16 neighbouring positions. Where channels are neighbours in the output, the
-lanes turn before they store: eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
+they walk over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and exchange
+what they found. The first walk multiplies sums by their scales, unless these are not usual: then a loop before it
+finishes them in place, with care. A walk leaves in the slab what later ones would compute again
+(`contraction_epilogue_kept`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp
+are runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store:
+eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 
 Of tiles with both output phases of the last axis (`contraction_epilogue_pairs`) a slab has 128 positions, and a thread
-takes all channels of one, without an exchange: half as many walks of twice the length. Element (row, phase, column) is
-at 2 * row + phase + column * 132. A warp's 32 lanes have 32 neighbours of a column, in 32 banks, whether they read,
-finish sums in place, or store: positions 2u and 2u + 1 stand beside each other in shared memory as in the output, so
-that each store of a warp is one run of memory (of float32 128 bytes) where a line has 32 positions left.
+takes all channels of one, without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132.
+Positions 2u and 2u + 1 stand beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of
+a column: in 32 banks as they read and write the slab, and in one run of memory (of float32 128 bytes) as they store,
+where a line has 32 positions left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the
+slab at a time, at banks 2 * row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
+
+A slab of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
+each sum. Two teams with 128 columns have room for stages of 16 channels beside theirs. Sums take C registers for 64
+rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
 """
 
 from __future__ import annotations

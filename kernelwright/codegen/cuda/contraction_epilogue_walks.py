@@ -104,7 +104,8 @@ def operand_pointers(kernel: Contraction) -> list[str]:
 class Walk:
     """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``table``: of columns;
     ``row_of``: a thread's row of the slab, where it has one; ``parameters``: (C type, name) of pointers that
-    `NAME_finish` takes besides tensors and scales; ``support``: the snippets that it names itself."""
+    `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of `emitter_with`; ``support``: the snippets that
+    it names itself."""
 
     comment = ""
     strides = (0, 0)
