@@ -14,7 +14,9 @@ import kernelwright
 from kernelwright import judgement
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
+from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.errors import VerificationFailed
+from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
 from kernelwright.programs import ModeProgram
@@ -87,6 +89,39 @@ def test_reductions_of_channels_in_an_emitted_file(everything_pays):
     assert [k.kind for k in mode.kernels] == ["contraction"] * 3 and not mode.kept
     texts = [k.meaning for k in mode.kernels]
     assert ["max, sum over" in t or "moments over" in t or "logsumexp over" in t for t in texts] == [True] * 3, texts
+
+
+class Upsampled(nn.Module):
+    """Softmax over the channels of a transposed convolution with a chain behind it, log-sum-exp over another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.ConvTranspose2d(8, 12, 4, stride=2, padding=1, output_padding=1)
+        self.second = nn.ConvTranspose3d(3, 16, 3, stride=2, padding=1)
+        self.bias = nn.Parameter(torch.randn(12, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.logsumexp(self.second(x.unflatten(1, (3, 4))[..., :5, :6]), 1, keepdim=True)
+        return torch.sigmoid((torch.softmax(self.first(x[:, :8]), 1) + self.bias) * 2.0), F.hardtanh(F.hardswish(y))
+
+
+def test_channels_are_reduced_in_tiles_of_both_phases(everything_pays, monkeypatch):
+    """As the device for which wgmma's tilings are taken would have them."""
+    first = {}
+
+    def hopper(kernel: Contraction, core: str) -> list[Tiling]:
+        found = tilings(kernel, "wgmma")
+        first[kernel.out_channels] = found[0]
+        return found
+
+    monkeypatch.setattr(tune, "tilings", hopper)
+    result = kernelwright.optimize(Upsampled(), (torch.randn(3, 12, 7, 9),), target="cuda", contractions="measured")
+    assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
+    kernels = [k for k in result.modes[0].kernels if k.contraction is not None]
+    meanings = " ".join(k.meaning for k in kernels)
+    assert len(kernels) == 2 and "max, sum over" in meanings and "logsumexp over" in meanings, meanings
+    assert {channels: tiling.phases for channels, tiling in first.items()} == {12: 2, 16: 2}
+    assert "wgmma_f16" in result.source and "_quotient(" in result.source
 
 
 class OverPositions(nn.Module):
