@@ -43,8 +43,9 @@ _WAIT_CYCLES = 100
 #: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
 #: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
-#: The same of a walk that reduces channels: a guess from its 10 to 20 instructions.
-_WALK_CYCLES = 25
+#: The same of a walk that reduces channels, a guess from its 10 to 15 instructions; and the share of these cycles in
+#: which warps issue instructions, which teams do in turns (a softmax and a sigmoid have 49 instructions).
+_WALK_CYCLES, _ISSUED = 25, 0.5
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -321,5 +322,6 @@ def _cycles(geometry: Geometry, layout: Layout) -> float:
     if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
         return waves * steps + 2 * geometry.partial_bytes / (_PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
     if tiling.teams > 1 or layout.blocks == 2:
-        return waves * max(steps, results, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
+        issued = finish * _ISSUED * bool(kernel.reductions)
+        return waves * max(steps, results, issued, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
     return waves * (steps + max(results, finish / layout.workers * bool(kernel.reductions)))
