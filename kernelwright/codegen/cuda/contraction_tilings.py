@@ -177,7 +177,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                         tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, promote, teams)
                         for found in _variants(kernel, tiling, overlaps, neighbours=neighbours):
                             yield found
-                            if raw:
+                            if raw and not (kernel.reductions and teams == 3):  # whose registers spill
                                 yield replace(found, raw_left=True)
 
 
