@@ -183,10 +183,10 @@ def test_no_warp_is_two_phases_ahead():
                     layout = Layout(Geometry(case.kernel, tiling), 64)
                 except ValueError:
                     continue
-                together = layout.geometry.depths if layout.fills_pieces else 1
-                assert 1 <= layout.fill_turns <= stages and (layout.fill_turns - 1) * together + 1 <= stages
-                assert layout.fill_warps * layout.fill_turns <= 4 * layout.producer_groups
-                assert layout.fill_batch <= layout.fill_items
+                together = layout.geometry.depths if layout.filling.whole_pieces else 1
+                assert 1 <= layout.filling.turns <= stages and (layout.filling.turns - 1) * together + 1 <= stages
+                assert layout.filling.warps * layout.filling.turns <= 4 * layout.producer_groups
+                assert layout.fill_batch <= layout.filling.each
 
 
 def test_tilings_read_few_channels_as_they_lie():

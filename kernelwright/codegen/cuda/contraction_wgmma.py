@@ -227,7 +227,7 @@ def _producers(layout: Layout, name: str) -> dict[str, object]:
         return {"PRODUCERS": parts.COPY, "PRODUCER_GROUPS": 1, "FULL_ARRIVALS": 1, "SECOND_RUN": "",
                 "WHO_FILLS": "the producer of the step", "LEFT_PARAMETER": "const unsigned short* __restrict__ left, "}
     again = guessed(geometry, "left")
-    return {"PRODUCERS": fill.FILL, "FULL_ARRIVALS": 1 + layout.fill_warps, "LEFT_PARAMETER": "",
+    return {"PRODUCERS": fill.FILL, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
             "WHO_FILLS": "who brings w, and each warp that brings x",
             "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout, name)}
 

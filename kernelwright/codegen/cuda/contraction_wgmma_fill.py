@@ -5,7 +5,7 @@ channels in T float16 terms, for each position, 4 D bytes from memory, 2 T D to 
 from the second-level cache. Here a step's rows come from x itself, 4 D k bytes from that cache and 4 D from memory. A
 lane takes a row and 8 channels: 8 loads beside the next lane's, 8 T conversions, 16 T bytes to shared memory.
 
-Some warps (`Layout.fill_warps`) bring a step together, the others the next (`Layout.fill_turns`). They ask for x before
+Some warps (`Filling.warps`) bring a step together, the others the next (`Filling.turns`). They ask for x before
 they wait for the stage to be free. What a warp can have on its way are the registers of its threads, 8 for each item of
 32 rows and 8 channels (`Layout.fill_batch` of them at a time). Of a tile of 128 rows, 64 channels, a window of 3 x 3
 and 128 columns, in fp16 (128 x 128 x 576 multiply-adds: 4608 cycles of the tensor cores)::
@@ -135,10 +135,11 @@ def _inputs(geometry: Geometry) -> list[tuple[str, str]]:
 def values(layout: Layout, name: str) -> dict[str, object]:
     """What stands for names in the producers' text."""
     geometry = layout.geometry
-    whole = layout.fills_pieces
+    whole = layout.filling.whole_pieces
     return {
-        "PRODUCER_GROUPS": layout.producer_groups, "FILL_WARPS": layout.fill_warps, "FILL_TURNS": layout.fill_turns,
-        "FILL_ITEMS": layout.fill_items, "FILL_BATCH": layout.fill_batch, "ROW": kind_of_rows(geometry),
+        "PRODUCER_GROUPS": layout.producer_groups,
+        "FILL_WARPS": layout.filling.warps, "FILL_TURNS": layout.filling.turns,
+        "FILL_ITEMS": layout.filling.each, "FILL_BATCH": layout.fill_batch, "ROW": kind_of_rows(geometry),
         "TAKEN": "".join(f"{argument}, " for _, argument in _inputs(geometry)),
         "SCALES_OF": "left_scales, " * geometry.scaled,
         "MARKED": "marks, again, " if guessed(geometry, "left") else "",

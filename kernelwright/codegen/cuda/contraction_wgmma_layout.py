@@ -24,6 +24,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+from kernelwright.codegen.cuda.contraction_wgmma_filling import ITEM_REGISTERS, Filling
 from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, MANY, ROUND, most_stretches, stretch_numbers
 
 #: Rows of one product and of a slab of the epilogue.
@@ -32,9 +33,6 @@ PRODUCT_ROWS = 64
 BLOCK_BYTES, PROCESSOR_BYTES, RESERVED_BYTES = 227 * 1024, 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
-#: Of producers that read x as it lies in memory: warps, items of 32 rows and 8 channels that one asks for at a time at
-#: most, the registers of a thread for each of them, and the warps that bring a step at most.
-_FILLING, _MOST_ITEMS, _ITEM_REGISTERS, _MOST_FILLING = 8, 5, 9, 4
 #: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
 _TURNING_REGISTERS = 48
 #: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
@@ -94,55 +92,31 @@ class Layout:
         return 128 * (self.producer_groups + self.workers)
 
     @cached_property
-    def fill_warps(self) -> int:
-        """Warps that bring a step together, where x is read as it lies in memory: so many that none waits for memory
-        more than once or twice."""
-        warps = 1
-        while warps < _MOST_FILLING and self._items > _MOST_ITEMS * warps:
-            warps *= 2
-        return warps
-
-    @cached_property
-    def fill_turns(self) -> int:
-        """Steps that are brought at a time, of which there are no more than stages."""
-        return min(_FILLING // self.fill_warps, self.geometry.tiling.stages)
-
-    @property
-    def fills_pieces(self) -> bool:
-        """Whether the same warps bring all steps of a piece, whose rows they find once. Between two steps of theirs
-        there are no more than stages."""
-        return (self.fill_turns - 1) * self.geometry.depths < self.geometry.tiling.stages
-
-    @cached_property
-    def fill_items(self) -> int:
-        """Items of 32 rows and 8 channels that each of these warps brings."""
-        return -(-self._items // self.fill_warps)
+    def filling(self) -> Filling:
+        """How producers bring x that they read as it lies in memory."""
+        items = self.geometry.tiling.depth // CHUNK * -(-self.pitch // 32)
+        return Filling(items, self.geometry.tiling.stages, self.geometry.depths)
 
     @cached_property
     def fill_batch(self) -> int:
-        """Items that a warp asks for at a time: as many as registers are left for."""
+        """Items that a warp of theirs asks for at a time: as many as registers are left for."""
         groups = self.producer_groups
         pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers)
         need = self._need(min(1, self._most_parts))
         left = (pool - self.workers * -(-need // 8) * 8) // groups // 8 * 8 - PRODUCER_REGISTERS
-        most = max(2, min(_MOST_ITEMS, left // _ITEM_REGISTERS))
-        return -(-self.fill_items // -(-self.fill_items // most))
-
-    @property
-    def _items(self) -> int:
-        return self.geometry.tiling.depth // CHUNK * -(-self.pitch // 32)
+        return self.filling.batch(left)
 
     @cached_property
     def producer_groups(self) -> int:
         """Warpgroups that bring steps."""
-        return -(-self.fill_warps * self.fill_turns // 4) if self.geometry.tiling.raw_left else 1
+        return self.filling.groups if self.geometry.tiling.raw_left else 1
 
     @cached_property
     def producer_registers(self) -> int:
         """Registers of a thread that brings steps."""
         if not self.geometry.tiling.raw_left:
             return PRODUCER_REGISTERS
-        return -(-(PRODUCER_REGISTERS + _ITEM_REGISTERS * self.fill_batch) // 8) * 8
+        return -(-(PRODUCER_REGISTERS + ITEM_REGISTERS * self.fill_batch) // 8) * 8
 
     @cached_property
     def taps(self) -> int:
