@@ -17,10 +17,12 @@ from kernelwright.plan.records import Choice, KernelStep, Plan
 
 
 def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True,
-            reduces: bool = True) -> Plan:
-    """The plan with every contraction as a kernel, checked against the module in float64."""
+            reduces: bool = True, again: bool = False) -> Plan:
+    """The plan with every contraction as a kernel, checked against the module in float64. again: those that can be are
+    computed twice."""
     graph = capture(model, inputs)
-    chosen = {n: Choice(scheme, reduces=reduces) for n in graph.nodes() if can_contract(n)}
+    choice = Choice(scheme, reduces=reduces, again=Choice(scheme) if again else None)
+    chosen = {n: choice for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=move_bias, contractions=chosen)
     double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
     expected, buffers = eager(model.double(), double)

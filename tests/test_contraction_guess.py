@@ -31,6 +31,7 @@ from kernelwright.tune.contraction_memory import Measured, Trial, recall
 from kernelwright.tune.contraction_points import exact_sums, some_points
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Case
+from kernelwright.tune.contraction_words import line
 
 FAST, FINE = Choice("fp16", TILING), Choice("fp16x3", TILING)
 
@@ -231,7 +232,7 @@ def test_another_round_has_what_is_left_of_the_budget(kernels, again, monkeypatc
     assert all(recall(key) == m for key, m in measured.items()) and len(measured) == 2
     if not again:
         assert found.final == [True, True] and all(m.seconds == 2.0 for m in measured.values())
-    lines = [tune._line(several(2)[key], m, *tune.decide(several(2)[key], m)) for key, m in measured.items()]
+    lines = [line(several(2)[key], m, *tune.decide(several(2)[key], m)) for key, m in measured.items()]
     assert sum("torch not timed" in line for line in lines) == (again == [1])
 
 

@@ -29,6 +29,7 @@ from kernelwright.tune.contraction_after import seconds_after, step_seconds
 from kernelwright.tune.contraction_fit import fitting, generates
 from kernelwright.tune.contraction_memory import Measured, Trial
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
+from kernelwright.tune.contraction_twice import reduces
 from kernelwright.tune.layouts import channels_last_plan
 
 CHANNELS = 6
@@ -63,8 +64,8 @@ def joined(plan: Plan, outputs: tuple[Node, ...]) -> Plan:
 
 
 def both(apart: Plan, whole: Plan) -> tuple[float, float]:
-    return seconds_after(contraction_of(apart), apart, whole, H200), seconds_after(
-        contraction_of(whole), whole, apart, H200)
+    return seconds_after([contraction_of(apart)], apart, [whole], H200), seconds_after(
+        [contraction_of(whole)], whole, [apart], H200)
 
 
 @pytest.mark.parametrize("size", [(30, 40), (1100, 1200)])
@@ -140,8 +141,8 @@ def test_parts_of_an_input_are_read():
 def test_each_kind_counts_as_a_reduction(field):
     plan = plan_of(lambda m, y: y, (8, 8))
     step = contraction_of(plan)
-    assert not tune._reductions(step)
-    assert tune._reductions(replace(step, kernel=replace(step.kernel, **{field: (Reduction("sum", Reduced(0)),)})))
+    assert not reduces(step)
+    assert reduces(replace(step, kernel=replace(step.kernel, **{field: (Reduction("sum", Reduced(0)),)})))
 
 
 def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):

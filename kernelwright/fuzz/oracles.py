@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +228,11 @@ def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, s
         with _Stage("plan"):
             plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
         yield plan, " (every contraction as a kernel)"
+        chosen = {n: replace(c, again=c) for n, c in chosen.items()}
+        with _Stage("plan"):
+            plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
+        if any(s.turn for s in plan.kernels):
+            yield plan, " (contractions computed twice)"
 
 
 # Kernels -----------------------------------------------------------------------------------------

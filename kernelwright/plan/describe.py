@@ -69,7 +69,8 @@ def meaning(step: KernelStep) -> str:
     if isinstance(kernel, Contraction):
         kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.all_reductions))
         over = f", {kinds} over {_reduced(kernel)}" if kinds else ""
-        return f"{products(kernel)}, {SCHEMES[kernel.scheme]}{over}: {', '.join(list(dict.fromkeys(words))[:8])}"
+        shown = ", ".join(list(dict.fromkeys(words))[:8])
+        return f"{products(kernel)}{_TURNS[step.turn]}, {SCHEMES[kernel.scheme]}{over}: {shown}"
     shown = ", ".join(list(dict.fromkeys(words))[:8])
     if isinstance(kernel, Extremum):
         return f"{kernel.kind} with its place along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"
@@ -87,6 +88,11 @@ SCHEMES = {
     "native": "16-bit operands on tensor cores, sums in float32",
     "float32": "float32 multiply-adds",
 }
+
+
+# What a contraction is computed for that is computed twice, by the turn.
+_TURNS = {"": "", "first": ", for statistics alone, which take less to store",
+          "second": ", a second time, as their statistics are known now"}
 
 
 def _reduced(kernel: Contraction) -> str:
@@ -126,6 +132,8 @@ def contraction_use(step: KernelStep, plan: Plan, device: Device) -> Contraction
     node = step.covers[0]
     operations = node.operator.operations(node)
     choice = plan.contractions.get(node)
+    if choice is not None and step.turn == "second":
+        choice = choice.again
     figures = choice.figures if choice is not None else None
     tiling = tiling_words(step.kernel.tiling)
     if figures is None:

@@ -187,7 +187,8 @@ class Grouping:
 
     def _worth_storing(self, node: Node, stored: set[Node]) -> bool:
         """Several readers, or readers that repeat a dear expression."""
-        readers = [r for r in self.readers[node] if r.op != "constant"]
+        # A contraction that is computed again reads what it read before.
+        readers = [r for r in self.readers[node] if r.op != "constant" and not r.get("again")]
         cost, loads = self._expression(node)
         if len(readers) > 1 and (cost > _DEAR or loads > 1.5 * node.bytes) and node.size > 1024:
             return True

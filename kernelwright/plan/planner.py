@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from kernelwright.ir.graph import BufferUpdate, Graph
@@ -102,7 +103,7 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
     """The groups, and what those compile to that become loops or contractions."""
     compilers: dict[str, Callable[..., _Compiled]] = {
         **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
-    stored = set(lowered.combined)
+    stored = set(lowered.stored)
     apart: set[Node] = set()
     while True:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
@@ -165,8 +166,14 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) 
         computed = [n for n in _computed(group, grouping) if n.kind != "view"]
         sources = (node for n in computed for node in (source[n], *halved.get(n, ())))
         covers = tuple(dict.fromkeys(n for n in sources if n.kind != "view"))
-        steps.append(_loop_step(_name(steps, group.nodes), loop, outputs, covers))
+        step = _loop_step(_name(steps, group.nodes), loop, outputs, covers)
+        steps.append(replace(step, turn=_turn(node, lowered)) if group.kind == "contraction" else step)
     return steps
+
+
+def _turn(anchor: Node, lowered: Lowered) -> str:
+    """See :attr:`kernelwright.plan.records.KernelStep.turn`."""
+    return "second" if anchor.get("again") else "first" if lowered.anchors[anchor].again is not None else ""
 
 
 def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tuple[Node, ...]) -> KernelStep:

@@ -26,13 +26,15 @@ class Choice:
     """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
-    where a kernel can take them.
+    where a kernel can take them. again: how it is computed a second time, once statistics of its results are known;
+    None where the results are stored and read again.
     """
 
     scheme: str
     tiling: Tiling | int | None = None
     figures: Figures | None = None
     reduces: bool = True
+    again: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class KernelStep:
 
     covers: nodes of the rewritten graph whose work the kernel does.
     buffers: output number -> name of the model's buffer that the kernel updates in place.
+    turn: of a contraction that is computed twice (:mod:`kernelwright.plan.twice`) "first" or "second".
     """
 
     name: str
@@ -49,12 +52,13 @@ class KernelStep:
     outputs: tuple[Node, ...]
     covers: tuple[Node, ...]
     buffers: tuple[tuple[int, str], ...] = ()
+    turn: str = ""
 
     @property
     def copies(self) -> bool:
         """Whether the kernel only stores its input in another order."""
         return all(n.op == "copy" for n in self.outputs) and isinstance(self.kernel, LoopKernel) and all(
-            isinstance(s.expression, Load) for s in self.kernel.outer_stores)
+            isinstance(s.expression, Load) for s in (*self.kernel.row_stores, *self.kernel.outer_stores))
 
     @property
     def transposes(self) -> bool:

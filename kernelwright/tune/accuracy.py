@@ -7,7 +7,7 @@ in float32 on the torch call's sums, so that what is compared is what the next o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import inf, nan
@@ -176,16 +176,21 @@ def _error(value: torch.Tensor, wanted: torch.Tensor) -> Error:
     return Error(0.0, 0.0, difference.numel())
 
 
-def operands(inputs: Sequence[Node], own: Mapping[Node, torch.Tensor], distribution: str, device: torch.device
-             ) -> list[torch.Tensor]:
+def operands(inputs: Sequence[Node], own: Mapping[Node, torch.Tensor], distribution: str, device: torch.device,
+             statistics: Collection[Node] = ()) -> list[torch.Tensor]:
     """Values of a kernel's inputs: the model's own for its tensors, for others as the distribution draws them.
 
-    own: tensors of the model, and for the distribution "as given" its example inputs.
+    own: tensors of the model, and for the distribution "as given" its example inputs. statistics: inputs that lie
+    between 0.5 and 1: they are to scale and to shift results, not to hide them.
     """
     generator = torch.Generator(device=device).manual_seed(7)
     result = []
     for node in inputs:
         known = own.get(node)
+        if node in statistics:
+            drawn = torch.rand(node.shape, generator=generator, device=device)
+            result.append((0.5 + 0.5 * drawn).to(torch_dtype(node.dtype)))
+            continue
         if known is not None and (distribution == "as given" or node.op != "input"):
             result.append(known)
             continue

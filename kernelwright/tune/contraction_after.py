@@ -1,12 +1,12 @@
-"""What is left to do after a contraction: how long it takes at the speed of a copy, in one plan and in another.
+"""What is left to do after a contraction: how long it takes at the speed of a copy, in one plan and in others.
 
-Two plans that join reductions to a contraction's kernel and leave them out differ in the steps behind it. Those that
-stand in one plan alone are what that plan does beyond the other; they are bound by memory.
+Plans that join reductions to a contraction's kernel, that leave them out and that compute it twice differ in the steps
+behind it. Those that do not stand in all of them are what tells them apart; they are bound by memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from math import prod
 
 from kernelwright.codegen.cuda.loops import chosen_schedule
@@ -20,17 +20,18 @@ from kernelwright.plan.records import KernelStep, Plan, Step
 from kernelwright.roofline.devices import Device
 
 
-def seconds_after(step: KernelStep, plan: Plan, other: Plan, row: Device) -> float:
-    """Seconds that ``plan`` takes, after a contraction's step, for what ``other`` does otherwise.
+def seconds_after(steps: Sequence[KernelStep], plan: Plan, others: Sequence[Plan], row: Device) -> float:
+    """Seconds that ``plan`` takes, after the steps of a contraction, for what ``others`` do otherwise.
 
-    Those are the steps that read what it stored, or what such a step stored, as far as ``other`` has no such steps.
+    Those are the steps that read what it stored, or what such a step stored, unless all others have such steps.
     Other contractions end that: they are measured by themselves.
     """
-    alike = {_meaning(s) for s in other.steps}
-    written = {below_views(n) for n in step.outputs} | set(step.outputs)
+    alike = set.intersection(*({_meaning(s) for s in other.steps} for other in others))
+    stored = [n for step in steps for n in step.outputs]
+    written = {*map(below_views, stored), *stored}
     seconds = 0.0
     for following in plan.steps:
-        if following is step or _contracts(following) or _meaning(following) in alike:
+        if _contracts(following) or _meaning(following) in alike:
             continue
         if not written.isdisjoint(_reads(following)):
             seconds += step_seconds(following, row)

@@ -15,6 +15,7 @@ from kernelwright.codegen.generate import generate_kernel
 from kernelwright.ir.node import Node
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.records import Choice, Plan
+from kernelwright.tune.contraction_twice import without
 
 
 def generates(kernel: Contraction) -> bool:
@@ -40,14 +41,20 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             return chosen
         for step in unfit:
             node = step.covers[0]
-            if step.kernel.all_reductions and chosen[node].reduces:
-                chosen[node] = replace(chosen[node], reduces=False)
+            choice = chosen.get(node)
+            if choice is None:  # its other kernel has been given up, and with it this one
+                continue
+            second = choice.again if step.turn == "second" else None
+            if step.kernel.all_reductions and (second or choice).reduces:
+                chosen[node] = without(choice, step)
                 continue
             tiling = next((t for t in _nearest(step.kernel) if generates(replace(step.kernel, tiling=t))), None)
             if tiling is None:
                 del chosen[node]
+            elif second is not None:
+                chosen[node] = replace(choice, again=replace(second, tiling=tiling, figures=None))
             else:  # what was measured was another tiling
-                chosen[node] = replace(chosen[node], tiling=tiling, figures=None)
+                chosen[node] = replace(choice, tiling=tiling, figures=None)
 
 
 def _is_particular(kernel: Contraction) -> bool:

@@ -66,7 +66,8 @@ def rounding_errors(case: Case, own: Mapping[Node, torch.Tensor], device: torch.
     points = some_points(kernel, device)
     inputs = [tensor_for(n, device) for n in case.step.inputs]
     for distribution in accuracy.DISTRIBUTIONS:
-        for tensor, value in zip(inputs, accuracy.operands(case.step.inputs, own, distribution, device), strict=True):
+        values = accuracy.operands(case.step.inputs, own, distribution, device, case.statistics)
+        for tensor, value in zip(inputs, values, strict=True):
             tensor.copy_(value)
         expected = accuracy.results_at(kernel, points, exact_sums(kernel, points, inputs), inputs, exact=True)
         sums = exact_sums(kernel, points, inputs, rounded)

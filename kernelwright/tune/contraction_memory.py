@@ -15,10 +15,11 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from kernelwright.errors import DeviceLost
 from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
-from kernelwright.tune.accuracy import Error
+from kernelwright.tune.accuracy import DISTRIBUTIONS, Error
 
 _FORMAT = 2
 #: Marks of forms that nobody asked for in so long are of generators that are gone.
@@ -41,6 +42,11 @@ class Trial:
     form: Choice
     seconds: float
     errors: tuple[Error, ...]
+
+    @property
+    def usual(self) -> float:
+        """See :func:`usual_error`."""
+        return usual_error(self.errors)
 
     def no_worse(self, error: Error, other: Error) -> bool:
         """Whether one of the form's errors is no larger than the torch call's."""
@@ -61,10 +67,20 @@ class Measured:
     errors: tuple[Error, ...]
 
     @property
+    def usual(self) -> float:
+        """See :func:`usual_error`; of the torch call."""
+        return usual_error(self.errors)
+
+    @property
     def accurate(self) -> list[Trial]:
         """The forms whose errors are no larger than the torch call's."""
         return [t for t in self.trials if len(t.errors) == len(self.errors) and all(
             t.no_worse(e, m) for e, m in zip(t.errors, self.errors, strict=True))]
+
+
+def usual_error(errors: Sequence[Error]) -> float:
+    """The largest rms error of results on operands as given, which stand first."""
+    return max((e.rms for e in errors[:max(1, len(errors) // len(DISTRIBUTIONS))]), default=inf)
 
 
 def recall(key: str) -> Measured | None:

@@ -1,0 +1,151 @@
+"""Contractions that are computed twice, for the sake of statistics of their whole result.
+
+A norm behind a contraction needs totals of all its results before it gives the first of its own. One kernel stores the
+results, and whatever normalises them reads them again. Where products are cheap beside that it costs less to compute
+them a second time: a first kernel takes the totals and stores nothing else, a second one has the statistics and stores
+what follows from them. So the graph gets a second node for the contraction::
+
+    n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), t: totals, n, f: point by point
+
+Totals stay with the first one, everything else moves to the second; how that is grouped, and what joins which kernel,
+follows from the rules for any contraction. What the second one needs of the statistics alone is stored, as small as it
+is (a reciprocal deviation, say, not a variance), and for each channel where it would lie across them otherwise: a norm
+of groups has one value for several.
+
+Both kernels form the products by one scheme. Their sums are alike to within its rounding, which is that of any two
+kernels that the certificate takes; a mean of all results is moved by far less than one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kernelwright.algebra.build import align
+from kernelwright.ir.node import Node, make, rebuild, users, walk
+from kernelwright.plan.epilogues import Joined, joining
+from kernelwright.plan.positions import first_position, positions_of
+from kernelwright.plan.records import Choice
+
+# Views that only say where an element stands.
+_VIEWS = ("reshape", "expand", "permute")
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """A graph in which some contractions stand twice.
+
+    moved: for every node of the given graph, the one of its value. anchors: the contractions that become kernels, and
+    how. stored: what second ones read of statistics. firsts: for each contraction that stands twice, what is made of it
+    point by point, as made of the first one.
+    """
+
+    moved: dict[Node, Node]
+    anchors: dict[Node, Choice]
+    stored: set[Node]
+    firsts: dict[Node, dict[Node, Node]]
+
+    def sources(self, source: Mapping[Node, Node]) -> dict[Node, Node]:
+        """Where each node of the new graph came from. source: the same of the given graph."""
+        result: dict[Node, Node] = {}
+        for old, moved in self.moved.items():
+            stack = [moved, *(first[old] for first in self.firsts.values() if old in first)]
+            while stack:
+                part = stack.pop()
+                if part not in result:
+                    result[part] = source[old]
+                    stack += part.inputs
+        return result
+
+
+def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Twice:
+    """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.again`), if
+    something reads their results together with totals of them.
+
+    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`).
+    """
+    roots = list(roots)
+    order = list(walk(roots))
+    joined = joining(order, roles, users(roots), roots, anchors, ())
+    doubled = {n for n, choice in anchors.items() if choice.again is not None and choice.reduces
+               and _is_read_with_totals(n, order, roles, joined)}
+    build = _Builder(roles, joined, doubled)
+    for node in order:
+        build.place(node)
+    chosen = {build.moved[n]: replace(choice, again=None) for n, choice in anchors.items() if n not in doubled}
+    for node, first in build.firsts.items():
+        chosen |= {first[node]: anchors[node], build.moved[node]: anchors[node].again}
+    return Twice(build.moved, chosen, build.stored, build.firsts)
+
+
+def _is_read_with_totals(anchor: Node, order: Iterable[Node], roles: Mapping[Node, str], joined: Joined) -> bool:
+    """Whether something is computed point by point of the anchor's results and of totals of them."""
+    reached = {anchor}
+    for node in order:
+        if roles[node] in ("pointwise", "view") and not reached.isdisjoint(node.inputs):
+            if roles[node] == "pointwise" and anchor in joined.beyond.get(node, ()):
+                return True
+            reached.add(node)
+    return False
+
+
+class _Builder:
+    """The new graph, operands first.
+
+    firsts: for each of ``doubled``, what is made of it point by point, as made of the first one.
+    """
+
+    def __init__(self, roles: Mapping[Node, str], joined: Joined, doubled: set[Node]) -> None:
+        self.roles, self.joined, self.doubled = roles, joined, doubled
+        self.moved: dict[Node, Node] = {}
+        self.firsts: dict[Node, dict[Node, Node]] = {}
+        self.stored: set[Node] = set()
+
+    def place(self, node: Node) -> None:
+        """Build a node; its inputs have been placed."""
+        inputs = tuple(self.moved[i] for i in node.inputs)
+        anchor = self.joined.totals.get(node)
+        if node in self.doubled:
+            self.firsts[node] = {node: rebuild(node, inputs)}
+            self.moved[node] = make(node.op, *inputs, origin=node.origin, **{**dict(node.attributes), "again": True})
+        elif anchor in self.firsts:
+            (operand,) = node.inputs
+            self.moved[node] = rebuild(node, (self.firsts[anchor][operand],))
+        elif self.roles[node] not in ("pointwise", "view"):
+            self.moved[node] = rebuild(node, inputs)
+        else:
+            of = [a for a, first in self.firsts.items() if not first.keys().isdisjoint(node.inputs)]
+            for a in of:
+                first = self.firsts[a]
+                first[node] = rebuild(node, tuple(first.get(i, m) for i, m in zip(node.inputs, inputs, strict=True)))
+            self.moved[node] = rebuild(node, tuple(
+                self._statistic(i, m, node, of) for i, m in zip(node.inputs, inputs, strict=True)))
+
+    def _statistic(self, operand: Node, moved: Node, node: Node, anchors: Iterable[Node]) -> Node:
+        """What ``node``, computed of second results, reads of an operand: a statistic of the first is stored."""
+        for anchor in anchors:
+            if self.roles[node] == "pointwise" and operand not in self.firsts[anchor] and \
+                    anchor in self.joined.beyond[operand]:
+                first = first_position(node.shape, positions_of(anchor)) if node.size == anchor.size else None
+                value = align(moved, node.rank)
+                if first is None or any(size != 1 for size in value.shape[first:]):
+                    continue  # nobody knows which axes are channels, or it is none
+                moved = _for_channels(value, node, anchor, first)
+                below = moved
+                while below.op in _VIEWS:
+                    below = below.inputs[0]
+                self.stored.update([below] if below.kind == "pointwise" else [])
+        return moved
+
+
+def _for_channels(value: Node, node: Node, anchor: Node, first: int) -> Node:
+    """A statistic that ``node`` reads for each of the anchor's results, so that its elements are those of channels.
+
+    It is left as it is where there is one of it for all channels of an entry of the batch, or for each. first: the axis
+    of ``node`` with which positions begin.
+    """
+    shape = (*node.shape[:first], *value.shape[first:])
+    single = {value.shape[axis] == 1 for axis in range(1, first) if node.shape[axis] != 1}
+    if value.shape == shape or (node.shape[0] == anchor.shape[0] and len(single) < 2):
+        return value
+    return make("copy", make("expand", value, shape=shape), origin=value.origin)

@@ -1,0 +1,158 @@
+"""Contractions that are computed twice (:mod:`kernelwright.plan.twice`): which can be, and whether that takes less time
+than to store their results and read them again.
+
+A kernel that stores, with totals or without them, and the passes behind it are held against two kernels and what is
+left to do behind those. Each kernel is measured, or predicted, by itself, and what follows is taken to run at the speed
+of a copy (:mod:`kernelwright.tune.contraction_after`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from kernelwright.codegen.contraction_evaluator import uses_reductions
+from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.ir.node import Node, walk
+from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.products import NARROW_TYPES
+from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
+from kernelwright.roofline.devices import Device
+from kernelwright.tune.contraction_after import seconds_after
+from kernelwright.tune.contraction_memory import Measured, Trial
+
+Variant = tuple[Node, str]
+
+# The share of the float16 peak that contractions on tensor cores are taken to reach where nothing is measured.
+_EFFICIENCY = 0.5
+# Beside a contraction's own kernel there are those that find scales and that pack operands.
+_LAUNCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The steps of a contraction that is computed twice. statistics: what the second reads of the first's results."""
+
+    first: KernelStep
+    second: KernelStep
+    statistics: frozenset[Node]
+
+    @property
+    def steps(self) -> tuple[KernelStep, KernelStep]:
+        """Both, in order."""
+        return self.first, self.second
+
+
+def contraction_steps(plan: Plan) -> list[KernelStep]:
+    """The steps of a plan that are contractions."""
+    return [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
+
+
+def reduces(step: KernelStep) -> bool:
+    """Whether a contraction's kernel reduces: its output channels, its positions, or windows of them."""
+    kernel = step.kernel
+    return isinstance(kernel, Contraction) and bool(kernel.all_reductions)
+
+
+def variant(step: KernelStep) -> Variant:
+    """A contraction, and in which turn or with reductions in its kernel or without."""
+    return step.covers[0], step.turn or ("reduced" if reduces(step) else "")
+
+
+def seconds_of(choice: Choice) -> float:
+    """What was measured of a choice's kernels."""
+    own = choice.figures.seconds if choice.figures is not None else 0.0
+    return own + (seconds_of(choice.again) if choice.again is not None else 0.0)
+
+
+def pairs_of(plan: Plan) -> dict[Node, Pair]:
+    """The contractions that a plan computes twice, as they should be: of the first nothing but totals is stored, and
+    the second, not another kernel behind it, reads what follows from them."""
+    firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.turn == "first"}
+    result: dict[Node, Pair] = {}
+    for second in contraction_steps(plan):
+        first = firsts.get(second.covers[0]) if second.turn == "second" else None
+        if first is None or not all(uses_reductions(s.expression) for s in first.kernel.stores):
+            continue
+        statistics = frozenset(n for n in second.inputs if not set(first.outputs).isdisjoint(walk([n])))
+        if statistics:
+            result[second.covers[0]] = Pair(first, second, statistics)
+    return result
+
+
+def plan_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
+               steps: Iterable[KernelStep]) -> tuple[Plan | None, dict[Node, Pair]]:
+    """The plan in which contractions of ``steps`` are computed twice where they can be; None where none can.
+
+    make: gives the plan of choices. choices: without a second time.
+    """
+    wanted = {s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.totals}
+    while wanted:
+        plan = make({n: replace(c, again=c) if n in wanted else c for n, c in choices.items()})
+        pairs = pairs_of(plan)
+        if pairs.keys() == wanted:
+            return plan, pairs
+        wanted &= pairs.keys()
+    return None, {}
+
+
+def without(choice: Choice, step: KernelStep) -> Choice:
+    """The choice of a contraction of which a step's form has no room for its reductions."""
+    if step.turn == "second" and choice.again is not None:
+        return replace(choice, again=replace(choice.again, reduces=False))
+    return replace(choice, reduces=False, again=None)
+
+
+# Measured -----------------------------------------------------------------------------------------
+
+
+def decide_twice(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> Choice | None:
+    """The forms that are fastest together, of one scheme; None where none are accurate, or where they take more than
+    ``share`` of the torch call with all that follows it."""
+    best: tuple[float, Trial, Trial] | None = None
+    for one in first.accurate if first is not None else ():
+        for other in second.accurate if second is not None else ():
+            seconds = one.seconds + other.seconds
+            if one.form.scheme == other.form.scheme and seconds < (best[0] if best is not None else inf):
+                best = seconds, one, other
+    if best is None or best[0] > share * second.seconds:
+        return None
+    choices = [replace(trial.form, reduces=reduces(step), figures=Figures(
+        trial.seconds, measured.seconds, trial.usual, measured.usual))
+        for trial, measured, step in zip(best[1:], (first, second), pair.steps, strict=True)]
+    return replace(choices[0], again=choices[1])
+
+
+# Without a device ---------------------------------------------------------------------------------
+
+
+def predicted_seconds(node: Node, stored: int, row: Device) -> float:
+    """Seconds of a contraction's kernel that stores so many bytes, as the roofline model has them."""
+    narrow = node.dtype in NARROW_TYPES
+    peak = getattr(row, node.dtype) if narrow else row.float16 / 3
+    # Operands are read and written to be packed, float32 ones read twice for their scales.
+    packed = sum(i.bytes for i in node.inputs[:2]) * (2 if narrow else 3)
+    seconds = max(node.operator.operations(node) / (peak * _EFFICIENCY), (packed + stored) / row.copy)
+    return seconds + _LAUNCHES * row.launch_seconds
+
+
+def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], core: str,
+                    row: Device) -> dict[Node, Choice]:
+    """The contractions, of ``choices``, that the model promises to take less time when they are computed twice."""
+    once = make(choices)
+    steps = {s.covers[0]: s for s in contraction_steps(once)}
+    twice, pairs = plan_twice(make, choices, steps.values())
+    result: dict[Node, Choice] = {}
+    for node, pair in pairs.items():
+        forms = [next(iter(tilings(s.kernel, core)), None) for s in pair.steps]
+        if None in forms:
+            continue
+        ways = [sum(predicted_seconds(node, sum(n.bytes for n in s.outputs), row) for s in some)
+                + seconds_after(some, plan, [other], row)
+                for some, plan, other in (((steps[node],), once, twice), (pair.steps, twice, once))]
+        if ways[1] < ways[0]:
+            first, second = (replace(choices[node], tiling=tiling, reduces=reduces(step))
+                             for tiling, step in zip(forms, pair.steps, strict=True))
+            result[node] = replace(first, again=second)
+    return result

@@ -1,0 +1,52 @@
+"""What was measured of contractions, in words for the progress."""
+
+from __future__ import annotations
+
+from math import inf
+
+from kernelwright.ir.node import Node
+from kernelwright.plan.records import Choice
+from kernelwright.tune.contraction_memory import Measured
+from kernelwright.tune.contraction_trials import Case, words
+
+
+def nearest(measured: Measured) -> str:
+    """By how much even the most accurate form is less accurate than the torch call, where that shows most."""
+    ratios = [max(((e.rms / m.rms, e.largest / m.largest) for e, m in zip(t.errors, measured.errors, strict=True)
+                   if m.rms and m.largest and not t.no_worse(e, m)), default=(inf, inf))
+              for t in measured.trials if len(t.errors) == len(measured.errors)]
+    rms, largest = min(ratios, default=(inf, inf))
+    return f"its error is {rms:.3g} times as large, the largest {largest:.3g} times"
+
+
+def line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
+    """What was measured of one contraction, and what it takes."""
+    kernel, turn = case.kernel, case.step.turn
+    subject = f"{_sizes(case.node)}, its channels reduced," if kernel.reductions else \
+        f"{_sizes(case.node)}, its positions reduced," if kernel.totals else \
+        f"{_sizes(case.node)}, its windows reduced," if kernel.pools else _sizes(case.node)
+    subject += f" in the {turn} of two kernels" if turn else ""
+    if measured is None or not measured.trials:
+        return f"{subject}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))
+    operations = case.node.operator.operations(case.node)
+
+    def figure(name: str, seconds: float, rms: float) -> str:
+        if seconds == inf:
+            return f"{name} not timed (error {rms:.2e})"
+        return f"{name} {seconds * 1e3:.4g} ms ({operations / max(seconds, 1e-12) / 1e12:.4g} TFLOP/s, error {rms:.2e})"
+
+    found = [figure("torch", measured.seconds, measured.usual)]
+    found += [figure(words(t.form), t.seconds, t.usual) for t in measured.trials]
+    decision = f"takes {words(choice)}" if choice is not None else f"stays: {reason}"
+    return "; ".join([subject if turn else f"{subject} {decision}", *found, *measured.failures])
+
+
+def line_twice(node: Node, choice: Choice, seconds: float, once: float) -> str:
+    """What two kernels of a contraction take. seconds: with what follows; once: the best of what else was tried."""
+    forms = [words(c) for c in (choice, choice.again) if c is not None]
+    otherwise = f", {once * 1e3:.4g} ms otherwise" if once < inf else ""
+    return f"{_sizes(node)} is computed twice ({'; '.join(forms)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
+
+
+def _sizes(node: Node) -> str:
+    return f"{node.op} " + " by ".join("x".join(map(str, i.shape)) for i in node.inputs[:2])
