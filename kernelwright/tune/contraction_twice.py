@@ -8,7 +8,7 @@ of a copy (:mod:`kernelwright.tune.contraction_after`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,11 +18,13 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
+from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.contraction_after import seconds_after
 from kernelwright.tune.contraction_memory import Measured, Trial
 
-Variant = tuple[Node, str]
+#: See :func:`variant`.
+Variant = tuple[Node, str, bool]
 
 # The share of the float16 peak that contractions on tensor cores are taken to reach where nothing is measured.
 _EFFICIENCY = 0.5
@@ -56,8 +58,8 @@ def reduces(step: KernelStep) -> bool:
 
 
 def variant(step: KernelStep) -> Variant:
-    """A contraction, and in which turn or with reductions in its kernel or without."""
-    return step.covers[0], step.turn or ("reduced" if reduces(step) else "")
+    """A contraction, in which turn, and whether with reductions in its kernel or without."""
+    return step.covers[0], step.turn, reduces(step)
 
 
 def seconds_of(choice: Choice) -> float:
@@ -82,12 +84,12 @@ def pairs_of(plan: Plan) -> dict[Node, Pair]:
 
 
 def plan_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
-               steps: Iterable[KernelStep]) -> tuple[Plan | None, dict[Node, Pair]]:
-    """The plan in which contractions of ``steps`` are computed twice where they can be; None where none can.
+               nodes: Iterable[Node]) -> tuple[Plan | None, dict[Node, Pair]]:
+    """The plan in which those of ``nodes`` are computed twice that can be; None where none can.
 
     make: gives the plan of choices. choices: without a second time.
     """
-    wanted = {s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.totals}
+    wanted = set(nodes)
     while wanted:
         plan = make({n: replace(c, again=c) if n in wanted else c for n, c in choices.items()})
         pairs = pairs_of(plan)
@@ -95,6 +97,47 @@ def plan_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[N
             return plan, pairs
         wanted &= pairs.keys()
     return None, {}
+
+
+def with_totals(steps: Iterable[KernelStep]) -> list[Node]:
+    """The contractions whose kernels take totals."""
+    return [s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.totals]
+
+
+def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], row: Device
+         ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
+    """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
+
+    A contraction that something reduces is tried with what its kernel can reduce and without that, and where totals are
+    read together with its results it is tried computed twice. The second kernel takes what reductions it can: without
+    them it would store as much as a kernel that is alone. What follows a pair counts as what follows its second step.
+    """
+    whole = make(choices)
+    steps = contraction_steps(whole)
+    found: dict[Node, list[tuple[Plan, Sequence[KernelStep]]]] = {s.covers[0]: [(whole, [s])] for s in steps
+                                                                  if reduces(s)}
+    if not found:
+        return steps, {}, {}
+    apart = make({n: replace(c, reduces=False) for n, c in choices.items()})
+    for step in contraction_steps(apart):
+        if step.covers[0] in found:
+            found[step.covers[0]].append((apart, [step]))
+    twice, pairs = plan_twice(make, choices, with_totals(steps))
+    for node, pair in pairs.items():
+        found[node].append((twice, pair.steps))
+    after = {variant(some[-1]): seconds_after(some, plan, [p for p, _ in every if p is not plan], row)
+             for every in found.values() for plan, some in every}
+    steps = [s for s in steps if s.covers[0] not in found]
+    steps += [s for every in found.values() for _, some in every for s in some]
+    return steps, after, pairs
+
+
+def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
+    """What is less to do after a kernel with reductions, or after two, than after the one without; infinite where that
+    is not known."""
+    own, apart = variant(step), (step.covers[0], "", False)
+    known = own != apart and own in after and apart in after
+    return max(0.0, after[apart] - after[own]) if known else inf
 
 
 def without(choice: Choice, step: KernelStep) -> Choice:
@@ -137,21 +180,26 @@ def predicted_seconds(node: Node, stored: int, row: Device) -> float:
     return seconds + _LAUNCHES * row.launch_seconds
 
 
-def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], core: str,
-                    row: Device) -> dict[Node, Choice]:
-    """The contractions, of ``choices``, that the model promises to take less time when they are computed twice."""
-    once = make(choices)
-    steps = {s.covers[0]: s for s in contraction_steps(once)}
-    twice, pairs = plan_twice(make, choices, steps.values())
+def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
+                    promising: Collection[Node], core: str, row: Device, share: float) -> dict[Node, Choice]:
+    """The contractions, of ``choices``, that the model promises to take less time when they are computed twice.
+
+    promising: those that become kernels anyway. Of others the library's call, and what follows it as it follows a
+    kernel that stores, has to be beaten as well: two kernels may take less than ``share`` of it.
+    """
+    steps, after, pairs = ways(make, choices, row)
+    found = {variant(step): step for step in steps}
     result: dict[Node, Choice] = {}
     for node, pair in pairs.items():
         forms = [next(iter(tilings(s.kernel, core)), None) for s in pair.steps]
-        if None in forms:
-            continue
-        ways = [sum(predicted_seconds(node, sum(n.bytes for n in s.outputs), row) for s in some)
-                + seconds_after(some, plan, [other], row)
-                for some, plan, other in (((steps[node],), once, twice), (pair.steps, twice, once))]
-        if ways[1] < ways[0]:
+
+        def taken(*some: KernelStep, contraction: Node = node) -> float:
+            own = sum(predicted_seconds(contraction, sum(n.bytes for n in s.outputs), row) for s in some)
+            return own + after[variant(some[-1])]
+
+        library = node_seconds(node, row) + after[node, "", False]
+        least = min(taken(found[node, "", True]), inf if node in promising else share * library)
+        if None not in forms and taken(*pair.steps) < least:
             first, second = (replace(choices[node], tiling=tiling, reduces=reduces(step))
                              for tiling, step in zip(forms, pair.steps, strict=True))
             result[node] = replace(first, again=second)

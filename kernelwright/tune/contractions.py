@@ -35,24 +35,22 @@ from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_after import seconds_after
 from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.contraction_forms import forms
 from kernelwright.tune.contraction_memory import Measured, generator_digest, recall
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Build, Case
 from kernelwright.tune.contraction_twice import (
-    Pair,
     Variant,
     contraction_steps,
     decide_twice,
-    plan_twice,
     predicted_seconds,
     predicted_twice,
     reduces,
+    saved,
     seconds_of,
     variant,
-    without,
+    ways,
 )
 from kernelwright.tune.contraction_words import line, line_twice, nearest
 
@@ -81,15 +79,14 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str]) -> list[Node]:
 
 def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choice]:
     """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
-    promising: dict[Node, Choice] = {}
-    for node in worth_trying(graph, {}):
-        if predicted_seconds(node, node.bytes, device) < _WIN_ALONE * node_seconds(node, device):
-            promising[node] = Choice("native" if node.dtype in NARROW_TYPES else "fp16x3")
-    if not promising:
+    every = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in worth_trying(graph, {})}
+    promising = {n: choice for n, choice in every.items()
+                 if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
+    if not every:
         return {}
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     while True:
-        steps = contraction_steps(_plan(graph, captured, {}, promising))
+        steps = contraction_steps(_plan(graph, captured, {}, promising)) if promising else []
         best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in steps]
         full = [s.covers[0] for s, tiling in best if tiling is None and reduces(s)]
         if not full:
@@ -97,7 +94,8 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         promising |= {n: replace(promising[n], reduces=False) for n in full}  # no tiling has room for them
     chosen = {s.covers[0]: _as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
               if tiling is not None}
-    return chosen | predicted_twice(partial(_plan, graph, captured, {}), chosen, core, device)
+    twice = predicted_twice(partial(_plan, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
+    return chosen | twice
 
 
 # With a device ------------------------------------------------------------------------------------
@@ -113,10 +111,12 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     """
     nodes = worth_trying(graph, kept)
     first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in nodes}
-    steps, after, pairs = _tried(graph, captured, kept, first, row)
+    steps, after, pairs = ways(partial(_plan, graph, captured, kept), first, row)
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
-    cases = [_case(some[0], device, most, min(_saved(s, after) for s in some), pairs, strict=strict) for some in alike]
+    statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
+    cases = [_case(some[0], device, most, min(saved(s, after) for s in some), strict=strict) for some in alike]
+    cases = [replace(case, statistics=statistics.get(variant(case.step), frozenset())) for case in cases]
     keys = [_key(case, device, strict=strict) for case in cases]
     measured = {key: recall(key) for key in keys}
     missing = {k: c for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms}
@@ -150,41 +150,8 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     return fitting(lambda choices: _plan(graph, captured, {**kept, **left}, choices), chosen), left
 
 
-def _tried(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice], row: Device
-           ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
-    """The steps to measure, and of contractions of which there are several variants what each leaves to do after it;
-    the steps of those that are computed twice."""
-    make = partial(_plan, graph, captured, kept)
-    whole = make(choices)
-    steps = contraction_steps(whole)
-    reducing = {s.covers[0] for s in steps if reduces(s)}
-    if not reducing:
-        return steps, {}, {}
-    apart = make({n: replace(c, reduces=False) for n, c in choices.items()})
-    twice, pairs = plan_twice(make, choices, steps)
-    steps += [s for s in contraction_steps(apart) if s.covers[0] in reducing]
-    after: dict[Variant, float] = {}
-    for step in steps:
-        own, other = (whole, apart) if reduces(step) else (apart, whole)
-        if step.covers[0] in reducing:
-            others = [other, twice] if step.covers[0] in pairs else [other]
-            after[variant(step)] = seconds_after([step], own, others, row)
-    for pair in pairs.values():
-        after[variant(pair.second)] = seconds_after(pair.steps, twice, [whole, apart], row)
-        steps += pair.steps
-    return steps, after, pairs
-
-
 def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
     return make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
-
-
-def _saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
-    """What is less to do after a kernel with reductions, or after two, than after the one without; infinite where that
-    is not known."""
-    own, apart = variant(step), (step.covers[0], "")
-    known = own != apart and own in after and apart in after
-    return max(0.0, after[apart] - after[own]) if known else inf
 
 
 def _as_tried(step: KernelStep, choice: Choice) -> Choice:
@@ -202,16 +169,14 @@ def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]]
     return groups[:most], [s for some in groups[most:] for s in some]
 
 
-def _case(step: KernelStep, device: torch.device, most: int, saved: float, pairs: Mapping[Node, Pair], *, strict: bool
-          ) -> Case:
+def _case(step: KernelStep, device: torch.device, most: int, saves: float, *, strict: bool) -> Case:
     node = step.covers[0]
-    statistics = pairs[node].statistics if step.turn == "second" else frozenset()
     assert isinstance(step.kernel, Contraction)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
     rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
     every, rounding, exact = (tuple(forms(step.kernel, node.dtype, capability, rounds=rounds, most=most, only=only))
                               for only in ("", "fp16", "fp16x3"))
-    return Case(step, every, saved, *((rounding, exact) if rounds else ()), statistics=statistics)
+    return Case(step, every, saves, rounding, exact) if rounds else Case(step, every, saves)
 
 
 def _rounds(node: Node) -> bool:

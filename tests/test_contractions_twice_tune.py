@@ -1,0 +1,352 @@
+"""Contractions that are computed twice: the choice between that and results that are stored, and the kernels' texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from contraction_tools import compiled, generated, run
+from plan_tools import Of, contractions
+from torch import nn
+
+import kernelwright
+from kernelwright import judgement
+from kernelwright.build.module import BuildFailed
+from kernelwright.capture.export import capture
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node
+from kernelwright.plan.describe import contraction_use, meaning
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice, Figures, KernelStep
+from kernelwright.report import render_text
+from kernelwright.roofline.devices import GENERIC_CUDA, H200
+from kernelwright.tune import accuracy, contraction_fit, contraction_rounds, contraction_trials, contraction_twice
+from kernelwright.tune import contractions as tune
+from kernelwright.tune.accuracy import Error
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.contraction_trials import Case, _fused_seconds
+from kernelwright.tune.contraction_twice import decide_twice, pairs_of, seconds_of
+
+CPU = torch.device("cpu")
+LAUNCH, BYTE = H200.launch_seconds, 1 / H200.copy
+GOOD = (Error(1e-7, 3e-7),)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+
+
+def captured(model: nn.Module, *shape: int) -> Graph:
+    """The graph of a large model, of which no tensor is made."""
+    with torch.device("meta"):
+        model = model.to_empty(device="meta")
+    return capture(model.to_empty(device="cpu"), (torch.empty(shape),))
+
+
+def a_norm(**options: Any) -> tuple[Graph, Node]:
+    model = Of(lambda m, x: F.instance_norm(m.a(x)) * 2, a=nn.Conv2d(4, 6, 3, padding=1, bias=False, **options))
+    graph = captured(model, 2, 4, 200, 300)
+    (node,) = (n for n in graph.nodes() if can_contract(n))
+    return graph, node
+
+
+def way(case: Case) -> str:
+    """Which kernel of a norm's contraction a case is about."""
+    return case.step.turn or ("joined" if case.kernel.totals else "apart")
+
+
+def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured], kernels: int = 4
+           ) -> tuple[dict[Node, Choice], dict[str, Case], list[str]]:
+    """What is chosen where each case is measured as its way says; the cases, and the lines that were said."""
+    cases: dict[str, Case] = {}
+
+    def try_out(case, *rest, **options):
+        cases[way(case)] = case
+        return found[way(case)]
+
+    monkeypatch.setattr(contraction_rounds, "try_out", try_out)
+    monkeypatch.setattr(contraction_rounds, "build", lambda some, build_all: [([], []) for _ in some])
+    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(tune, "recall", lambda key: None)
+    monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
+    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=kernels)
+    lines: list[str] = []
+    picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lines.append,
+                            build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))
+    return picked, cases, lines
+
+
+def measured(seconds: float, scheme: str = "fp16x3", torch_seconds: float = 1.0, number: int | None = None) -> Measured:
+    return Measured((Trial(Choice(scheme, number), seconds, GOOD),), (), torch_seconds, GOOD)
+
+
+def test_the_fastest_of_all_ways(monkeypatch):
+    """Each with what its plan does behind it: a pass that normalises, one for statistics before that, or nothing."""
+    graph, node = a_norm()
+    small = 2 * 6 * 4
+    normalise = (2 * node.bytes + 2 * small) * BYTE + LAUNCH
+    statistics = (node.bytes + 2 * small) * BYTE + LAUNCH
+
+    def at(first: float, second: float, joined: float, apart: float) -> Choice:
+        picked, cases, lines = chosen(graph, monkeypatch, {
+            "first": measured(first, number=1), "second": measured(second, number=2),
+            "joined": measured(joined, number=3), "apart": measured(apart, number=4)})
+        assert cases.keys() == {"first", "second", "joined", "apart"}
+        assert cases["second"].saved_seconds == pytest.approx(normalise + statistics)
+        assert cases["joined"].saved_seconds == pytest.approx(statistics)
+        assert cases["first"].saved_seconds == cases["apart"].saved_seconds == float("inf")
+        assert sum("in the first of two kernels" in line for line in lines) == 1
+        assert any("is computed twice" in line for line in lines) == (picked[node].again is not None)
+        return picked[node]
+
+    twice = at(0.1, 0.2, 0.3 - 0.9 * normalise, 0.5)
+    assert twice.tiling == 1 and twice.again.tiling == 2 and twice.reduces and not twice.again.reduces
+    assert seconds_of(twice) == pytest.approx(0.3) and twice.figures.seconds == 0.1
+    joined = at(0.1, 0.2, 0.3 - 1.1 * normalise, 0.5)
+    assert joined.tiling == 3 and joined.reduces and joined.again is None
+    assert at(0.1, 0.2, 0.5, 0.3 - 0.9 * (normalise + statistics)).again is not None
+    apart = at(0.1, 0.2, 0.5, 0.3 - 1.1 * (normalise + statistics))
+    assert apart.tiling == 4 and not apart.reduces and apart.again is None
+    for choice in (twice, joined, apart):
+        plan = make_plan(graph, graph, move_bias=True, contractions={node: choice})
+        assert [k.tiling for k in contractions(plan)] == [
+            c.tiling for c in (choice, choice.again) if c is not None]
+
+
+def test_what_is_not_accurate_or_too_slow_is_not_computed_twice(monkeypatch):
+    graph, node = a_norm()
+    others = {"joined": measured(0.9, torch_seconds=0.1), "apart": measured(0.9, torch_seconds=0.1)}
+    assert node not in chosen(graph, monkeypatch, {"first": measured(0.3), "second": measured(0.7), **others})[0]
+    assert chosen(graph, monkeypatch, {"first": measured(0.3), "second": measured(0.6), **others})[0][node].again
+    wrong = replace(measured(0.1), errors=(Error(1e-9, 1e-9),))
+    assert node not in chosen(graph, monkeypatch, {"first": wrong, "second": measured(0.1), **others})[0]
+    assert node not in chosen(graph, monkeypatch, {"first": measured(0.1), "second": wrong, **others})[0]
+    two_schemes = {"first": measured(0.1, "fp16"), "second": measured(0.1), **others}
+    assert node not in chosen(graph, monkeypatch, two_schemes)[0]
+
+
+def test_both_kernels_have_one_scheme():
+    graph, node = a_norm()
+    choice = Choice("fp16x3", again=Choice("fp16x3"))
+    (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
+    trials = {scheme: Trial(Choice(scheme, number), seconds, GOOD)
+              for number, (scheme, seconds) in enumerate([("fp16", 0.3), ("fp16x3", 0.1), ("float32", 0.2)])}
+    first = Measured((trials["fp16"], trials["fp16x3"]), (), 1.0, GOOD)
+    second = Measured((trials["float32"], trials["fp16"]), (), 2.0, GOOD)
+    found = decide_twice(pair, first, second, 0.9)
+    assert found == Choice("fp16", 0, Figures(0.3, 1.0, 1e-7, 1e-7), reduces=True,
+                           again=Choice("fp16", 0, Figures(0.3, 2.0, 1e-7, 1e-7), reduces=False))
+    assert decide_twice(pair, first, second, 0.2) is None
+    assert decide_twice(pair, None, second, 0.9) is None and decide_twice(pair, first, None, 0.9) is None
+
+
+def test_with_few_kernels_there_may_be_no_pair(monkeypatch):
+    graph, node = a_norm()
+    found = {name: measured(0.1) for name in ("first", "second", "joined", "apart")}
+    picked, cases, _ = chosen(graph, monkeypatch, found, kernels=2)
+    assert len(cases) == 2 and picked[node].again is None
+
+
+def a_pair(again: Choice | None = None, pool: int = 0) -> tuple[Graph, Node, Any]:
+    def forward(m, x):
+        y = F.relu(m.n(m.a(x)))
+        return F.max_pool2d(y, (1, pool)) if pool else y
+
+    graph = captured(Of(forward, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16)), 2, 8, 8, 16)
+    (node,) = (n for n in graph.nodes() if can_contract(n))
+    plan = make_plan(graph, graph, move_bias=True, contractions={
+        node: Choice("fp16x3", again=again or Choice("fp16x3"))})
+    return graph, node, plan
+
+
+def test_what_is_kept_depends_on_the_way():
+    """Measurements of the second kernel stand under what it saves, and under its turn."""
+    _, node, plan = a_pair()
+    pair = pairs_of(plan)[node]
+    first, second = (Case(step, (), 0.5) for step in pair.steps)
+    keys = {tune._key(case, CPU, strict=False) for case in (
+        first, second, replace(second, saved_seconds=0.25), replace(second, step=replace(pair.second, turn="")))}
+    assert len(keys) == 4
+    # A kernel that only takes totals is the same whoever reads them.
+    assert tune._key(replace(first, step=replace(pair.first, turn="")), CPU, strict=False) == tune._key(
+        first, CPU, strict=False)
+
+
+def test_what_the_torch_call_is_followed_by_counts_whole():
+    """No one pass does what the second kernel does."""
+    _, node, plan = a_pair()
+    pair = pairs_of(plan)[node]
+    saved = 10 * (node.bytes * BYTE + LAUNCH)
+    assert _fused_seconds(Case(pair.second, (), saved), H200) == pytest.approx(saved)
+    once = (2 * node.bytes) * BYTE + LAUNCH
+    assert _fused_seconds(Case(replace(pair.second, turn=""), (), saved), H200) == pytest.approx(once)
+
+
+def test_statistics_do_not_hide_what_is_tried():
+    _, node, plan = a_pair()
+    pair = pairs_of(plan)[node]
+    for distribution in accuracy.DISTRIBUTIONS:
+        values = accuracy.operands(pair.second.inputs, {}, distribution, CPU, pair.statistics)
+        for input_node, value in zip(pair.second.inputs, values, strict=True):
+            inside = bool(((value >= 0.5) & (value <= 1)).all())
+            assert inside == (input_node in pair.statistics) and value.shape == input_node.shape
+
+
+@pytest.mark.parametrize("turn", ["first", "second"])
+def test_each_kernel_is_held_to_the_torch_call(turn):
+    """On its own results, with statistics as they are drawn: one that loses digits is refused."""
+    _, node, plan = a_pair()
+    pair = pairs_of(plan)[node]
+    step = pair.first if turn == "first" else pair.second
+    case = Case(step, (), statistics=pair.statistics if turn == "second" else frozenset())
+    inputs = [torch.zeros(n.shape) for n in step.inputs]
+    outputs = evaluate_contraction(step.kernel, inputs, torch.float32)
+
+    def store(digits: float) -> None:
+        found = evaluate_contraction(step.kernel, inputs, torch.float32)
+        for output, value in zip(outputs, found, strict=True):
+            output.copy_(value * (1 + digits * torch.randn(value.shape)))
+
+    calls = {"right": lambda: store(0.0), "wrong": lambda: store(1e-3)}
+    errors = contraction_trials._errors(case, calls, inputs, outputs, {}, CPU, strict=True)
+    held = [(e, m) for e, m in zip(errors["wrong"], errors[contraction_trials._CALL], strict=True)]
+    assert all(e.rms < 1e-6 for e in errors["right"]) and not any(e.no_worse_than(m) for e, m in held)
+
+
+def test_a_form_without_room_gives_up_what_it_cannot_have(monkeypatch):
+    graph, node, plan = a_pair(pool=2)
+    assert contractions(plan)[1].pools
+    choice = Choice("fp16x3", again=Choice("fp16x3"))
+
+    def plan_of(chosen):
+        return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
+
+    for full, expected in ((lambda k: not k.pools, replace(choice, again=replace(choice.again, reduces=False))),
+                           (lambda k: not k.totals, replace(choice, reduces=False, again=None))):
+        monkeypatch.setattr(contraction_fit, "generates", full)
+        assert contraction_fit.fitting(plan_of, {node: choice}) == {node: expected}
+
+
+# Without a device ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(64), nn.InstanceNorm2d(64), nn.GroupNorm(16, 64)])
+def test_few_channels_are_computed_twice_without_a_device(norm):
+    """The roofline model promises more of two kernels than of the library's call and what follows it."""
+    few = captured(Of(lambda m, x: m.n(m.a(x)) * 2, a=nn.Conv2d(8, 64, 3), n=norm), 128, 8, 128, 128)
+    for row, core in ((H200, "wgmma"), (GENERIC_CUDA, "mma")):
+        (choice,) = tune.predicted(few, few, row).values()
+        assert choice.again is not None and choice.reduces and choice.scheme == choice.again.scheme == "fp16x3"
+        assert choice.tiling.core == choice.again.tiling.core == core
+        assert len(pairs_of(make_plan(few, few, move_bias=True, contractions={
+            n: choice for n in few.nodes() if can_contract(n)}))) == 1
+
+
+def test_many_channels_are_not_computed_twice_without_a_device():
+    many = captured(Of(lambda m, x: m.n(m.a(x)), a=nn.Conv2d(256, 64, 3), n=nn.BatchNorm2d(64)), 32, 256, 128, 128)
+    assert all(choice.again is None for choice in tune.predicted(many, many, H200).values())
+    alone = captured(Of(lambda m, x: F.gelu(m.a(x)), a=nn.Conv2d(8, 64, 3)), 128, 8, 128, 128)
+    assert all(choice.again is None for choice in tune.predicted(alone, alone, H200).values())
+
+
+def test_where_the_second_kernel_cannot_reduce_there_is_no_pair():
+    """Both phases of a transposed convolution's last axis are in a tile of wgmma alone, and so are windows of them."""
+    model = Of(lambda m, x: F.max_pool3d(m.n(m.a(x)), 2), a=nn.ConvTranspose3d(4, 16, 3, stride=2, padding=1),
+               n=nn.BatchNorm3d(16))
+    graph = captured(model, 16, 4, 32, 64, 64)
+    (choice,) = tune.predicted(graph, graph, H200).values()
+    assert choice.again.reduces
+    assert all(choice.again is None for choice in tune.predicted(graph, graph, GENERIC_CUDA).values())
+
+
+def test_no_tiling_no_pair(monkeypatch):
+    few = captured(Of(lambda m, x: F.instance_norm(m.a(x)), a=nn.Conv2d(8, 64, 3)), 128, 8, 128, 128)
+    monkeypatch.setattr(contraction_twice, "tilings", lambda kernel, core: [] if kernel.totals else [None])
+    assert all(choice.again is None for choice in tune.predicted(few, few, H200).values())
+
+
+# Texts --------------------------------------------------------------------------------------------
+
+
+def log_sum(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = m.a(x)
+    return torch.logsumexp(y + F.hardswish(torch.tanh(m.n(y))), 1, keepdim=True)
+
+
+TEXTS = {
+    "group norm": lambda m, x: F.relu(m.n(torch.sigmoid(m.a(x)))) * 2,
+    "pool": lambda m, x: F.max_pool2d(m.n(m.a(x)), (1, 2)).clamp(0, 1),
+    "log-sum-exp": log_sum,
+}
+
+
+@pytest.mark.parametrize("core", ["wgmma", "mma"])
+def test_texts_of_both_kernels(core):
+    """What the generated kernels store is what their records mean, to within fp16x3's rounding."""
+    steps: list[KernelStep] = []
+    for function in TEXTS.values():
+        model = Of(function, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16))
+        graph = capture(model, (torch.randn(2, 8, 9, 16),))
+        choice = Choice("fp16x3", again=Choice("fp16x3"))
+        plan = make_plan(graph, graph, move_bias=True, contractions={
+            n: choice for n in graph.nodes() if can_contract(n)})
+        steps += [s for pair in pairs_of(plan).values() for s in pair.steps]
+    assert len(steps) == 2 * len(TEXTS)
+    sources = [generated(s.kernel, next(iter(tilings(s.kernel, core))), f"k{n}") for n, s in enumerate(steps)]
+    for step, (library, source) in zip(steps, compiled(sources, sanitize=False), strict=True):
+        kernel = source.geometry.kernel
+        inputs = [torch.randn(n.shape) for n in step.inputs]
+        found, _ = run(library, source, inputs)
+        for value, expected in zip(found, evaluate_contraction(kernel, inputs), strict=True):
+            torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+class Norms(nn.Module):
+    """Convolutions with norms of each kind behind them, and what may stand behind these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.batch = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.groups = nn.Conv2d(8, 8, 3), nn.GroupNorm(4, 8)
+        self.third, self.instance = nn.ConvTranspose2d(8, 4, 2, stride=2), nn.InstanceNorm2d(4, affine=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.batch(torch.tanh(self.first(x))) * 2
+        z = self.groups(self.second(x))
+        return y, torch.logsumexp(z, 1), self.instance(torch.sigmoid(self.third(x))) / 2
+
+
+def test_norms_in_an_emitted_file(monkeypatch):
+    """Its kernels run under the emulation, and the report says what each is for."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(contraction_twice, "predicted_seconds", lambda *_: 0.0)
+    result = kernelwright.optimize(Norms(), (torch.randn(3, 8, 9, 10),), target="cuda", contractions="measured")
+    assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
+    kernels = [k for k in result.modes[0].kernels if k.contraction is not None]
+    meanings = [k.meaning for k in kernels]
+    assert sum("for statistics alone" in m for m in meanings) == sum("a second time" in m for m in meanings) == 3
+    assert all("moments over" in m for m in meanings if "for statistics alone" in m)
+    assert sum("for statistics alone" in " ".join(line.split()) for line in [render_text(result)]) == 1
+
+
+def test_the_report_has_the_figures_of_each_kernel():
+    graph, node = a_norm()
+    choice = Choice("fp16x3", 1, Figures(0.1, 0.4, 1e-7, 2e-7),
+                    again=Choice("fp16x3", 2, Figures(0.2, 0.5, 3e-7, 4e-7)))
+    plan = make_plan(graph, graph, contractions={node: choice})
+    uses = [contraction_use(s, plan, H200) for s in pairs_of(plan)[node].steps]
+    assert [(u.seconds, u.torch_seconds, u.error) for u in uses] == [(0.1, 0.4, 1e-7), (0.2, 0.5, 3e-7)]
+    first, second = (meaning(s) for s in pairs_of(plan)[node].steps)
+    assert "for statistics alone" in first and "a second time" in second
+    assert "moments over the 60000 positions of each channel" in first
