@@ -67,9 +67,8 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "softsign": ("kw_softsign(x)", "x / (1 + fabs(x))", 0, (2, 2), (2, 2)),
     "sqrt": ("kw_sqrt(x)", "sqrt(x)", 0, (0.5001, 0.5001), (0, 0)),
     "rsqrt": ("kw_rsqrt(x)", "1 / sqrt(x)", 0, (0.5001, 2.6), (0, 0)),
-    # Results below 2^-126 may be rounded twice.
-    "reciprocal": ("kw_divide(1.0f, x)", "1 / x", 0, (0.76, 0.76), (0.76, 0.76)),
-    "3 / x": ("kw_divide(3.0f, x)", "3 / x", 0, (0.76, 0.76), (0.76, 0.76)),
+    "reciprocal": ("kw_divide(1.0f, x)", "1 / x", 0, (0.5001, 0.5001), (0.5001, 0.5001)),
+    "3 / x": ("kw_divide(3.0f, x)", "3 / x", 0, (0.5001, 0.5001), (0.5001, 0.5001)),
     "x / 3": ("kw_divide(x, 3.0f)", "x / 3", 0, (0.5001, 0.5001), (0.5001, 0.5001)),
 }
 EXACT, ABOVE, BELOW, EITHER = 0, 1, -1, 2
@@ -177,23 +176,69 @@ extern "C" void pairs(const float* a, const float* b, float* y, int count) {
     assert torch.allclose(y, wanted, rtol=2e-7, atol=1e-45, equal_nan=True)
 
 
-def test_quotients_are_rounded_as_by_a_division() -> None:
-    """Of any two floats, where neither the quotient is below 2^-125 nor the dividend below 2^-100."""
+@pytest.fixture(scope="module")
+def divide():
     library = compile_emulated(MEASURE + scalar_snippets(["kw_divide"]) + """
 extern "C" void quotients(int way, const float* x, const float* y, float* q, int count) {
   kw_test_way = way;
   for (int i = 0; i < count; ++i) q[i] = kw_divide(x[i], y[i]);
 }
 """)
-    bits = torch.randint(-(2**31), 2**31, (2, 1 << 20), generator=torch.Generator().manual_seed(3)).to(torch.int32)
-    x, y = torch.cat([bits.view(torch.float32), 1 + torch.rand(2, 1 << 20)], 1)
-    wanted, q = x / y, torch.empty_like(x)
-    usual = ~((wanted.abs() < 2.0**-125) | (x.abs() < 2.0**-100))
-    for way in (EXACT, ABOVE, BELOW, EITHER):
+
+    def quotients(way: int, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x, y, q = x.contiguous(), y.contiguous(), torch.empty(len(x))
         library.quotients(way, *(ctypes.c_void_p(t.data_ptr()) for t in (x, y, q)), len(x))
-        same = (q == wanted) | (q.isnan() & wanted.isnan())
-        assert same[usual].all(), (x[usual & ~same], y[usual & ~same])
-        assert torch.allclose(q, wanted, rtol=2.0**-22, atol=2.0**-148, equal_nan=True)
+        return q
+
+    return quotients
+
+
+def same_floats(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
+
+
+def dividends_and_divisors(kind: str, count: int = 1 << 19) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+
+    def floats(last: int) -> torch.Tensor:
+        return torch.randint(0, last, (count,), generator=generator).to(torch.int32).view(torch.float32)
+
+    sizes = 1 + torch.randint(0, 2**23 - 1, (count,), generator=generator) * 2.0**-23
+    match kind:
+        case "any":
+            return floats(2**31 - 1), -floats(2**31 - 1)
+        case "tiny dividends":
+            return floats(bits_of(2.0**-90)), floats(2**31 - 1)
+        case "tiny":
+            return floats(bits_of(2.0**-100)), floats(bits_of(2.0**-100))
+        case "near the greatest float":
+            powers = torch.randint(-60, 1, (count,), generator=generator)
+            near = sizes + torch.randint(-2, 3, (count,), generator=generator) * 2.0**-23
+            return torch.ldexp(near.double(), 128 + powers).float(), torch.ldexp(sizes, powers)
+        case _:
+            return 1 + torch.rand(count, generator=generator), sizes
+
+
+@pytest.mark.parametrize("kind", ["any", "tiny dividends", "tiny", "near the greatest float", "between 1 and 2"])
+def test_quotients_are_rounded_as_by_a_division(divide, kind: str) -> None:
+    """Wherever the quotient is at least 2^-126, and where it is infinite or NaN; below, a unit may be missing."""
+    x, y = dividends_and_divisors(kind)
+    wanted = x / y
+    for way in (EXACT, ABOVE, BELOW, EITHER):
+        q = divide(way, x, y)
+        wrong = ~same_floats(q, wanted) & ~(wanted.abs() < LEAST)
+        assert not wrong.any(), (x[wrong], y[wrong], q[wrong], wanted[wrong])
+        assert torch.allclose(q, wanted, rtol=2.0**-22, atol=2.0**-149, equal_nan=True)
+
+
+def test_quotients_of_special_values(divide) -> None:
+    most = torch.finfo(torch.float32).max
+    x = torch.tensor([0.0, math.inf, math.nan, 2.0**-149, 3 * 2.0**-149, 2.0**-127, LEAST, 1.5 * LEAST, 2.0**-103,
+                      2.0**-96, 2.0**-64, 1e-30, 0.75, 1.0, 3.0, 2.0**32, 2.0**96, 2.0**126, 1.7 * 2.0**126,
+                      0.75 * most, most])
+    x, y = (part.reshape(-1) for part in torch.meshgrid(torch.cat([x, -x]), torch.cat([x, -x]), indexing="ij"))
+    wrong = ~same_floats(divide(EXACT, x, y), x / y)
+    assert not wrong.any(), (x[wrong], y[wrong])
 
 
 def test_gelu_is_at_least_as_exact_as_the_formula_of_pytorch(library) -> None:

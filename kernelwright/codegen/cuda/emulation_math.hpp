@@ -87,6 +87,11 @@ KW_INLINE float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 KW_INLINE float __fadd_rn(float x, float y) { return x + y; }
 KW_INLINE float __fsub_rn(float x, float y) { return x - y; }
 KW_INLINE float __fmul_rn(float x, float y) { return x * y; }
+KW_INLINE float __fmul_rz(float x, float y) {
+  const double exact = static_cast<double>(x) * y;
+  const float nearest = static_cast<float>(exact);
+  return std::fabs(static_cast<double>(nearest)) > std::fabs(exact) ? std::nextafterf(nearest, 0.0f) : nearest;
+}
 KW_INLINE float __fdiv_rn(float x, float y) { return x / y; }
 KW_INLINE float __frcp_rn(float x) { return 1.0f / x; }
 KW_INLINE float __fsqrt_rn(float x) { return sqrtf(x); }

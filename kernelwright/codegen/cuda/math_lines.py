@@ -24,7 +24,7 @@ logsigmoid   21            39     2.6, 6.6    had 1 branch
 logaddexp    24            54     1.3, 2.3    had 2 branches
 elu          12            34     1.5, 3.2    had 1 branch; celu and selu likewise
 softsign     5             28     2.0, 2.0    had a call and 3 branches
-x / y        16            28     0.5, 0.5    had a call and 3 branches; results below 2^-126 may be rounded twice
+x / y        16            28     0.5, 0.5    had a call and 3 branches
 sqrt         12            17     0.5, 0.5    had a call and 2 branches
 rsqrt        4             37     0.5, 2.6    had 2 calls; CUDA's, as in PyTorch
 ===========  ============  =====  ==========  ========================================================================
@@ -109,11 +109,13 @@ STRAIGHT: dict[str, str] = {
     "kw_minimum": _function("kw_minimum", ("a", "b"), "  return kw_least(a, b);", "(a < b || a != a) ? a : b",
                             "NaN if either is NaN."),
     "kw_divide": _function("kw_divide", ("x", "y"), """
-  const float size = fabsf(y), scale = size > 0x1p96f ? 0x1p-32f : (size < 0x1p-96f ? 0x1p32f : 1.0f);
-  const float d = y * scale, first = kw_quick_reciprocal(d), r = fmaf(fmaf(-d, first, 1.0f), first, first);
-  const float rough = x * r, near = fmaf(fmaf(-d, rough, x), r, rough), q = fmaf(fmaf(-d, near, x), r, near);
-  return (fabsf(q) > 0.0f ? q : x * first) * scale;""", "x / y",
-                           "x / y. Where corrections lose an infinity or a zero's sign, what preceded them holds."),
+  const float scale = fmaxf(fabsf(x), fabsf(y)) < 0x1p32f ? 0x1p64f : 0x1p-4f, n = x * scale, d = y * scale;
+  const float first = kw_quick_reciprocal(d), r = fmaf(fmaf(-d, first, 1.0f), first, first), rough = __fmul_rz(n, r);
+  const float near = fmaf(fmaf(-d, rough, n), r, rough), q = fmaf(fmaf(-d, near, n), r, near);
+  return fabsf(q) > 0.0f ? q : n * first * 0x1.00001p0f;""", "x / y",
+                           "x / y. With the scale, what is left of x is a float wherever the quotient is at least\n"
+                           "2^-126; a product rounded toward zero is infinite only if x is. Where corrections lose an\n"
+                           "infinity or a zero's sign, what preceded them holds, enlarged lest its error hide one."),
     "kw_sqrt": _function("kw_sqrt", ("x",), """
   const bool small = x < 0x1p-96f;
   const float v = small ? x * 0x1p64f : x, y = kw_quick_rsqrt(v), near = v * y;
