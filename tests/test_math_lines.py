@@ -52,9 +52,9 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "gelu": ("kw_gelu_erf(x)", "0.5 * x * erfc(-x * 0.7071067811865475244)", 0, (1.3, 5.2), NONE),
     "gelu_tanh": ("kw_gelu_tanh(x)", "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0,
                   (2.2, 4.3), NONE),
-    "sigmoid": ("kw_sigmoid(x)", "1 / (1 + exp(-x))", LEAST, (1.6, 2.4), (2.6, 6.6)),
-    "silu": ("x * kw_sigmoid(x)", "x / (1 + exp(-x))", 100 * LEAST, (2.3, 4.3), (3.1, 6.8)),
-    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", 100 * LEAST, (3.1, 5.4), (4.4, 8.6)),
+    "sigmoid": ("kw_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.9, 2.6), (3.2, 7.1)),
+    "silu": ("x * kw_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.8, 4.8), (3.5, 7.2)),
+    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", LEAST / 4096, (3.2, 5.4), (5.7, 9.2)),
     "softplus": ("kw_softplus(x, 1.0f, 20.0f)", "x > 20 ? x : log1p(exp(x))", 0, (2, 4.4), (2.7, 6.7)),
     "softplus of 3 x": ("kw_softplus(x, 3.0f, 20.0f)",
                         "float(x) * 3.0f > 20 ? x : log1p(exp(float(x) * 3.0f)) / 3", 0, (3.1, 6.2), (3.3, 7.4)),
@@ -174,6 +174,16 @@ extern "C" void pairs(const float* a, const float* b, float* y, int count) {
     compile_emulated(text).pairs(*(ctypes.c_void_p(t.data_ptr()) for t in (a, b, y)), len(a))
     wanted = torch.stack([torch.maximum(a, b), torch.minimum(a, b), torch.logaddexp(a.double(), b.double()).float()], 1)
     assert torch.allclose(y, wanted, rtol=2e-7, atol=1e-45, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "least"), [("silu", -88.7), ("mish", -91.5)])
+def test_tails_vanish_no_sooner_than_those_of_pytorch(library, name: str, least: float) -> None:
+    """Their exponentials, or the inverses of those, are below 2^-126 before the results are."""
+    x = torch.linspace(least, -80.0, 10001)
+    wanted = REFERENCES[name](x)
+    assert (wanted.abs() >= LEAST).all()
+    assert torch.allclose(applied(library, name, x), wanted, rtol=1e-4, atol=0.0)
+    assert (applied(library, name, torch.tensor([-150.0, -1e30])) == 0).all()
 
 
 @pytest.fixture(scope="module")
