@@ -186,6 +186,19 @@ def test_tails_vanish_no_sooner_than_those_of_pytorch(library, name: str, least:
     assert (applied(library, name, torch.tensor([-150.0, -1e30])) == 0).all()
 
 
+@pytest.mark.parametrize("alpha", [1.7, -1.0, -0.25])
+def test_celu_grows_below_zero_for_a_negative_alpha(alpha: float) -> None:
+    library = compile_emulated(scalar_snippets(["kw_celu"]) + f"""
+extern "C" void apply(const float* x, float* y, int count) {{
+  for (int i = 0; i < count; ++i) y[i] = kw_celu(x[i], float({alpha}));
+}}
+""")
+    x = torch.tensor([0.0, 0.3, 7.0, -0.1, -0.3, -1.0, -5.0, -20.0, -1e4, -math.inf, math.nan])
+    y = torch.empty_like(x)
+    library.apply(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), len(x))
+    assert torch.allclose(y, F.celu(x.double(), alpha).float(), rtol=1e-5, atol=0.0, equal_nan=True)
+
+
 @pytest.fixture(scope="module")
 def divide():
     library = compile_emulated(MEASURE + scalar_snippets(["kw_divide"]) + """

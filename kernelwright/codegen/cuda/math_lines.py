@@ -164,7 +164,7 @@ STRAIGHT: dict[str, str] = {
   const float y = alpha * kw_quick_expm1(x);
   return x > 0.0f ? x : y;""", "x > 0.0 ? x : alpha * expm1(x)"),
     "kw_celu": _function("kw_celu", ("x", "alpha"), """
-  const float y = alpha * kw_quick_expm1(x * (1.0f / alpha));
+  const float z = x * (1.0f / alpha), y = alpha * (alpha > 0.0f ? kw_quick_expm1(z) : expm1f(z));
   return x > 0.0f ? x : y;""", "x > 0.0 ? x : alpha * expm1(x / alpha)", "As PyTorch does on a GPU."),
     "kw_selu": _function("kw_selu", ("x",), """
   const float below = 1.75809932f * kw_quick_expm1(x), above = 1.05070102f * x;
