@@ -54,7 +54,7 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
                   (2.2, 4.3), NONE),
     "sigmoid": ("kw_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.9, 2.6), (3.2, 7.1)),
     "silu": ("x * kw_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.8, 4.8), (3.5, 7.2)),
-    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", LEAST / 4096, (3.2, 5.4), (5.7, 9.2)),
+    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", LEAST / 4096, (3.2, 5.4), (5.7, 9.5)),
     "softplus": ("kw_softplus(x, 1.0f, 20.0f)", "x > 20 ? x : log1p(exp(x))", 0, (2, 4.4), (2.7, 6.7)),
     "softplus of 3 x": ("kw_softplus(x, 3.0f, 20.0f)",
                         "float(x) * 3.0f > 20 ? x : log1p(exp(float(x) * 3.0f)) / 3", 0, (3.1, 6.2), (3.3, 7.4)),

@@ -18,7 +18,7 @@ gelu_tanh    10            22     2.4, 4.3    for x > 0; below, the exponent's r
 erf          17            22     1.4, 2.9
 sigmoid      13            17     3.1, 7.0    results below 2^-128 are zero
 silu         14            18     3.5, 7.1    zero below -88.7, as in PyTorch
-mish         20            24     5.6, 9.1
+mish         20            24     5.6, 9.4
 softplus     22            43     2.6, 6.6    had 2 branches
 logsigmoid   21            39     2.6, 6.6    had 1 branch
 logaddexp    24            54     1.3, 2.3    had 2 branches
