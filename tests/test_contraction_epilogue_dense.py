@@ -163,7 +163,8 @@ def test_what_is_stored_otherwise_is_refused():
 
 def test_tilings_overlap_where_results_are_most_of_the_work():
     kernel = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16").kernel
-    assert tilings(kernel, "wgmma")[0].overlap and tilings(kernel, "wgmma")[0].teams == 3
+    found = tilings(kernel, "wgmma")
+    assert found[0].overlap and next(t.teams for t in found if t.overlap and not t.raw_left) == 3
     odd = convolution(128, 1, 8, 64, (255, 257), (3, 3), padding=1, scheme="fp16").kernel
     assert not any(tiling.overlap for tiling in tilings(odd, "wgmma"))
 

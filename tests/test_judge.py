@@ -105,6 +105,43 @@ def test_copies_tie_and_the_document_says_the_same(judged):
     assert "namespace" in document["isolation"] or "limits" in document["isolation"]
 
 
+RECURRENT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, features, hidden):
+        super().__init__()
+        self.layer = nn.GRU(features, hidden, 2)
+
+    def forward(self, x, state):
+        return self.layer(x, state)[0]
+
+def get_inputs():
+    return [torch.rand(7, 3, 8), torch.rand(2, 3, 16)]
+
+def get_init_inputs():
+    return [8, 16]
+"""
+
+
+def test_recurrent_layers_have_the_parameters_that_the_judge_draws(tmp_path):
+    """They compute with a list of their own weights, which is no state beside them."""
+    (tmp_path / "problem.py").write_text(RECURRENT)
+    text = RECURRENT.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
+    frozen = text.replace("return self.layer(x, state)[0]", """if not hasattr(self, "kept"):
+            self.kept = [[p.detach().clone() for p in self.layer.parameters()]]
+        parameters = dict(zip(dict(self.layer.named_parameters()), self.kept[0]))
+        return torch.func.functional_call(self.layer, parameters, (x, state))[0]""")
+    (tmp_path / "right.py").write_text(text)
+    (tmp_path / "frozen.py").write_text(frozen)
+    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5, time=False)
+    found = kernelwright.judge_files(tmp_path / "problem.py", [tmp_path / "right.py", tmp_path / "frozen.py"], settings)
+    assert of(found, "right.py").verdict == "OK", of(found, "right.py").reason
+    assert not VERDICTS[of(found, "frozen.py").verdict].passed
+    assert "do not change the outputs" not in " ".join(found.card["words"])
+
+
 def test_an_unfit_judge_says_nothing_of_anybody(folder, monkeypatch):
     monkeypatch.setattr(judge_run, "self_test", lambda *_: SelfTest(False, ("A wrong control passed.",)))
     found = kernelwright.judge_files(folder / "problem.py", [folder / "candidates" / "right.py"],

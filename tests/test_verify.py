@@ -301,6 +301,22 @@ def test_the_float64_copy_stays_float64() -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+@pytest.mark.parametrize("layer", [nn.GRU(4, 6, 2), nn.LSTM(4, 6), nn.RNN(4, 6, bidirectional=True)])
+def test_lists_of_a_module_s_own_weights_are_no_state(layer):
+    """A recurrent layer computes with a list of its parameters: copies in their place would not change with them."""
+    assert State.of(layer).attributes == {}
+    other = type(layer)(4, 6, num_layers=layer.num_layers, bidirectional=layer.bidirectional)
+    x = torch.randn(5, 3, 4)
+    for seed in (None, 3):
+        if seed is not None:
+            redraw(layer, seed)
+        assert State.of(layer).apply(other) == ()
+        assert torch.equal(layer(x)[0], other(x)[0])
+    layer.extra = [next(layer.parameters()), torch.ones(2)]  # with something of its own
+    assert list(State.of(layer).attributes) == ["extra"]
+
+
+
 def test_redrawn_parameters_are_others_and_state_comes_back() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     original = State.of(model)

@@ -18,12 +18,17 @@ _MODULE_FIELDS = frozenset(vars(nn.Module()))
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-    """Yield (owner, attribute, path) of the attributes that hold tensors without being registered."""
+    """Yield (owner, attribute, path) of the attributes that hold tensors without being registered.
+
+    What holds nothing but the module's own parameters and buffers (the list of weights that a recurrent layer hands to
+    its function) is no state of its own: a copy in its place would no longer change with them.
+    """
+    registered = {id(t) for t in (*module.parameters(), *module.buffers())}
     for prefix, owner in module.named_modules():
         for name, value in vars(owner).items():
             if name in _MODULE_FIELDS or not isinstance(value, (torch.Tensor, list, tuple, dict)):
                 continue
-            if tensors_of(value):
+            if any(id(t) not in registered for t in tensors_of(value)):
                 yield owner, name, f"{prefix}.{name}" if prefix else name
 
 

@@ -65,10 +65,11 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
+    raw_too = any(tiling.raw_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
         _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps and t.raw_left == raw],
-                     found if kernel.axes else {}) for overlaps in (True, False))) for raw in (True, False)))
-        for phases in (1, 2))
+                     found if kernel.axes else {}, few=raw_too and overlaps and not raw) for overlaps in (True, False)))
+        for raw in (True, False))) for phases in (1, 2))
     return list(dict.fromkeys([*two[:5], *one[:1], *two[5:], *one[1:]] if two else one))[:_MOST]
 
 
@@ -77,13 +78,14 @@ def _in_turn(first: list[Tiling], second: list[Tiling]) -> list[Tiling]:
     return [tiling for both in zip_longest(first, second) for tiling in both if tiling is not None]
 
 
-def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]]) -> list[Tiling]:
+def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]], few: bool) -> list[Tiling]:
     """Tilings in the order of `_ordered`, behind the first of them its kind's leanest of ``found``; those with pairs of
-    taps before others, of which the first one is the fourth."""
+    taps before others, of which the first one is the fourth, or where ``few`` of the list will be tried the second."""
     pairs, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
     pairs, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
                      for kind in (pairs, others))
-    return [*pairs[:3], *others[:1], *pairs[3:], *others[1:]]
+    before = 1 if few else 3
+    return [*pairs[:before], *others[:1], *pairs[before:], *others[1:]]
 
 
 def _kind(tiling: Tiling) -> tuple:

@@ -17,26 +17,31 @@ _synchronize = torch.cuda.synchronize
 
 
 def places(module: nn.Module) -> Iterator[tuple[str, str, nn.Module, str]]:
-    """Yield (kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute that holds plain tensors."""
+    """Yield (kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute that holds plain tensors, not
+    only some of the former again."""
     owners = list(_named_modules(module))
+    registered = set()
     for kind, table in (("p", "_parameters"), ("b", "_buffers")):
         for prefix, owner in owners:
             for name, value in owner.__dict__.get(table, {}).items():
                 if value is not None:
+                    registered.add(id(value))
                     yield kind, f"{prefix}.{name}" if prefix else name, owner, name
     for prefix, owner in owners:
         for name, value in list(owner.__dict__.items()):
-            if name not in _FIELDS and type(value) in (torch.Tensor, list, tuple, dict) and _has_tensors(value):
+            if name not in _FIELDS and type(value) in (torch.Tensor, list, tuple, dict) \
+                    and _has_tensors(value, registered):
                 yield "a", f"{prefix}.{name}" if prefix else name, owner, name
 
 
-def _has_tensors(value: object) -> bool:
+def _has_tensors(value: object, registered: set[int]) -> bool:
+    """Whether a value holds tensors that are not ``registered``, by their identity."""
     found: list[bool] = []
     try:
-        encode(value, lambda _: found.append(True) or {"t": 0})
+        encode(value, lambda tensor: found.append(id(tensor) not in registered) or {"t": 0})
     except TooComplex:  # told to nobody, as if it were an object
         return False
-    return bool(found)
+    return any(found)
 
 
 def value_of(kind: str, owner: nn.Module, name: str) -> Any:
