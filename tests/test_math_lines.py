@@ -52,9 +52,9 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "gelu": ("kw_gelu_erf(x)", "0.5 * x * erfc(-x * 0.7071067811865475244)", 0, (1.3, 5.2), NONE),
     "gelu_tanh": ("kw_gelu_tanh(x)", "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0,
                   (2.2, 4.3), NONE),
-    "sigmoid": ("kw_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.9, 2.6), (3.2, 7.1)),
-    "silu": ("x * kw_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.8, 4.8), (3.5, 7.2)),
-    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", LEAST / 4096, (3.2, 5.4), (5.7, 9.5)),
+    "sigmoid": ("kw_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.6, 2.6), (2.4, 4.5)),
+    "silu": ("x * kw_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.3, 4.8), (2.8, 5)),
+    "mish": ("kw_mish(x)", "x * tanh(log1p(exp(x)))", LEAST / 4096, (3.2, 5.4), (4.5, 7)),
     "softplus": ("kw_softplus(x, 1.0f, 20.0f)", "x > 20 ? x : log1p(exp(x))", 0, (2, 4.4), (2.7, 6.7)),
     "softplus of 3 x": ("kw_softplus(x, 3.0f, 20.0f)",
                         "float(x) * 3.0f > 20 ? x : log1p(exp(float(x) * 3.0f)) / 3", 0, (3.1, 6.2), (3.3, 7.4)),
@@ -279,7 +279,7 @@ def test_gelu_is_at_least_as_exact_as_the_formula_of_pytorch(library) -> None:
 def test_snippets_bring_what_they_use() -> None:
     for name in SCALAR_SNIPPETS:
         text = scalar_snippets([name])
-        defined = set(re.findall(r"(?:float|double|T|void|short|bool|struct|alignas[^{]*) (kw_\w+)\b", text))
+        defined = set(re.findall(r"(?:float|double|T|void|short|unsigned|bool|struct|alignas[^{]*) (kw_\w+)\b", text))
         assert set(re.findall(r"\bkw_\w+", text)) <= defined, name
 
 

@@ -16,9 +16,9 @@ function     instructions  were   errors      remarks
 gelu_erf     13            26     1.3, 5.1    for x > 0; PyTorch's formula has 1.5, below zero more than this
 gelu_tanh    10            22     2.4, 4.3    for x > 0; below, the exponent's rounding, as before
 erf          17            22     1.4, 2.9
-sigmoid      13            17     3.1, 7.0    results below 2^-128 are zero
-silu         14            18     3.5, 7.1    zero below -88.7, as in PyTorch
-mish         20            24     5.6, 9.4
+sigmoid      17            17     2.3, 4.5    results below 2^-128 are zero
+silu         18            18     2.7, 5.0    zero below -88.7, as in PyTorch
+mish         19            24     4.4, 7.0
 softplus     22            43     2.6, 6.6    had 2 branches
 logsigmoid   21            39     2.6, 6.6    had 1 branch
 logaddexp    24            54     1.3, 2.3    had 2 branches
@@ -134,19 +134,16 @@ STRAIGHT: dict[str, str] = {
                              "max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent\n"
                              "is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0."),
     "kw_sigmoid": _function("kw_sigmoid", ("x",), """
-  const float y = kw_least(kw_greatest(x, -90.0f), 88.5f), t = y * -1.44269502f;
-  const float left = fmaf(t, 1.90465421e-9f, fmaf(t, -0.693147182f, -y)), quarter = kw_quick_exp2(t - 2.0f);
-  return kw_quick_inverse(fmaf(quarter, left, quarter + 0.25f)) * 0.25f;""", "1.0 / (1.0 + exp(-x))",
-                            "Of a quarter of 1 + exp(-x), the inverse is zero where exp(-x) is no float, not before."),
+  const float y = kw_quick_inverse(fmaf(expf(-kw_greatest(x, -88.7228317f)), 0.25f, 0.25f)) * 0.25f;
+  return x < -88.7228317f ? 0.0f : y;""", "1.0 / (1.0 + exp(-x))",
+                            "Zero where exp(-x) is no float. Of a quarter of 1 + exp(-x) the inverse is none before."),
     "kw_gelu_tanh": _function("kw_gelu_tanh", ("x",), """
   const float t = kw_least(x * fmaf(x * x, -0.10294324f, -2.3022082f), 127.0f);
   return x * kw_quick_inverse(1.0f + kw_quick_exp2(t));""",
                               "x / (1.0 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))",
                               "x * (1 + tanh(u)) / 2 is x * sigmoid(2 u), which does not cancel."),
     "kw_mish": _function("kw_mish", ("x",), """
-  const float e = kw_greatest(kw_least(x, 20.0f), -110.0f), p = e * 1.44269502f, power = exp2f(p);
-  const float t = fmaf(power, fmaf(p, 1.90465421e-9f, fmaf(p, -0.693147182f, e)), power), m = t * (t + 2.0f);
-  const float y = x * (m * kw_quick_inverse(m + 2.0f));
+  const float t = expf(kw_least(x, 20.0f)), m = t * (t + 2.0f), y = x * (m * kw_quick_inverse(m + 2.0f));
   return x > 20.0f ? x : y;""", "const double t = exp(x > 20.0 ? 20.0 : x), m = t * (t + 2.0); "
                          "return x > 20.0 ? x : x * (m / (m + 2.0));",
                          "x * tanh(log1p(t)), t = exp(x): the hyperbolic tangent is m / (m + 2) with m = t * (t + 2)."),
