@@ -355,6 +355,15 @@ def test_shared_memory_transpose(order: str, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(y, x.T)
 
 
+def test_no_launch_leaves_guards_of_its_stacks() -> None:
+    """Each is a mapping, of which a process has 65530: a few dozen libraries would use them up."""
+    a = np.ones(1000, np.float32)
+    library = compile_emulated(TEXTS["add"] + "// that no other test has launched\n")
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    assert call(library, "run", a, a, np.empty_like(a), ctypes.c_longlong(a.size)) is None
+    assert len(Path("/proc/self/maps").read_text().splitlines()) < before + 64  # there were 256 threads
+
+
 def test_atomic_histogram() -> None:
     x = np.random.default_rng(1).integers(0, 50, 3001).astype(np.int32)
     bins = np.full(50, 12345, np.uint32)

@@ -141,12 +141,15 @@ static void prepare_fibers(Machine& m, dim3 block) {
     m.stacks = static_cast<char*>(mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (m.stacks == MAP_FAILED) { perror("CUDA emulation: stacks"); abort(); }
+    // Touched while it is one mapping: its parts, between guards, can become one again.
+    *static_cast<volatile char*>(m.stacks + kStackBytes - 1) = 0;
   }
   for (unsigned i = static_cast<unsigned>(m.fibers.size()); i < m.threads; ++i) {
     m.fibers.push_back(std::make_unique<Fiber>());
     m.fibers[i]->rank = i;
-    mprotect(stack_of(i), kPage, PROT_NONE);
   }
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (mprotect(stack_of(i), kPage, PROT_NONE)) { perror("CUDA emulation: guards of stacks"); abort(); }
   for (unsigned i = 0; i < m.threads; ++i) {
     Fiber& fiber = *m.fibers[i];
     const unsigned within = i % m.block_threads;

@@ -115,6 +115,8 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   }
   // The stacks' pages may be reclaimed; many libraries of one process would otherwise each hold megabytes.
   madvise(m.stacks, m.threads * kStackBytes, MADV_FREE);
+  // Each guard is a mapping of its own, of which a process may have 65530: 32 libraries with 1024 threads each.
+  mprotect(m.stacks, m.threads * kStackBytes, PROT_READ | PROT_WRITE);
   for (auto& fiber : m.fibers) fiber->started = false;
   if (m.failed) set_error(cudaErrorLaunchFailure, m.failure);
 }
