@@ -574,9 +574,11 @@ def test_a_sample_does_not_tell_calls_apart(problem):
         timed = TimedProblem(problem, model, secret=secret)
         stored: dict[tuple[float, ...], dict[str, torch.Tensor]] = {}
         wrong = 0
-        for batch, call, _, x in contents(timed.make_round(3, [(True, 2), (True, 6), (False, 4)])):
+        made = timed.make_round(3, [(True, 2), (True, 6), (False, 4)])
+        for batch, call, _, x in contents(made):
             got = stored.setdefault(tuple(x.view(-1)[::x.numel() // 64].tolist()), batch.eager[call])
-            wrong += call in batch.chosen and not timed.is_right(batch, call, got)
+            number = next(n for n, other in enumerate(made.batches) if other is batch)
+            wrong += call in batch.chosen and not timed.is_right(made, number, call, got)
         caught += wrong > 0
     assert caught >= 11
 
@@ -662,10 +664,10 @@ def test_words_for_wrong_outputs(problem):
     timed = TimedProblem(problem, model, float64_copy(model), secret=7)
     made = timed.make_round(2, [(False, 8)])
     batch, right = made.batches[0], made.batches[0].eager[6]["output"]
-    assert timed.is_right(batch, batch.chosen[0], batch.eager[batch.chosen[0]])
+    assert timed.is_right(made, 0, batch.chosen[0], batch.eager[batch.chosen[0]])
 
     def verdict(value: torch.Tensor, source: str = "") -> tuple[str, str]:
-        assert not timed.is_right(batch, 6, {"output": value})
+        assert not timed.is_right(made, 0, 6, {"output": value})
         return timed.explain(made, 0, 6, {"output": value}, source)[:2]
 
     other = made.before(0, 6)[1 - batch.calls[6][0]][0]

@@ -222,7 +222,7 @@ class Contestant:
                                "other outputs than those that are there when they are looked at again: they were "
                                "computed afterwards.", call=self.calls + first + 1)
                 return
-            if not timed.is_right(batch, first, got):
+            if not timed.is_right(made, number, first, got):
                 break
         else:
             return

@@ -156,7 +156,7 @@ def eager_errors_by_tf32(problem: Problem, bench: Bench, plan: Plan, seed: int) 
         with _tf32(allowed):
             expected = bench.expect(problem.make_inputs(seed), seed, like=TrialPlan(seed))
         if not isinstance(expected, Refused):
-            compared = compare(expected.outputs, expected.outputs, expected.reference, tolerance=plan.tolerance)
+            compared = compare(expected.outputs, expected.outputs, expected.reference.outputs, tolerance=plan.tolerance)
             found[name] = max((o.eager_relative for o in compared.outputs if o.reference_rms), default=0.0)
     bench.original.apply(bench.eager)
     return found

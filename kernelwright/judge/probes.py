@@ -184,14 +184,14 @@ def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn
     if isinstance(expected, Refused):
         return None
     tolerance = plan.tolerance_for(trial.distribution)
-    eager = compare(expected.outputs, expected.outputs, expected.reference, tolerance=tolerance)
+    eager = compare(expected.outputs, expected.outputs, expected.reference.outputs, tolerance=tolerance)
     seconds = clock() - started
     verdicts: dict[str, bool] = {}
 
     def judge(name: str, outputs: Any) -> None:
         if outputs is not None:
-            verdicts[name] = _far_off(outputs, expected.reference, eager, tolerance) or _refuses(
-                compare(outputs, expected.outputs, expected.reference, tolerance=tolerance))
+            verdicts[name] = _far_off(outputs, expected.reference.outputs, eager, tolerance) or _refuses(
+                compare(outputs, expected.outputs, expected.reference.outputs, tolerance=tolerance))
 
     judge("zeros", map_tensors(expected.outputs, lambda t: torch.zeros((), dtype=t.dtype, device=t.device)
                                .expand(t.shape)))
@@ -206,7 +206,7 @@ def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn
     outputs = [o for o in eager.outputs if o.reference_rms and not o.is_noise]
     return Probed(trial, redrawn, tuple(n for n, refused in verdicts.items() if refused),
                   tuple(n for n, refused in verdicts.items() if not refused),
-                  max((o.eager_relative for o in outputs), default=0.0), expected.words, seconds)
+                  max((o.eager_relative for o in outputs), default=0.0), expected.reference.words, seconds)
 
 
 def _outputs(bench: Bench, inputs: list[Any], seed: int) -> Any:

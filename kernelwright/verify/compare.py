@@ -7,6 +7,7 @@ nesting, shapes, dtypes and devices.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.floating import Allowance, judge
 from kernelwright.verify.records import Comparison, OutputError
-from kernelwright.verify.statistics import measure_error
+from kernelwright.verify.statistics import Statistics, measure_error, plain_tensor, widen
 from kernelwright.verify.tolerance import Tolerance
 
 
@@ -26,12 +27,14 @@ def compare(
     tolerance: Tolerance | None = None,
     root: str = "output",
     allowances: dict[str, Allowance] | None = None,
+    moved: Mapping[str, Sequence[Statistics]] | None = None,
 ) -> Comparison:
     """Compare nested outputs leaf by leaf.
 
     ``candidate`` and ``eager`` must agree in nesting, shape, dtype and device; ``reference`` has the nesting
     and shapes, its floating leaves in float64, on any device. ``tolerance`` defaults to
-    `Tolerance()`. Nothing is modified; nothing is raised for a wrong candidate.
+    `Tolerance()`. ``moved``: further draws of eager's error by path (:mod:`kernelwright.verify.sensitivity`).
+    Nothing is modified; nothing is raised for a wrong candidate.
     """
     leaves = [flatten(value, root) for value in (candidate, eager, reference)]
     structure = []
@@ -44,12 +47,8 @@ def compare(
     outputs = []
     for path, eager_leaf in leaves[1].items():
         if path in leaves[0]:
-            allowance = (allowances or {}).get(path)
-            outputs.append(
-                _leaf(
-                    path, leaves[0][path], eager_leaf, leaves[2].get(path, eager_leaf), tolerance, allowance
-                )
-            )
+            outputs.append(_leaf(path, leaves[0][path], eager_leaf, leaves[2].get(path, eager_leaf), tolerance,
+                                 (allowances or {}).get(path), (moved or {}).get(path, ())))
     return Comparison(not structure and all(o.passed for o in outputs), tuple(outputs), tuple(structure))
 
 
@@ -82,6 +81,7 @@ def _leaf(
     reference: Any,
     tolerance: Tolerance | None,
     allowance: Allowance | None,
+    moved: Sequence[Statistics],
 ) -> OutputError:
     if not isinstance(eager, torch.Tensor):
         if type(candidate) is type(eager) and _same_value(candidate, eager):
@@ -114,7 +114,7 @@ def _leaf(
         problems[f"the reference has shape {tuple(reference.shape)}: it cannot be compared"] = "reference"
     if problems:
         return OutputError(path, False, tuple(problems), kinds=tuple(problems.values()), **facts)
-    candidate, eager, reference = (_plain_tensor(t) for t in (candidate, eager, reference))
+    candidate, eager, reference = (plain_tensor(t) for t in (candidate, eager, reference))
     if not candidate.dtype.is_floating_point:
         return _equal(path, candidate, eager, reference, facts)
     limits = (tolerance or Tolerance()).for_dtype(candidate.dtype)
@@ -126,6 +126,8 @@ def _leaf(
         rtol=limits.rtol,
         exact_kind=limits.exact_kind,
     )
+    if moved:
+        widen(statistics, moved, 1 / limits.multiple)
     return judge(path, statistics, limits, allowance, facts)
 
 
@@ -133,13 +135,6 @@ def _same_value(left: Any, right: Any) -> bool:
     if isinstance(left, float) and math.isnan(left) and math.isnan(right):
         return True
     return bool(left == right)
-
-
-def _plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _equal(

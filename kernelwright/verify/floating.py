@@ -6,7 +6,8 @@ Four figures are taken, each with its limit (see `Tolerance`):
 - the relative error of the whole output, ``rms(error) / rms(reference)``: at most ``scaled``;
 - the same for every slice along axis 0 and along axis 1, so that neither a tiny output nor a tiny channel
   can pass vacuously under an absolute tolerance;
-- and in each of them a candidate may instead be no worse than ``multiple`` times eager's own error.
+- and in each of them a candidate may instead be no worse than ``multiple`` times eager's own error, with a margin
+  for chance where elements are few.
 
 NaN and Inf must stand where they stand for eager and reference.
 """
@@ -58,7 +59,8 @@ def judge(
     # A reference that is zero to float64's own rounding has no scale: the absolute tolerance alone decides.
     has_scale = scale > limits.atol * 1e-9
     is_noise = _ratio(eager_rms, scale) > NOISE_SHARE
-    multiple = limits.multiple * (NOISE_MARGIN if is_noise else 1.0)
+    # Of few elements eager's largest error is as much luck as the candidate's.
+    multiple = limits.multiple * _chance(count) * (NOISE_MARGIN if is_noise else 1.0)
     problems: dict[str, str] = {}
     if found.misplaced:
         expected, got, by_eager = found.at_misplaced
@@ -71,7 +73,7 @@ def judge(
         expected, got, by_eager = found.at_worst
         problems[
             f"{found.failing} of {found.elements} elements are outside atol={limits.atol:g}, "
-            f"rtol={limits.rtol:g} and beyond {multiple:g} times eager's error, worst at "
+            f"rtol={limits.rtol:g} and beyond {multiple:.3g} times eager's error, worst at "
             f"{found.worst_index}: {got:.9g} instead of {expected:.9g} (eager {by_eager:.9g})"
         ] = "elements"
     # Below: what an output that is noise may be off, where the caller says so.
@@ -124,6 +126,11 @@ def _ratio(error: float, scale: float) -> float:
     return error / scale if scale else (0.0 if not error else math.inf)
 
 
+def _chance(elements: Any) -> Any:
+    """By how much the errors of so many elements may differ by chance: a margin that vanishes with their number."""
+    return 1 + 4 / elements**0.5
+
+
 def _worst_slice(sums: SliceSums, limits: Limits, scale: float, typical: float, least: float) -> SliceError:
     """Find the slice that is worst against its own limit.
 
@@ -140,7 +147,7 @@ def _worst_slice(sums: SliceSums, limits: Limits, scale: float, typical: float, 
     limit = torch.where(size <= ZERO_SHARE * scale, torch.full_like(size, limits.scaled * scale), by_size)
     # As many as all elements where a reference of zeros is approached, not met.
     telling = torch.where(sums.nonzero > 0, sums.nonzero, float(sums.elements))
-    chance = 1 + 4 / torch.sqrt(telling)
+    chance = _chance(telling)
     own = torch.where(telling >= FEW_ELEMENTS, eager, eager.max())
     noise = torch.where(own > NOISE_SHARE * size, NOISE_MARGIN, 1.0)
     limit = torch.maximum(limit, limits.multiple * chance * noise * own)

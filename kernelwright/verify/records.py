@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.plain import plain
+from kernelwright.verify.state import State
 
 
 @dataclass(frozen=True)
@@ -143,20 +144,6 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What the model gave for some inputs: its outputs as PyTorch runs it, and the ``reference``, of which ``words``
-    say what it is. ``state`` are buffers and plain tensor attributes after the call, ``inputs`` the arguments."""
-
-    outputs: Any
-    reference: Any
-    words: str
-    uses_randomness: bool
-    state: dict[str, Any]
-    inputs: Sequence[Any]
-    seconds: float
-
-
 class Reference(NamedTuple):
     """What a trial takes for the truth, and what ``words`` say that it is. ``state`` are buffers and plain tensor
     attributes after the call, ``inputs`` the arguments; None where they are not known better than eager's."""
@@ -165,3 +152,19 @@ class Reference(NamedTuple):
     words: str
     state: dict[str, Any] | None = None
     inputs: Any = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model gave for some inputs: its outputs as PyTorch runs it, and the ``reference`` for them.
+
+    ``before`` and ``state`` are buffers and plain tensor attributes before and after the call, ``inputs`` the arguments
+    after it. Seconds are wall time of the model's call."""
+
+    outputs: Any
+    reference: Reference
+    uses_randomness: bool
+    before: State
+    state: dict[str, Any]
+    inputs: Sequence[Any]
+    seconds: float

@@ -7,7 +7,7 @@ A = size of axis 0 and B = size of axis 1, because errors are also taken per sli
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,8 @@ BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 24}
 MOST_SLICES = 1 << 20
 #: How close a finite value must be where float32 eager and float64 disagree on finiteness (overflow).
 LOOSE = 1e-3
+#: How many times eager's measured error its error on other inputs may count for, see `widen`.
+MOST_MOVED = 4.0
 
 
 @dataclass
@@ -110,6 +112,14 @@ def _index(
         tail.append(k % size)
         k //= size
     return (i, j, *reversed(tail))
+
+
+def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as `measure_error` takes it: detached, strided and real."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def measure_error(
@@ -212,3 +222,18 @@ def _misplaced(
     as_reference = (kind_c == kind_r) & ((kind_c != 0) | agree | near_r)
     as_eager = (kind_c == kind_e) & ((kind_c != 0) | agree | near_e)
     return ~(as_reference | as_eager)
+
+
+def widen(found: Statistics, draws: Sequence[Statistics], least_units: float) -> None:
+    """Take the largest error of ``draws`` for eager's in ``found``, up to `MOST_MOVED` times what it is there.
+
+    least_units: of single elements this much counts as eager's error where it is smaller.
+    """
+    units = MOST_MOVED * max(found.eager_worst_units, least_units)
+    square = MOST_MOVED**2 * found.eager_square_error
+    slices = [MOST_MOVED**2 * sums.eager_error for sums in found.slices]
+    for draw in draws:
+        found.eager_worst_units = max(found.eager_worst_units, min(draw.worst_units, units))
+        found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))
+        for sums, most, other in zip(found.slices, slices, draw.slices, strict=True):
+            sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))

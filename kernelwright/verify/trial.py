@@ -32,6 +32,7 @@ from kernelwright.verify.observe import (
 from kernelwright.verify.records import Comparison, Expected, Reference, Refused, Trial, TrialPlan
 from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, UNCHANGED, reference_of
 from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
+from kernelwright.verify.sensitivity import WIDENED, Moved, may_be_rounding, move
 from kernelwright.verify.state import State, redraw
 from kernelwright.verify.tolerance import Tolerance
 
@@ -191,8 +192,7 @@ class Bench:
         made.reference = reference
         if keep_as is not None and self.double is not None:
             self.kept.keep(keep_as, made, self.eager)
-        truth, words, _, _ = reference
-        return Expected(called.outputs, truth, words, made.uses_randomness, state, arguments, called.seconds)
+        return Expected(called.outputs, reference, made.uses_randomness, before, state, arguments, called.seconds)
 
     def _by_model(self, plan: TrialPlan) -> ByModel:
         """The model's call of a trial, in the state that it is in; or the kept one."""
@@ -242,26 +242,6 @@ class Bench:
         if reference is None:
             reference = model.reference = self._reference(model, plan.seed, entries)
             self.kept.keep(plan, model, self.eager)
-        against_eager = None
-        if entries is None:
-            comparison = compare(first.outputs, by_eager.outputs, reference.outputs, tolerance=tolerance)
-        else:
-            comparison = compare(
-                take(first.outputs, entries),
-                take(by_eager.outputs, entries),
-                reference.outputs,
-                tolerance=tolerance,
-            )
-            against_eager = compare_with_eager(
-                first.outputs, by_eager.outputs, comparison, tolerance=tolerance
-            )
-            if any(
-                o.eager_relative > SAME_COMPUTATION and o.reference_rms > 1e-12 for o in comparison.outputs
-            ):
-                problems[
-                    "the model's own entries differ from the same entries computed alone: outputs do not "
-                    "depend on each entry of axis 0 separately, so sampling proves nothing"
-                ] = "sampling"
         # State: buffers, plain attributes and those inputs that the model changes.
         wanted: dict[str, Any] = {}
         before = model.before.tracked()
@@ -276,7 +256,32 @@ class Bench:
             if not identical(given, after):
                 wanted[f"input {index}"], got[f"input {index}"] = after, calls.inputs[index]
                 expected[f"input {index}"] = after if reference.inputs is None else reference.inputs[index]
-        state_comparison = (
-            compare(got, wanted, expected, tolerance=tolerance, root="state") if wanted else None
-        )
-        return comparison, against_eager, state_comparison, reference.words, problems
+
+        def part(outputs: Any) -> Any:
+            return outputs if entries is None else take(outputs, entries)
+
+        def compared(moved: Moved) -> tuple[Comparison, Comparison | None, Comparison | None]:
+            sample = compare(part(first.outputs), part(by_eager.outputs), reference.outputs, tolerance=tolerance,
+                             moved=moved.outputs)
+            whole = state = None
+            if entries is not None:
+                whole = compare_with_eager(first.outputs, by_eager.outputs, sample, tolerance=tolerance)
+            if wanted:
+                state = compare(got, wanted, expected, tolerance=tolerance, root="state", moved=moved.state)
+            return sample, whole, state
+
+        found = compared(Moved())
+        if may_be_rounding(tolerance, *found) and not self.unchanged:
+            again = compared(move(self.eager, inputs, model.before, plan.seed, part(by_eager.outputs), reference,
+                                  tolerance, part))
+            if all(c is None or c.passed for c in again):
+                found = again
+                calls.notes.append(WIDENED)
+        if entries is not None and any(
+            o.eager_relative > SAME_COMPUTATION and o.reference_rms > 1e-12 for o in found[0].outputs
+        ):
+            problems[
+                "the model's own entries differ from the same entries computed alone: outputs do not "
+                "depend on each entry of axis 0 separately, so sampling proves nothing"
+            ] = "sampling"
+        return *found, reference.words, problems

@@ -1,0 +1,147 @@
+"""How far eager's result moves when every operator's result is rounded one unit in the last place up or down.
+
+Eager's error is one draw: another order of the same sums has another one. Where a model amplifies rounding (batch norms
+over few values, sums that cancel) such draws differ by far more than the factor that a candidate may have. So before a
+candidate is refused for rounding alone, eager is called a few times more with its inputs and the result of each of its
+operators a unit off at random (Monte Carlo arithmetic: Parker, Monte Carlo Arithmetic: exploiting randomness in
+floating-point arithmetic, 1997, section 4), and the largest of the errors found counts as its own: up to `MOST_MOVED`
+times what it was, lest a model that jumps (a comparison, a floor) excuses anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
+from kernelwright.verify.observe import call, identical, seed_all
+from kernelwright.verify.records import Comparison, OutputError, Reference
+from kernelwright.verify.state import State
+from kernelwright.verify.statistics import MOST_MOVED, Statistics, measure_error, plain_tensor
+from kernelwright.verify.tolerance import Tolerance
+
+#: How many calls of eager are made.
+DRAWS = 4
+#: What is noted where that decided.
+WIDENED = ("eager's errors are the largest of a few calls, in which each operator's result is rounded one unit in the "
+           "last place up or down")
+#: Kinds of problems that rounding can be the reason of.
+ROUNDING = frozenset(("elements", "output", "slice"))
+
+
+@dataclass
+class Moved:
+    """Statistics of eager's results under other rounding, by the path of each output and of each state."""
+
+    outputs: dict[str, list[Statistics]] = field(default_factory=dict)
+    state: dict[str, list[Statistics]] = field(default_factory=dict)
+
+
+def may_be_rounding(tolerance: Tolerance, *comparisons: Comparison | None) -> bool:
+    """Whether one of ``comparisons`` failed, and all that did for errors that eager's draws may be as large as."""
+    failed = [c for c in comparisons if c is not None and not c.passed]
+    return bool(failed) and all(
+        not c.structure and all(o.passed or _in_reach(o, tolerance.multiple) for o in c.outputs) for c in failed)
+
+
+def _in_reach(output: OutputError, multiple: float) -> bool:
+    if not set(output.kinds) <= ROUNDING:
+        return False
+    if output.is_noise:
+        return True
+    return (
+        output.units <= MOST_MOVED * max(1.0, multiple * output.eager_units)
+        and ("output" not in output.kinds or output.relative <= MOST_MOVED * multiple * output.eager_relative)
+        and all(found.relative <= MOST_MOVED * found.limit for found in output.worst_slices)
+    )
+
+
+def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expected: Any, reference: Reference,
+         tolerance: Tolerance, part: Callable[[Any], Any] = lambda outputs: outputs) -> Moved:
+    """Call ``eager`` `DRAWS` times under other rounding, from the state ``before``; its state stays as it is.
+
+    part: takes from outputs what is compared; expected, eager's own, and ``reference`` are that already. State means
+    buffers, plain attributes and the inputs that a call changes.
+    """
+    found = Moved()
+    after = State.of(eager, parameters=False)
+    eager_state = after.tracked()
+    truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
+    try:
+        for number in range(DRAWS):
+            before.apply(eager)
+            rounding = _Rounding(seed + number)
+            given = map_tensors(list(inputs), rounding.one_unit_off)
+            arguments = clone_tensors(given)
+            seed_all(seed)
+            with rounding:
+                called = call(eager, arguments)
+            if called.error is not None:
+                continue
+            _add(found.outputs, part(called.outputs), expected, reference.outputs, "output", tolerance)
+            state = State.of(eager, parameters=False, owned=False).tracked()
+            _add(found.state, state, eager_state, truth, "state", tolerance)
+            if reference.inputs is not None and not identical(given, arguments):
+                changed = [{f"input {n}": value for n, value in enumerate(values)}
+                           for values in (arguments, reference.inputs)]
+                _add(found.state, changed[0], changed[0], changed[1], "state", tolerance)
+    except torch.OutOfMemoryError:
+        pass  # fewer draws: what they would have excused is refused
+    finally:
+        after.apply(eager)
+    return found
+
+
+class _Rounding(TorchDispatchMode):
+    """Rounds the floating results of operators one unit in the last place up or down, but those that are memory of
+    their operands."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self.generators = seed, dict[torch.device, torch.Generator]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if any(value.alias_info is not None for value in func._schema.returns):
+            return results
+        if isinstance(results, torch.Tensor):
+            return self.one_unit_off(results)
+        if type(results) in (list, tuple):
+            return type(results)(self.one_unit_off(r) if isinstance(r, torch.Tensor) else r for r in results)
+        return results
+
+    def one_unit_off(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a floating tensor with each element a unit up or down; others as they are."""
+        if not tensor.dtype.is_floating_point or tensor.layout != torch.strided or not tensor.numel():
+            return tensor
+        if tensor.device not in self.generators:
+            self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.seed)
+        up = torch.randint(0, 2, tensor.shape, generator=self.generators[tensor.device], device=tensor.device,
+                           dtype=torch.int8)
+        moved = tensor.detach() * (1 + (2 * up - 1) * torch.finfo(tensor.dtype).eps)
+        return moved.to(tensor.dtype).requires_grad_(tensor.requires_grad)
+
+
+def _add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
+         tolerance: Tolerance) -> None:
+    draws, own, truth = (flatten(value, root) for value in (draw, eager, reference))
+    for path, leaf in _leaves(draws):
+        mine, exact = own.get(path), truth.get(path)
+        if isinstance(mine, torch.Tensor) and isinstance(exact, torch.Tensor) \
+                and leaf.shape == mine.shape == exact.shape:
+            limits = tolerance.for_dtype(leaf.dtype)
+            found.setdefault(path, []).append(measure_error(
+                *map(plain_tensor, (leaf, mine, exact)), atol=limits.atol, rtol=limits.rtol,
+                exact_kind=limits.exact_kind))
+
+
+def _leaves(draws: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The leaves that have errors: floating and complex tensors."""
+    for path, leaf in draws.items():
+        if isinstance(leaf, torch.Tensor) and (leaf.dtype.is_floating_point or leaf.dtype.is_complex):
+            yield path, leaf

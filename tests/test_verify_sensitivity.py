@@ -1,0 +1,161 @@
+"""Rounding that a model amplifies: what eager's own errors would be under other rounding."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify import certify, sensitivity
+from kernelwright.verify.certificate import Certificate, Plan
+from kernelwright.verify.compare import compare
+from kernelwright.verify.observe import identical
+from kernelwright.verify.records import Reference, TrialPlan
+from kernelwright.verify.sensitivity import WIDENED, may_be_rounding, move
+from kernelwright.verify.state import State
+from kernelwright.verify.tolerance import Tolerance
+
+
+class Cancelling(nn.Module):
+    """Sums of large terms that nearly cancel: a few units in the last place of a term are all that is left of them."""
+
+    def __init__(self, chunk: int = 0, half: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight = nn.Parameter(torch.randn(4096))
+        self.chunk, self.half = chunk, half
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight.bfloat16().float() if self.half else self.weight
+        terms = torch.cat((x, -x.roll(1, 0)), 1) * torch.cat((weight, weight)) * 16
+        if not self.chunk:
+            return terms.sum(1)
+        total = torch.zeros(len(x))
+        for part in terms.split(self.chunk, 1):  # another order, in which more is rounded
+            total = total + part.sum(1)
+        return total
+
+
+class Amplifying(nn.Module):
+    """Batch norms over two values each: where these are nearly equal, their difference is multiplied by 300."""
+
+    def __init__(self, permuted: bool = False, half: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(64) for _ in range(3))
+        self.permuted, self.half = permuted, half
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            weight = layer.weight.half().float() if self.half else layer.weight
+            if self.permuted:
+                order = torch.arange(63, -1, -1)
+                x = x[:, order].contiguous() @ weight[:, order].t().contiguous() + layer.bias
+            else:
+                x = torch.nn.functional.linear(x, weight, layer.bias)
+            y = norm(x)
+            x = torch.sigmoid(y * 0.01)
+        return y
+
+
+class Jumping(nn.Module):
+    """Whole numbers of inputs that are whole: rounding moves each of them by one."""
+
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.wrong = wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.floor(x * self.scale)
+        return torch.cat((found[:1] - 1, found[1:])) if self.wrong else found
+
+
+class Remembering(nn.Module):
+    """Changes a buffer, an attribute and its input, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.last = torch.zeros(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.last + x.sum(0)
+        x += 1
+        return torch.nn.functional.dropout(self.norm(x), 0.5, True) * self.last
+
+
+def nearly_equal(seed: int) -> list[torch.Tensor]:
+    x = torch.randn(1, 64, generator=torch.Generator().manual_seed(seed))
+    return [torch.cat((x, x + 1e-3 * torch.randn(1, 64, generator=torch.Generator().manual_seed(seed + 1))))]
+
+
+def normal(seed: int) -> list[torch.Tensor]:
+    return [torch.randn(64, 4096, generator=torch.Generator().manual_seed(seed))]
+
+
+def whole(seed: int) -> list[torch.Tensor]:
+    return [torch.arange(1.0, 65.0).reshape(8, 8)]
+
+
+def certificate(make: Callable[[], nn.Module], make_candidate: Callable[[], nn.Module],
+                inputs: Callable[[int], list[torch.Tensor]], seeds: int = 16) -> Certificate:
+    trials = tuple(TrialPlan(seed) for seed in range(seeds))
+    return certify(make, make_candidate, inputs, plan=Plan(trials=trials, repeats=0, poison=False))
+
+
+@pytest.mark.parametrize(("make", "inputs", "right", "wrong"), [
+    (Cancelling, normal, {"chunk": 16}, {"half": True}),
+    (Amplifying, nearly_equal, {"permuted": True}, {"half": True}),
+], ids=["cancelling", "amplifying"])
+def test_rounding_that_is_amplified_is_no_fault(make, inputs, right, wrong, monkeypatch):
+    found = certificate(make, lambda: make(**right), inputs)
+    assert found.passed, found.why
+    widened = [t for t in found.trials if WIDENED in t.notes]
+    assert 0 < len(widened) < len(found.trials)
+    assert not certificate(make, lambda: make(**wrong), inputs).passed
+    monkeypatch.setattr(sensitivity, "DRAWS", 0)
+    assert not certificate(make, lambda: make(**right), inputs).passed
+
+
+def test_a_model_that_jumps_excuses_nothing():
+    assert certificate(Jumping, Jumping, whole, 1).passed
+    assert not certificate(Jumping, lambda: Jumping(wrong=True), whole, 1).passed
+
+
+def test_calls_under_other_rounding_leave_no_trace():
+    model = Remembering()
+    given = [torch.randn(16, 8)]
+    before = State.of(model)
+    torch.manual_seed(4)
+    arguments = [given[0].clone()]
+    outputs = model(*arguments)
+    after = State.of(model)
+    exact = Reference(outputs.double(), "", {k: v.double() for k, v in after.tracked().items()},
+                      [arguments[0].double()])
+    copied = given[0].clone()
+    found = move(model, given, State(buffers=before.buffers, attributes=before.attributes), 4, outputs, exact,
+                 Tolerance())
+    assert torch.equal(given[0], copied)
+    assert identical(State.of(model).tracked(), after.tracked())
+    assert identical(State.of(model).parameters, before.parameters)
+    assert found.outputs.keys() == {"output"}
+    assert found.state.keys() >= {"state['norm.running_mean']", "state['last']", "state['input 0']"}
+    for statistics in (*found.outputs["output"], *found.state["state['norm.running_mean']"]):
+        assert 0 < statistics.square_error < 1e-10 * statistics.square_reference  # the same draws of the dropout
+
+
+def test_what_rounding_cannot_be_the_reason_of():
+    x = torch.randn(64, 64, dtype=torch.float64)
+    eager = x.float() * (1 + 1e-7)
+    tolerance = Tolerance()
+
+    def asks(candidate: torch.Tensor) -> bool:
+        return may_be_rounding(tolerance, compare(candidate, eager, x, tolerance=tolerance), None)
+
+    assert not asks(eager)
+    assert asks(eager + 1.5e-5 * (torch.arange(64) == 3))
+    assert not asks(eager + 1e-3)
+    assert not asks(torch.where(torch.eye(64) > 0, float("nan"), eager))
+    assert not asks(eager[:32])
