@@ -3,17 +3,22 @@
 Packing reads x and writes it in the order of the core, which then reads it again for every row of the window: of D
 channels in T float16 terms, for each position, 4 D bytes from memory, 2 T D to it, and of a window of k rows 2 T D k
 from the second-level cache. Here a step's rows come from x itself, 4 D k bytes from that cache and 4 D from memory. A
-lane takes a row and 8 channels: 8 loads beside the next lane's, 8 T conversions, 16 T bytes to shared memory.
+lane takes a row and 8 channels: 8 loads beside the next lane's, 4 T conversions of two values each, 16 T bytes to
+shared memory.
 
 Some warps (`Filling.warps`) bring a step together, the others the next (`Filling.turns`). They ask for x before
 they wait for the stage to be free. What a warp can have on its way are the registers of its threads, 8 for each item of
-32 rows and 8 channels (`Layout.fill_batch` of them at a time). Of a tile of 128 rows, 64 channels, a window of 3 x 3
-and 128 columns, in fp16 (128 x 128 x 576 multiply-adds: 4608 cycles of the tensor cores)::
+32 rows and 8 channels (`Layout.fill_batch` of them at a time). Predicted, of a tile of 128 rows, 64 channels, a window
+of 3 x 3 and 128 columns, in fp16 (128 x 128 x 576 multiply-adds: 4608 cycles of the tensor cores)::
 
     from the second-level cache   3 * 130 * 64 * 4 bytes, of which 28 come in a cycle                   3570 cycles
     instructions                  6 steps * 20 items * (22 for coordinates + 30) of a warp, 4 warps at a time   1560
     asked for                     6 steps of 2 at a time, each 5 items deep: about 900 cycles each               2700
     packed instead                128 * 64 * 6 bytes of memory, of which 18 come in a cycle, and 1790    4500
+
+Measured (docs/contractions.md, "x as it lies in memory"): an item takes 90 instructions, not 52, and the first-level
+cache, which is not among these figures, is busy 75 % of the time. So this loses against packing where there are 64
+channels in fp16 (0.83 ms instead of 0.76), and wins of 8 in fp16x3 (1.06 instead of 1.24).
 
 Scales. As with packing they are found first, those of a large x guessed from a part of it. Who takes a value for which
 that was not enough marks the scale; then a second search looks at all of these images, and the core runs again: its
