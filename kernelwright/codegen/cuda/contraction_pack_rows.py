@@ -12,6 +12,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     coordinates,
     emitter_of,
     straight,
+    type_of_rows,
     value_call,
 )
 from kernelwright.codegen.cuda.loops_site import indent
@@ -32,6 +33,7 @@ class RowPacker(Packer):
         super().__init__(geometry, name, operand)
         left = operand.side == "left"
         self.rows = geometry.rows if left else self.kernel.out_channels
+        self.row_type = type_of_rows(self.lines)
         strides = operand.largest.strides
         # The axis along which neighbouring rows lie: the last spatial one, else n, or o.
         along = strides[-1 if left and self.kernel.axes else 0 if left else 1]
@@ -125,23 +127,19 @@ class RowPacker(Packer):
             *self.found("rows_greatest[lane]"), "atomicMax(scale, found);"], self.emitter.vectors,
             tiles * parts * kernel.groups, parts)
 
-    @property
-    def _kind(self) -> str:
-        return "long long" if self.lines >= 2**31 - 2**20 else "int"
-
     def _row(self, tiles: int, parts: int, rows: int, within: list[str]) -> list[str]:
         """Define a thread's ``lane`` and ``warp``, and the ``row`` of group ``g`` that it takes: ``within`` says which
         of its tile of ``rows``. Blocks are the parts of the tiles of the groups."""
-        cast = "int" if self._kind == "int" else "(long long)"
+        cast = "int" if self.row_type == "int" else "(long long)"
         first = [f"{cast}({quotient('block', parts)} % {tiles}u) * {rows}"] if tiles > 1 else []
         return ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-                f"const {self._kind} row = {' + '.join([*first, *within])};",
+                f"const {self.row_type} row = {' + '.join([*first, *within])};",
                 f"const int g = {quotient('block', parts * tiles)};" if self.kernel.groups > 1 else "const int g = 0;",
                 f"const bool there = row < {self.rows};"]
 
     def _coordinates(self) -> list[str]:
         """Define the coordinates of a row."""
-        return coordinates(self.geometry, self._kind) if self.operand.side == "left" else ["const int o = row;"]
+        return coordinates(self.geometry, self.row_type) if self.operand.side == "left" else ["const int o = row;"]
 
     def _scale_place(self) -> str:
         """The place of a row's scale, by its coordinates."""

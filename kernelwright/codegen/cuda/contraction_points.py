@@ -205,6 +205,11 @@ def coordinates(geometry: Geometry, kind: str) -> list[str]:
     return lines
 
 
+def type_of_rows(rows: int) -> str:
+    """The C type of a row's number, of ``rows`` in memory: a block's may pass them, by less than 2**20."""
+    return "long long" if rows >= 2**31 - 2**20 else "int"
+
+
 def wrapped(lines: Sequence[str]) -> list[str]:
     """The lines, those cut behind commas and operators that are longer than 120 characters."""
     result = []

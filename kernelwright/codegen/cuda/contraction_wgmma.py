@@ -47,6 +47,7 @@ from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout, Piece
+from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
@@ -88,7 +89,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
     values = {
         "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
         "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(geometry, epilogue)),
-        **_producers(layout, name),
+        **_producers(layout),
         **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
@@ -220,16 +221,19 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
     return found
 
 
-def _producers(layout: Layout, name: str) -> dict[str, object]:
+def _producers(layout: Layout) -> dict[str, object]:
     """Who brings steps, and how."""
-    geometry = layout.geometry
-    if not geometry.tiling.raw_left:
-        return {"PRODUCERS": parts.COPY, "PRODUCER_GROUPS": 1, "FULL_ARRIVALS": 1, "SECOND_RUN": "",
+    geometry, raw = layout.geometry, layout.geometry.tiling.raw_left
+    shared = {"PRODUCERS": fill.FILL if raw else parts.COPY, "PRODUCED_TILES": parts.PRODUCED_TILES,
+              "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
+              "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if raw else 10))}
+    if not raw:
+        return {**shared, "PRODUCER_GROUPS": 1, "FULL_ARRIVALS": 1, "SECOND_RUN": "",
                 "WHO_FILLS": "the producer of the step", "LEFT_PARAMETER": "const unsigned short* __restrict__ left, "}
     again = guessed(geometry, "left")
-    return {"PRODUCERS": fill.FILL, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
+    return {**shared, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
             "WHO_FILLS": "who brings w, and each warp that brings x",
-            "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout, name)}
+            "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout)}
 
 
 def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int, again: tuple[str, ...]

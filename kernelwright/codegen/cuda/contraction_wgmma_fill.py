@@ -37,6 +37,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     operands,
     parameter_texts,
     pointers_of,
+    type_of_rows,
     value_call,
 )
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
@@ -48,18 +49,7 @@ FILL = """
     // no more than stages, so that none is two phases of a barrier ahead. An item are 32 rows of a chunk.
     constexpr int SIZE = @FILL_WARPS@, TURNS = @FILL_TURNS@, ITEMS = @FILL_ITEMS@, BATCH = @FILL_BATCH@;
     const int part = warp % SIZE;
-    int stage = 0, turn = 0@FILLS@;
-    unsigned parity = 1;
-    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
-      int group, phase_class, row_block, column_block;
-      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
-      row_block = row_block * CLUSTER + rank;
-      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
-      const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
-                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
-      @BEGIN@
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+@PRODUCED_TILES@
       @NAME@_row row[ITEMS];
       for (int step = begin; step < end; ++step) {
         if (turn == warp / SIZE) {
@@ -87,13 +77,7 @@ FILL = """
               if (part == 0) {
                 if (lane == 0) kw_barrier_expect(filled, LINES * 16 * @LINE_TAPS@ * COLUMNS);
                 __syncwarp();
-#pragma unroll 1
-                for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
-                  const long long entry = @ENTRY@;
-                  const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
-                      entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
-                  @BRING@
-                }
+@BRING_RIGHT@
               }
             }
 #pragma unroll
@@ -137,14 +121,15 @@ def _inputs(geometry: Geometry) -> list[tuple[str, str]]:
     return parameter_texts(geometry.kernel, set(pointers_of(geometry.kernel.left)))
 
 
-def values(layout: Layout, name: str) -> dict[str, object]:
+def values(layout: Layout) -> dict[str, object]:
     """What stands for names in the producers' text."""
     geometry = layout.geometry
     whole = layout.filling.whole_pieces
     return {
         "PRODUCER_GROUPS": layout.producer_groups,
         "FILL_WARPS": layout.filling.warps, "FILL_TURNS": layout.filling.turns,
-        "FILL_ITEMS": layout.filling.each, "FILL_BATCH": layout.fill_batch, "ROW": kind_of_rows(geometry),
+        "FILL_ITEMS": layout.filling.each, "FILL_BATCH": layout.fill_batch,
+        "ROW": type_of_rows(geometry.allocated_rows),
         "TAKEN": "".join(f"{argument}, " for _, argument in _inputs(geometry)),
         "SCALES_OF": "left_scales, " * geometry.scaled,
         "MARKED": "marks, again, " if guessed(geometry, "left") else "",
@@ -152,17 +137,12 @@ def values(layout: Layout, name: str) -> dict[str, object]:
         "SCALES": geometry.kernel.batch * geometry.kernel.groups}
 
 
-def kind_of_rows(geometry: Geometry) -> str:
-    """The type that counts rows."""
-    return "long long" if geometry.allocated_rows >= 2**31 - 2**20 else "int"
-
-
 def definitions(layout: Layout, name: str) -> str:
     """What is known of a row: ``NAME_find`` finds it, ``NAME_take`` asks for 8 of its channels, ``NAME_put`` rounds and
     writes them. And the tables of where pieces begin."""
     geometry = layout.geometry
     kernel, operand = geometry.kernel, operands(geometry.kernel)[0]
-    guess, kind, axes = guessed(geometry, "left"), kind_of_rows(geometry), range(len(geometry.kernel.axes))
+    guess, kind, axes = guessed(geometry, "left"), type_of_rows(geometry.allocated_rows), range(len(kernel.axes))
     place = f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
     known = ["int n, " + ", ".join(f"q{a}" for a in axes) + ";", "bool inside;",
              *["float scale;"] * geometry.scaled, *["int place;"] * guess]
@@ -211,8 +191,9 @@ def definitions(layout: Layout, name: str) -> str:
 
 def _tables(layout: Layout, name: str) -> str:
     """Where each piece begins."""
-    whole = layout.geometry.chunks * layout.geometry.allocated_rows
+    rows = layout.geometry.allocated_rows
+    whole = layout.geometry.chunks * rows
     places = [divmod(piece.place, whole) for group in layout.pieces for piece in group] or [(0, 0)]
     return f"""// Of a piece, too: the input phase of its rows, and how far they begin beyond the tile's.
 static __constant__ int {name}_input_phase[] = {{{", ".join(str(phase) for phase, _ in places)}}};
-static __constant__ {kind_of_rows(layout.geometry)} {name}_shift[] = {{{", ".join(str(s) for _, s in places)}}};"""
+static __constant__ {type_of_rows(rows)} {name}_shift[] = {{{", ".join(str(s) for _, s in places)}}};"""

@@ -47,26 +47,43 @@ SPLIT_OF = """
       const int part_number = group % SPLIT;
       group /= SPLIT;"""
 
-# The producers of a packed x.
-COPY = """
-  if (warp < 4) {  // the producers
-    @FEWER@
-    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
-    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+# Who brings steps begins every tile so. `@LEFT_OF_TILE@`: where a packed x of it lies.
+PRODUCED_TILES = """\
     int stage = 0, turn = 0@FILLS@;
     unsigned parity = 1;
     for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
       @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
       row_block = row_block * CLUSTER + rank;
-      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used
-      const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
-                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
+      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used@LEFT_OF_TILE@
       const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
                                 static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
       @BEGIN@
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;"""
+
+LEFT_OF_TILE = """
+      const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);\
+"""
+
+# A step's weights, brought by the lanes of a warp.
+BRING_RIGHT = """\
+#pragma unroll 1
+for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
+  const long long entry = @ENTRY@;
+  const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
+      entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
+  @BRING@
+}"""
+
+# The producers of a packed x.
+COPY = """
+  if (warp < 4) {  // the producers
+    @FEWER@
+    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
+    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+@PRODUCED_TILES@
       for (int step = begin; step < end; ++step) {
         if (turn == warp) {
           const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
@@ -82,13 +99,7 @@ COPY = """
                 ((depth * CHUNKS + i % CHUNKS) * @LEFT_BLOCK@LL + @NAME@_place[piece]) * 8;
             kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
           }
-#pragma unroll 1
-          for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
-            const long long entry = @ENTRY@;
-            const unsigned short* from = w + @TERM@ * @RIGHT_TERM@LL +
-                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
-            @BRING@
-          }
+@BRING_RIGHT@
         }
         if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
         if (++stage == STAGES) stage = 0, parity ^= 1;
