@@ -27,15 +27,14 @@ from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RegisterTotalsWalk, in_registers
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_totals import totals_walk
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     ChannelWalk,
     RowWalk,
-    column_scale_text,
     holds_channels,
     operand_pointers,
-    row_scale_text,
     slab_columns,
     stores_channels,
     turns,

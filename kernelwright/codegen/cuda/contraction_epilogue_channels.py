@@ -30,11 +30,11 @@ from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, REA
 from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, put, reads
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PITCH, PairPositions
 from kernelwright.codegen.cuda.contraction_epilogue_quotients import QuotientEmitter, quotient_functions
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     UNROLL,
     Walk,
-    column_scale_text,
     operand_pointers,
     turns,
     write_stores,

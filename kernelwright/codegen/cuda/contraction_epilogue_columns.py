@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_points import (
     as_float,
     device_function,
     emitter_of,
-    guessed,
     loads_of,
     parameter_texts,
     straight,
@@ -114,9 +114,8 @@ class ColumnTable:
         emitter = emitter_of(kernel, kernel.domain, names, self.values, walked=(2,))
         texts = [as_float(emitter, value) for value in self.values]
         lines = straight(emitter)
-        place = f"right_scales[{column_place(self.geometry)}]"
         if scaled:
-            lines += [f"const float scale = {f'fabsf({place})' if guessed(self.geometry, 'right') else place};",
+            lines += [f"const float scale = {column_scale_text(self.geometry)};",
                       f"usual = {self.name}_usual(scale) && usual;"]
             texts.insert(0, "scale")
         lines += [f"columns[{f'{k * tiling.columns} + ' * (k > 0)}c] = {text};" for k, text in enumerate(texts)]
@@ -131,13 +130,6 @@ class ColumnTable:
         heads = [*map(" ".join, parameters), "float* columns", "int thread", "int group", "int first_column"]
         comment = "Fills the table of what the epilogue needs of a tile's columns."
         return device_function(comment, "void", f"{self.name}_columns", heads, body), parameters
-
-
-def column_place(geometry: Geometry) -> str:
-    """Where the scale of a column is, in ``right_scales``. A sign says how it was found."""
-    kernel = geometry.kernel
-    wide = "LL" * (kernel.groups * kernel.out_channels >= 2**31)
-    return f"g * {kernel.out_channels}{wide} + o"
 
 
 def _of_columns(root: Expression) -> Iterator[Expression]:

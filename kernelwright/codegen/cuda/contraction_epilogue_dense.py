@@ -29,11 +29,11 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_scales import row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     THREADS,
     Walk,
-    row_scale_text,
     slab_columns,
     stores_channels,
     write_stores,

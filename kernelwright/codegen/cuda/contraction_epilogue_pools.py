@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
     SLAB_ROWS,
     THREADS,
     UNROLL,
     Walk,
     channels_fastest,
-    column_scale_text,
     operand_pointers,
     write_stores,
 )

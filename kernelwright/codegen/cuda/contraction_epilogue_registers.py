@@ -29,7 +29,8 @@ one. As in `contraction_epilogue_totals` what it is off is kept as well.
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_walks import column_scale_text, operand_pointers, row_scale_text
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
+from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_epilogue_warps import THERE, THREADS, WARPS, WarpTotals
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.codegen.cuda.loops_site import indent

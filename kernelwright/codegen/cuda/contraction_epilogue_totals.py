@@ -20,13 +20,8 @@ from __future__ import annotations
 from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.codegen.contraction_geometry import COMPONENTS, SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
-from kernelwright.codegen.cuda.contraction_epilogue_walks import (
-    UNROLL,
-    RowWalk,
-    column_scale_text,
-    operand_pointers,
-    stores_channels,
-)
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
+from kernelwright.codegen.cuda.contraction_epilogue_walks import UNROLL, RowWalk, operand_pointers, stores_channels
 from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, as_float, device_function, straight
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Expression

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable, column_place
+from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_scales import (
+    column_place,
+    column_scale_text,
+    row_place,
+    row_scale_text,
+    without_mark,
+)
 from kernelwright.codegen.cuda.contraction_points import (
     PointEmitter,
     coordinates,
@@ -70,30 +77,6 @@ def write_stores(emitter: PointEmitter, kernel: Contraction, stores: Sequence[St
     for store in stores:
         emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
                       store.expression)
-
-
-def row_place(geometry: Geometry) -> str:
-    """Where the scale of a row is. A sign says how it was found."""
-    groups = geometry.kernel.groups
-    wide = "LL" * (geometry.kernel.batch * groups >= 2**31)
-    return "left_scales[n]" if groups == 1 else f"left_scales[n * {groups}{wide} + g]"
-
-
-def row_scale_text(geometry: Geometry) -> str:
-    """The scale of a row."""
-    return without_mark(geometry, row_place(geometry))
-
-
-def without_mark(geometry: Geometry, scale: str) -> str:
-    """A scale without the sign that says how it was found. Where x is not packed 0 counts as 1."""
-    text = f"fabsf({scale})" if guessed(geometry, "left") else scale
-    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.raw_left else text
-
-
-def column_scale_text(geometry: Geometry) -> str:
-    """The scale of a column, likewise."""
-    place = f"right_scales[{column_place(geometry)}]"
-    return f"fabsf({place})" if guessed(geometry, "right") else place
 
 
 def operand_pointers(kernel: Contraction) -> list[str]:

@@ -20,7 +20,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_total
 from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
-from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES
 from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Tilings worth a measurement.

@@ -46,7 +46,8 @@ from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
-from kernelwright.codegen.cuda.contraction_wgmma_layout import BLOCK_BYTES, Layout, Piece
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Tiling
 

@@ -1,20 +1,12 @@
-"""How a contraction's block on wgmma uses shared memory, registers and steps.
+"""How many threads a contraction's block on wgmma has, and how they use registers.
 
-A step brings one run of rows of x (one copy for each chunk of channels) and what is multiplied with it: the weights of
-all taps of the run, or of as many as fit (`Layout.taps`). Taps whose rows overlap so share one copy of x; a run in
-several pieces copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
+`contraction_wgmma_steps` says what they bring and multiply.
 
 Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the next
 tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results another
 multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has seen the
 last step of its own and asked for its products, which may still be running: a barrier tells no more than whether its
 last phase is over, so nobody may wait for a later one.
-
-Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
-the order of the phases that they feed, because sums are registers, whose numbers are constants.
-
-Where taps are paired (`contraction_runs`) a piece's taps are pairs, so that no cut parts them. The leading offset of a
-descriptor of x is the distance of a pair's rows, which 14 bits hold: a run's taps are at most 64 rows apart.
 """
 
 from __future__ import annotations
@@ -23,46 +15,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_geometry import CHUNK
 from kernelwright.codegen.cuda.contraction_wgmma_filling import ITEM_REGISTERS, Filling
+from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece, Steps
 from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, MANY, ROUND, most_stretches, stretch_numbers
 
-#: Rows of one product and of a slab of the epilogue.
-PRODUCT_ROWS = 64
-#: Bytes of shared memory of a block and of a multiprocessor, less what the system takes from the latter for each block.
-BLOCK_BYTES, PROCESSOR_BYTES, RESERVED_BYTES = 227 * 1024, 228 * 1024, 1024
+#: Bytes of shared memory of a multiprocessor, and what the system takes of it for each block.
+PROCESSOR_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 #: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
 _TURNING_REGISTERS = 48
-#: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
-_MOST_PAIRS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``, and what
-    they are paired with.
-
-    ``counts``: how many of them feed each output phase of the tile, in this order.
-    """
-
-    place: int
-    rows: int
-    taps: tuple[tuple[int, int], ...]
-    counts: tuple[int, ...]
-    seconds: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Sizes of a block, from the geometry and the floats of one slab of the epilogue.
-
-    Raises ValueError where the tiling does not fit a block.
-    """
-
-    geometry: Geometry
-    slab_floats: int
+class Layout(Steps):
+    """Steps, threads and registers of a block. Raises ValueError where the tiling does not fit one."""
 
     def __post_init__(self) -> None:
         tiling = self.geometry.tiling
@@ -74,17 +42,6 @@ class Layout:
             raise ValueError(f"no tiles of {tiling}")
         if self.blocks == 0:
             raise ValueError(f"{tiling} takes {self.shared_bytes} bytes and {self.consumer_need} registers a thread")
-
-    @property
-    def workers(self) -> int:
-        """Warpgroups that multiply."""
-        teams = self.geometry.tiling.teams
-        return teams if teams > 1 else 2 if self.geometry.tiling.rows > PRODUCT_ROWS else 1
-
-    @property
-    def products(self) -> int:
-        """Products of 64 rows side by side in one warpgroup."""
-        return self.geometry.tiling.rows * self.geometry.tiling.teams // (PRODUCT_ROWS * self.workers)
 
     @property
     def threads(self) -> int:
@@ -117,104 +74,6 @@ class Layout:
         if not self.geometry.tiling.raw_left:
             return PRODUCER_REGISTERS
         return -(-(PRODUCER_REGISTERS + ITEM_REGISTERS * self.fill_batch) // 8) * 8
-
-    @cached_property
-    def taps(self) -> int:
-        """Taps (or pairs of them) of a step at most: as many of a run as leave room for all stages."""
-        longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
-        most = _MOST_PAIRS if self.geometry.pairs and self.geometry.tiling.promote else longest
-        for parts in range(1, longest):
-            taps = -(-longest // parts)
-            if taps <= most and self.bytes_with(taps) <= BLOCK_BYTES:
-                return taps
-        return 1
-
-    def bytes_with(self, taps: int) -> int:
-        """Bytes of shared memory of a block with so many taps a step."""
-        tiling = self.geometry.tiling
-        stage = (self.chunk_lines * self._pitch(taps) + taps * self.tap_lines * tiling.columns) * ROW_BYTES
-        return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.slab_floats * self.workers
-
-    def _pitch(self, taps: int) -> int:
-        return -(-max((piece.rows for c in self.pieces_of(taps) for piece in c), default=8) // 8) * 8
-
-    @property
-    def chunk_lines(self) -> int:
-        """Chunks of a step's rows, of all terms."""
-        return self.geometry.terms * self.geometry.tiling.depth // CHUNK
-
-    @property
-    def tap_lines(self) -> int:
-        """Chunks of w that a step has of a tap, or of a pair of them, of all terms."""
-        return self.geometry.terms * self.geometry.tap_chunks
-
-    @cached_property
-    def pitch(self) -> int:
-        """Rows from one chunk of x to the next in shared memory."""
-        return self._pitch(self.taps)
-
-    @property
-    def left_bytes(self) -> int:
-        """Bytes of a step's x."""
-        return self.chunk_lines * self.pitch * ROW_BYTES
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a step."""
-        return self.left_bytes + self.taps * self.tap_lines * self.geometry.tiling.columns * ROW_BYTES
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory: stages, slabs, barriers."""
-        return self.bytes_with(self.taps)
-
-    @cached_property
-    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
-        """By class of output positions, what its steps serve."""
-        return self.pieces_of(self.taps)
-
-    def pieces_of(self, taps: int) -> tuple[tuple[Piece, ...], ...]:
-        """The pieces with at most so many taps each, of equal lengths where possible."""
-        geometry, result = self.geometry, []
-        for group in geometry.classes:
-            pieces = []
-            for run in group.runs:
-                parts = -(-len(run.taps) // taps)
-                ends = [len(run.taps) * i // parts for i in range(parts + 1)]
-                for begin, end in pairwise(ends):
-                    first, last = run.taps[begin][0], max(run.reaches[begin:end])
-                    place = run.phase * geometry.chunks * geometry.allocated_rows + run.shift + first
-                    feeds = run.feeds[begin:end]
-                    order = sorted(range(begin, end), key=run.feeds.__getitem__)
-                    part = tuple((run.taps[i][0] - first, run.taps[i][1]) for i in order)
-                    seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
-                    counts = tuple(feeds.count(phase) for phase in range(geometry.tiling.phases))
-                    pieces.append(Piece(place, geometry.tiling.rows + last - first, part, counts, seconds))
-            result.append(tuple(pieces))
-        return tuple(result)
-
-    @property
-    def keeps_right(self) -> bool:
-        """Whether w is brought once and stays: all tiles have the same, and a stage the same step of each."""
-        geometry, tiling = self.geometry, self.geometry.tiling
-        alone = geometry.kernel.groups == geometry.blocks[1] == len(self.pieces) == tiling.split == 1
-        return alone and self.steps > 0 and tiling.stages % self.steps == 0
-
-    @property
-    def steps(self) -> int:
-        """Steps of a tile of the first class of output positions."""
-        return len(self.pieces[0]) * self.geometry.depths
-
-    @property
-    def complete(self) -> bool:
-        """Whether every piece feeds all output phases of a tile."""
-        return all(all(piece.counts) for group in self.pieces for piece in group)
-
-    @property
-    def always_steps(self) -> bool:
-        """Whether no tile, or part of one, is without steps."""
-        least = min((len(group) for group in self.pieces), default=0)
-        return least * self.geometry.depths >= self.geometry.tiling.split
 
     @property
     def offset(self) -> int:

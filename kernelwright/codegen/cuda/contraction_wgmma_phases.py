@@ -8,7 +8,8 @@ products of a step are one group, whichever phase they feed: nothing waits betwe
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout, Piece
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_steps import Piece
 
 
 def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, object]:

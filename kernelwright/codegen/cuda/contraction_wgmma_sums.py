@@ -1,159 +1,15 @@
-"""The parts of the text of a contraction's core on wgmma that form the sums of a tile: its steps, and promotion.
+"""How the text of a contraction's core on wgmma forms the sums of a tile: its steps, and promotion.
 
-``@NAME@`` stands for what `contraction_wgmma` fills in; `contraction_wgmma_stretches` says what is done and why. Three
-forms: all steps written out, rounds of stretches, and a loop over steps with one set of registers beside the sums, or
-none.
+`contraction_wgmma_stretches` says what is done and why. Three forms: all steps written out, rounds of stretches, and a
+loop over steps with one set of registers beside the sums, or none. ``@NAME@`` stands for what `contraction_wgmma` fills
+in.
 """
 
 from __future__ import annotations
 
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
+from kernelwright.codegen.cuda import contraction_wgmma_sums_text as parts
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-
-# The turn passes once all of the tile's products are on their way.
-_YIELD = "if (@LAST@lane == 0) kw_barrier_arrive(turns + 8 * ((worker + 1) % TEAMS));  // the next team's turn"
-
-_ADD = """
-// Adds up what tensor cores have summed, of sets of 64 rows.
-template <int FIRST, int END>
-static __device__ __forceinline__ void @NAME@_add(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2],
-                                                  float (&part)[@SUM_SETS@][@COLUMNS@ / 2]) {
-#pragma unroll
-  for (int p = FIRST; p < END; ++p) {
-    kw_wgmma_hold(part[p]);
-#pragma unroll
-    for (int i = 0; i < @COLUMNS@ / 2; ++i) sums[p][i] += part[p][i];
-  }
-}
-"""
-
-_ZERO = """
-#pragma unroll
-      for (int p = @FIRST@; p < @END@; ++p)
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) @ZEROS@ = 0.0f;"""
-
-_NEXT_STAGE = "if (++stage == STAGES) stage = 0, parity ^= 1;"
-
-# One set of registers beside the sums, or none. They begin as zeros, so that they do not live from tile to tile.
-_LOOP = """
-      float sums[@ALL_SUMS@][COLUMNS / 2]@PART@;@ZERO@@COUNTS@
-      int before = -1;  // a stage whose products may still be running
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
-      for (int step = begin; step < end; ++step) {
-        const int first = @NAME@_first_tap[piece], last = @NAME@_first_tap[piece + 1];
-        const unsigned buffer = stages + stage * STAGE_BYTES;
-        const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-        kw_barrier_wait(full + 8 * stage, parity);
-        @MULTIPLY@@YIELD@
-        @PROMOTE@
-        @NEXT_STAGE@
-        if (++depth == DEPTHS) depth = 0, ++piece;
-      }
-      kw_wgmma_wait<0>();
-      @FREE@@REST@
-"""
-
-_COUNTS = """
-      int add = 0, since = @OFFSET@;  // whether `part` holds something; steps since the last promotion"""
-
-_NO_PROMOTION = """kw_wgmma_wait<1>();  // The step before is done.
-        @FREE@
-        before = stage;"""
-
-_PROMOTE = """since += @ADVANCE@;
-        if (since < @EVERY@) {
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          before = stage;
-        } else {
-          kw_wgmma_wait<0>();
-          @FREE@
-          @FREE_THIS@
-          before = -1;
-          @ADD_PART@
-          add = since = 0;
-        }"""
-
-_REST = """
-      if (add) {
-        @ADD_PART@
-      }"""
-
-# Two sets beside the sums, many steps.
-_ROUNDS = """
-      float sums[@ALL_SUMS@][COLUMNS / 2], part[2][@ALL_SUMS@][COLUMNS / 2];@ZERO@
-      int before = -1;  // a stage whose products may still be running
-      int step = begin, piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
-      // Stretches are summed in part[0] and part[1] in turn: one is added while products go to the other. No products
-      // are on their way where paths meet, because the compiler would make all of them wait for each other.
-      while (step < end) {@STRETCHES@
-      }
-"""
-
-_STRETCH = """
-        @OPEN@
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
-          const unsigned buffer = stages + stage * STAGE_BYTES;
-          const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-          const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-          kw_barrier_wait(full + 8 * stage, parity);
-          @CALLS@
-          step += 1;@YIELD@
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          before = stage;
-          @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;@COUNT@
-        @CLOSE@@ADD_OTHER@"""
-
-# One set beside the sums, many steps, each of them a stretch.
-_HALF_ROUNDS = """
-      float sums[@ALL_SUMS@][COLUMNS / 2], part[@ALL_SUMS@][COLUMNS / 2];@ZERO@
-      int before = -1;  // a stage whose products may still be running
-      int step = begin, piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
-      // One half of a step's sums is added while the products of the other one run. No products are on their way where
-      // paths meet, because the compiler would make all of them wait for each other.
-      while (step < end) {@STRETCHES@
-      }
-"""
-
-_HALF_STRETCH = """
-        {
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
-          const unsigned buffer = stages + stage * STAGE_BYTES;
-          const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-          const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-          kw_barrier_wait(full + 8 * stage, parity);
-          @ONE@@BEFORE@
-          @TWO@
-          step += 1;@YIELD@
-          kw_wgmma_wait<1>();
-          @ADD_ONE@
-          before = stage;
-          @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;
-        }"""
-
-_HALF_BEFORE = """
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          @ADD_TWO@"""
-
-_ROUND_ENDS = """
-        if (step == end) {
-          kw_wgmma_wait<0>();
-          @FREE@
-          @ADD_OWN@
-          break;
-        }"""
-
-_ROUND_DRAINS = """
-        kw_wgmma_wait<0>();
-        @FREE@
-        before = -1;
-        @ADD_OWN@"""
 
 
 def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
@@ -162,10 +18,11 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
     ``free``: frees the stage ``before`` if there is one; ``arrive``: frees the stage ``@STAGE@`` in any case.
     """
     common = {
-        "FREE": free, "NEXT_STAGE": _NEXT_STAGE, "ADD_FUNCTION": _ADD if layout.parts else "",
+        "FREE": free, "NEXT_STAGE": parts.NEXT_STAGE, "ADD_FUNCTION": parts.ADD if layout.parts else "",
         "ADD_PARAMETER": ", int add" if layout.parts else "",
         "FREE_THIS": arrive.replace("@STAGE@", "stage"),
-        "OWN_PIECES": "" if layout.written_out else _OWN_PIECES, "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
+        "OWN_PIECES": "" if layout.written_out else parts.OWN_PIECES,
+        "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
         "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
     if layout.written_out:
         return {**common, "SUMS": _written_out(layout, arrive)}
@@ -173,15 +30,11 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
     return {**common, "SUMS": form(layout)}
 
 
-_OWN_PIECES = """
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];"""
-
-
 def _yield(layout: Layout, last: str, margin: int) -> str:
     """The line with which the turn passes on: where there are teams."""
     if layout.geometry.tiling.teams == 1:
         return ""
-    return "\n" + " " * margin + _YIELD.replace("@LAST@", last and f"{last} && ")
+    return "\n" + " " * margin + parts.YIELD.replace("@LAST@", last and f"{last} && ")
 
 
 def _no_steps(layout: Layout) -> str:
@@ -190,12 +43,17 @@ def _no_steps(layout: Layout) -> str:
 
 
 def _zero(names: str, first: object = 0, end: object = "@ALL_SUMS@") -> str:
-    return _ZERO.replace("@ZEROS@", names).replace("@FIRST@", str(first)).replace("@END@", str(end))
+    return parts.ZERO.replace("@ZEROS@", names).replace("@FIRST@", str(first)).replace("@END@", str(end))
 
 
 def _add(part: str, sets: tuple[object, object] = (0, "@SUM_SETS@")) -> str:
     """The statement that adds up a set of registers, or some of it."""
     return f"@NAME@_add<{sets[0]}, {sets[1]}>(sums, {part});"
+
+
+def _behind(last: bool, add: str) -> str:
+    """What stands behind a stretch of a round, the ``last`` one or another: ``add`` adds what nothing has added yet."""
+    return (parts.ROUND_DRAINS if last else parts.ROUND_ENDS).replace("@ADD_OWN@", add)
 
 
 def _loop(layout: Layout) -> str:
@@ -206,10 +64,10 @@ def _loop(layout: Layout) -> str:
         add = f"if (add & 1) {_add('part', (0, one))}\n          if (add & 2) {_add('part', (one, 2 * one))}"
     calls = [*phases.calls(layout, "part" if promoted else "sums", "add" if promoted else "", promoted),
              *([phases.added(layout)] if promoted else [])]
-    text = _LOOP.replace("@MULTIPLY@", "\n        ".join(calls)).replace("@NO_STEPS@", _no_steps(layout))
+    text = parts.LOOP.replace("@MULTIPLY@", "\n        ".join(calls)).replace("@NO_STEPS@", _no_steps(layout))
     text = text.replace("@YIELD@", _yield(layout, "step + 1 == end", 8))
-    text = text.replace("@PROMOTE@", _PROMOTE if promoted else _NO_PROMOTION)
-    text = text.replace("@REST@", _REST if promoted else "").replace("@COUNTS@", _COUNTS if promoted else "")
+    text = text.replace("@PROMOTE@", parts.PROMOTE if promoted else parts.NO_PROMOTION)
+    text = text.replace("@REST@", parts.REST if promoted else "").replace("@COUNTS@", parts.COUNTS if promoted else "")
     text = text.replace("@PART@", ", part[@ALL_SUMS@][COLUMNS / 2]" if promoted else "")
     text = text.replace("@ZERO@", _zero("sums[p][i]" + " = part[p][i]" * promoted)).replace("@ADD_PART@", add)
     offset = f"worker * {layout.offset}" if layout.offset else "0"
@@ -223,13 +81,13 @@ def _rounds(layout: Layout) -> str:
     for number in range(many):
         own, other = f"part[{number % 2}]", f"part[{1 - number % 2}]"
         calls = phases.calls(layout, own, "add" if several else "0", several)
-        text = _STRETCH.replace("@CALLS@", "\n          ".join(calls))
+        text = parts.STRETCH.replace("@CALLS@", "\n          ".join(calls))
         text = text.replace("@ADD_OTHER@", "\n        " + _add(other) if number else "")
-        stretches.append(text + (_ROUND_ENDS if number + 1 < many else _ROUND_DRAINS).replace("@ADD_OWN@", _add(own)))
+        stretches.append(text + _behind(number + 1 == many, _add(own)))
     promote = layout.geometry.tiling.promote
     opened = "for (int add = 0, since = 0;;) {" if several else "{"
     closed = f"  if (since >= {promote} || step == end) break;\n        }}" if several else "}"
-    text = _ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
+    text = parts.ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
     count = f"\n          {phases.added(layout)}\n          since += @ADVANCE@;" if several else ""
     text = text.replace("@OPEN@", opened).replace("@CLOSE@", closed).replace("@COUNT@", count)
     text = text.replace("@YIELD@", _yield(layout, "step == end", 10))
@@ -248,11 +106,11 @@ def _halves(layout: Layout) -> str:
         calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
         if layout.geometry.tiling.phases == 2:  # what was defined for the first half is there
             calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
-        text = _HALF_STRETCH.replace("@ONE@", calls[0]).replace("@TWO@", calls[1]).replace("@ADD_ONE@", one)
-        text = text.replace("@BEFORE@", _HALF_BEFORE.replace("@ADD_TWO@", two) if number else "")
-        stretches.append(text + (_ROUND_ENDS if number + 1 < many else _ROUND_DRAINS).replace("@ADD_OWN@", two))
+        text = parts.HALF_STRETCH.replace("@ONE@", calls[0]).replace("@TWO@", calls[1]).replace("@ADD_ONE@", one)
+        text = text.replace("@BEFORE@", parts.HALF_BEFORE.replace("@ADD_TWO@", two) if number else "")
+        stretches.append(text + _behind(number + 1 == many, two))
     last = ", last = @NAME@_first_tap[piece + 1]" if len(phases.variants(layout)) > 1 else ""
-    text = _HALF_ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
+    text = parts.HALF_ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
     return text.replace("@LAST_TAP@", last).replace("@YIELD@", _yield(layout, "step == end", 10)).replace(
         "@ZERO@", _zero("sums[p][i]"))
 
