@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +196,25 @@ def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
         patch.setattr(contraction_points, least, 1)
         patch.setattr(contraction_points, "LEAST_BYTES", 1)
         yield
+
+
+def on_hopper(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that needs a device of compute capability 9."""
+    lacking = not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9
+    return pytest.mark.gpu(pytest.mark.skipif(lacking, reason="needs a device of compute capability 9")(test))
+
+
+def check_thread_order(order: str, cases: Sequence[ContractionCase], libraries: Sequence[tuple[ctypes.CDLL, Source]]
+                       ) -> None:
+    """That no bit of what the libraries, one of each case, give changes with the order in which threads are emulated:
+    "reverse", or the seed of one."""
+    for case, library in zip(cases, libraries, strict=True):
+        inputs = case.inputs()
+        before = run(*library, inputs)[0]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+            after = run(*library, inputs)[0]
+        assert all(torch.equal(first, second) for first, second in zip(before, after, strict=True)), case.name
 
 
 def wrong_scales(source: Source, workspace: torch.Tensor) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, few_channel_cases, two_phase_cases
-from contraction_tools import all_generated, compiled, generated, guessed_scales, run
+from contraction_tools import all_generated, check_thread_order, compiled, generated, guessed_scales, on_hopper, run
 from test_contraction_channels import BIASED, call, channels_last, normed, reducing, softmax
-from test_contraction_compile import report, source, troubles
 from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
@@ -160,13 +159,8 @@ def test_agrees_with_pytorch(libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 3)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), CHECKED[n][0].name
+def test_thread_order_changes_nothing(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
 
 
 @pytest.mark.parametrize("number", SCALED, ids=lambda n: NAMES[n])
@@ -273,7 +267,7 @@ def test_two_phases_of_128_channels_need_more_registers_than_there_are():
         Layout(Geometry(case.kernel, Tiling("wgmma", 64, 128, 16, 2, promote=2, phases=2)), 0)
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 def test_they_compile_without_spills_or_serialised_products(tmp_path):
     chosen = [softmax(convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16")),
               softmax(convolution(16, 1, 32, 64, **VOLUME, scheme="fp16x3")),
@@ -282,13 +276,9 @@ def test_they_compile_without_spills_or_serialised_products(tmp_path):
               chained(convolution(16, 1, 32, 64, (128, 128), (3, 3), **PLANE, scheme="native", dtype="bfloat16"))]
     kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma") if t.phases == 2))
                for case in chosen]
-    said = report(source(kernels), "90a", tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles(kernels, "90a", tmp_path)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED, tmp_path, check)

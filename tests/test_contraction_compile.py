@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from compile_tools import check_compiles, needs_nvcc, troubles
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
 from test_contraction_channels import softmax
 
-from kernelwright.codegen.cuda.contraction import generate, tilings
-from kernelwright.codegen.generate import support_text
+from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.plan.kernels import Contraction, Tiling
 
 IMAGES = {"size": (56, 56), "window": (3, 3), "padding": 1}
@@ -41,49 +38,21 @@ WGMMA = [
 MMA = [LARGE, images(32, 64), softmax(images(32, 64))]
 
 
-def text_of(cases: list[tuple[ContractionCase, Tiling | None]], core: str = "wgmma") -> str:
-    kernels = [replace(case.kernel, tiling=tiling or tilings(case.kernel, core)[0]) for case, tiling in cases]
-    return source(kernels)
+def tiled(cases: list[tuple[ContractionCase, Tiling | None]], core: str = "wgmma") -> list[Contraction]:
+    """The kernels with their tilings, the first one for a core for want of another."""
+    return [replace(case.kernel, tiling=tiling or tilings(case.kernel, core)[0]) for case, tiling in cases]
 
 
-def source(kernels: list[Contraction]) -> str:
-    sources = [generate(kernel, f"k{number}") for number, kernel in enumerate(kernels)]
-    return support_text(sources, "cuda") + "\n".join(s.definition for s in sources)
-
-
-def report(text: str, architecture: str, folder: Path) -> str:
-    """What ptxas says of a text."""
-    path = folder / f"{architecture}_{abs(hash(text))}.cu"
-    path.write_text(text)
-    done = subprocess.run(["nvcc", "-std=c++17", f"-gencode=arch=compute_{architecture},code=sm_{architecture}",
-                           "-Xptxas", "-v", "-cubin", "-o", str(path.with_suffix(".cubin")), str(path)],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
-    return done.stderr
-
-
-def troubles(said: str) -> list[str]:
-    """Spills, and remarks on wgmma: serialised products, or waits that the compiler puts in."""
-    lines = said.splitlines()
-    return [line for line in lines if "(C75" in line] \
-        + [line for line in lines if "spill" in line and "0 bytes spill stores, 0 bytes spill loads" not in line]
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(lambda part: report(text_of(part), "90a", tmp_path), [WGMMA[::2], WGMMA[1::2]]))
-    for text in said:
-        assert "Used" in text
-        assert troubles(text) == []
+        list(pool.map(lambda part: check_compiles(tiled(part), "90a", tmp_path), [WGMMA[::2], WGMMA[1::2]]))
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize("architecture", ["80", "90a", "100"])
 def test_mma_compiles_without_spills(architecture, tmp_path):
-    said = report(text_of([(case, None) for case in MMA], "mma"), architecture, tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles(tiled([(case, None) for case in MMA], "mma"), architecture, tmp_path)
 
 
 def test_troubles_are_found():

@@ -9,7 +9,7 @@ from math import prod
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, compiled, run
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -91,14 +91,8 @@ def test_agrees_with_float64(number, libraries):
     check(case, run(*libraries[number], case.inputs())[0])
 
 
-def test_thread_order_changes_nothing(libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 3)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", "reverse")
-    for n in chosen:
-        case = CHECKED[n][0]
-        for first, second in zip(before[n], run(*libraries[n], case.inputs())[0], strict=True):
-            assert torch.equal(first, second), case.name
+def test_thread_order_changes_nothing(libraries):
+    check_thread_order("reverse", [case for case, _ in CHECKED[::3]], libraries[::3])
 
 
 @pytest.mark.parametrize("number", [2, 3, 6, 10, 13])
@@ -169,9 +163,7 @@ def test_tilings_overlap_where_results_are_most_of_the_work():
     assert not any(tiling.overlap for tiling in tilings(odd, "wgmma"))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     def check_stored(case: ContractionCase, found: list[torch.Tensor]) -> None:
         for output, store in zip(found, case.kernel.stores, strict=True):

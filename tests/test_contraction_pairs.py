@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from math import inf, nan, prod
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, few_channel_cases, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, build, compiled, run
+from contraction_tools import all_generated, build, check_thread_order, compiled, on_hopper, run
 from test_contraction_channels import channels_last, softmax
-from test_contraction_compile import report, source, troubles
 from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
 
@@ -87,13 +86,8 @@ def test_agrees_with_float64(number, libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 5)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), NAMES[n]
+def test_thread_order_changes_nothing(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::5]], libraries[::5])
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
@@ -220,7 +214,7 @@ def test_what_has_no_pairs_is_refused(case, tiling):
         generate(replace(case.kernel, tiling=tiling), "k")
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 def test_registers_suffice_and_products_are_not_serialised(tmp_path):
     chosen = [convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16"),
               convolution(128, 1, 3, 64, (224, 224), (7, 7), stride=2, padding=3),
@@ -229,13 +223,9 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
     kernels = [replace(with_epilogue(c).kernel, tiling=t) for c in chosen for t in tilings(c.kernel, "wgmma")[:1]]
     kernels += [replace(with_epilogue(c).kernel, tiling=t) for c in chosen[1:4:2] for t in tilings(c.kernel, "mma")[:1]]
     assert all(kernel.tiling.depth == 8 for kernel in kernels)
-    said = report(source(kernels), "90a", tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles(kernels, "90a", tmp_path)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device([(case, tiling) for case, tiling in CHECKED if not case.kernel.reductions], tmp_path)

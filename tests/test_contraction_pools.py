@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from math import inf, nan, prod
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases
-from contraction_tools import all_generated, compiled, generated, guessed_scales, run
+from contraction_tools import all_generated, check_thread_order, compiled, generated, guessed_scales, on_hopper, run
 from test_contraction_channels import channels_last, softmax
-from test_contraction_compile import report, source, troubles
 from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
@@ -150,13 +149,8 @@ def test_agrees_with_pytorchs_pools(libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 3)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), CHECKED[n][0].name
+def test_thread_order_changes_nothing(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
 
 
 @pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED) if c.kernel.scheme != "native"],
@@ -345,7 +339,7 @@ def test_no_window_no_work():
     assert "KW_LAUNCH" not in made.definition and made.workspace_bytes == 0
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize(("core", "architecture"), [("wgmma", "90a"), ("mma", "80"), ("mma", "100")])
 def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
     plane = {"padding": 1}
@@ -356,13 +350,9 @@ def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
         both = convolution(32, 1, 64, 64, (64, 64), (4, 4), stride=2, transposed=True, **plane)
         chosen += [(with_much(both, 2), None), *((with_much(MANY, size), TEAMS) for size in (8, 16, 64))]
     kernels = [replace(c.kernel, tiling=tiling or tilings(c.kernel, core)[0]) for c, tiling in chosen]
-    said = report(source(kernels), architecture, tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles(kernels, architecture, tmp_path)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED, tmp_path, check)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from math import inf, nan
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, compiled, generated, guessed_scales, run, wrong_scales
+from contraction_tools import (
+    all_generated,
+    check_thread_order,
+    compiled,
+    generated,
+    guessed_scales,
+    on_hopper,
+    run,
+    wrong_scales,
+)
 from test_contraction_channels import channels_last
-from test_contraction_compile import report, source, troubles
 from test_contraction_wgmma import check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -137,13 +145,8 @@ def test_agrees_with_float64(number, libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_no_order_of_threads_changes_a_bit(order, libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 3)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), CHECKED[n][0].name
+def test_no_order_of_threads_changes_a_bit(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 5, 11, 13, 14, 17, 18, 20])
@@ -296,7 +299,7 @@ def test_a_slab_holds_the_values_of_each_distinct_expression():
     assert Layout(Geometry(every(IMAGE).kernel, WGMMA), two).shared_bytes <= 227 * 1024
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 @pytest.mark.parametrize("core, architecture", [("wgmma", "90a"), ("mma", "80"), ("mma", "90a")])
 def test_compiles_without_trouble(core, architecture, tmp_path):
     plane = convolution(128, 1, 64, 128, (56, 56), (3, 3), padding=1)
@@ -307,9 +310,7 @@ def test_compiles_without_trouble(core, architecture, tmp_path):
         kernels += [replace(moments(plane).kernel, tiling=tiling)
                     for tiling in (replace(WGMMA, columns=128, split=2),
                                    replace(WGMMA, rows=128, columns=128, depth=32, promote=4))]
-    said = report(source(kernels), architecture, tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    said = check_compiles(kernels, architecture, tmp_path)
     if core == "mma":  # blocks of 128 threads, of which several share a multiprocessor and its barriers
         assert "used 1 barriers" in said and "used 16 barriers" not in said
 
@@ -332,9 +333,7 @@ def test_words_say_what_is_reduced():
     assert "positions of each channel" not in meaning(KernelStep("k", GROUPS.kernel, (), (), ()))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED, tmp_path,
                         lambda case, found: check(case, case.inputs(), found))

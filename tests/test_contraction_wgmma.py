@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, compiled, output_sizes, run, unit
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, output_sizes, run, unit
 
 from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -88,14 +88,9 @@ def test_as_accurate_as_float32(libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
+def test_thread_order_changes_nothing(order, libraries):
     chosen = [*range(4), *range(len(cases()), len(CHECKED), 3)]
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        for first, second in zip(before[n], after, strict=True):
-            assert torch.equal(first, second), CHECKED[n][0].name
+    check_thread_order(order, [CHECKED[n][0] for n in chosen], [libraries[n] for n in chosen])
 
 
 def test_steps_serve_taps_as_memory_allows():
@@ -170,8 +165,6 @@ def check_on_the_device(checked: list[tuple[ContractionCase, Tiling]], folder: P
         check(case, [x.cpu() for x in outputs])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED[::2], tmp_path)

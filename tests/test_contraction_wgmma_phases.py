@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, replace
 from math import inf, nan
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import cases, convolution, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, compiled, run
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
 from test_contraction_channels import channels_last, softmax
-from test_contraction_compile import report, source, troubles
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -78,13 +77,8 @@ def test_no_bit_differs_from_tiles_of_one_phase(number, libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
-    chosen = range(0, len(CHECKED), 4)
-    before = {n: run(*libraries[n], CHECKED[n][0].inputs())[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], CHECKED[n][0].inputs())[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), CHECKED[n][0].name
+def test_thread_order_changes_nothing(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::4]], libraries[:len(CHECKED):4])
 
 
 @pytest.mark.parametrize("number", [0, 2, 4, 6, 7, 9, 10, 13])
@@ -195,7 +189,7 @@ def test_words_and_records():
     assert Tiling(**older) == replace(TEAMS, phases=1) and Tiling(**asdict(TEAMS)) == TEAMS
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     plane = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
     chosen = [with_epilogue(convolution(128, 1, 64, 64, (128, 128), (3, 3), **plane, scheme="fp16")),
@@ -203,13 +197,9 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
               with_epilogue(convolution(16, 1, 32, 64, (16, 32, 32), (3, 3, 3), **plane))]
     kernels = [replace(c.kernel, tiling=next(t for t in tilings(c.kernel, "wgmma") if t.phases == 2)) for c in chosen]
     kernels.append(replace(FAR.kernel, tiling=replace(BOTH, promote=1)))
-    said = report(source(kernels), "90a", tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles(kernels, "90a", tmp_path)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED, tmp_path)

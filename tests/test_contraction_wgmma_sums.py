@@ -3,14 +3,13 @@ emulation."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, compiled, run
-from test_contraction_compile import report, source, troubles
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.contraction_geometry import Geometry
@@ -110,14 +109,9 @@ def test_all_forms_are_among_them(libraries):
 
 
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries, monkeypatch):
-    chosen = range(0, len(libraries), 5)
-    inputs = [case.inputs() for case, _ in CHECKED]
-    before = {n: run(*libraries[n], inputs[n % len(CHECKED)])[0] for n in chosen}
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
-    for n in chosen:
-        after = run(*libraries[n], inputs[n % len(CHECKED)])[0]
-        assert all(torch.equal(a, b) for a, b in zip(before[n], after, strict=True)), NAMES[n % len(CHECKED)]
+def test_thread_order_changes_nothing(order, libraries):
+    every = [case for case, _ in CHECKED] * (len(libraries) // len(CHECKED))
+    check_thread_order(order, every[::5], libraries[::5])
 
 
 def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
@@ -176,15 +170,11 @@ COMPILED = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
+@needs_nvcc
 def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
-    said = report(source([replace(case.kernel, tiling=tiling) for case, tiling in COMPILED]), "90a", tmp_path)
-    assert "Used" in said
-    assert troubles(said) == []
+    check_compiles([replace(case.kernel, tiling=tiling) for case, tiling in COMPILED], "90a", tmp_path)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED, tmp_path)

@@ -14,6 +14,7 @@ import subprocess
 import pytest
 import torch
 import torch.nn.functional as F
+from contraction_tools import on_hopper
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.cuda.emulate import compile_emulated
@@ -324,9 +325,7 @@ extern "C" __global__ void kernelNUMBER(float* x) { x[threadIdx.x] = kw_test_fun
     assert re.findall(r"\b(?:bra|call|div\.rn\.f32|rcp\.rn\.f32|sqrt\.rn\.f32)\b", code) == []
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9,
-                    reason="needs a device of compute capability 9")
+@on_hopper
 def test_errors_on_a_device(tmp_path) -> None:
     """Of every float, with the approximations as the device makes them."""
     (tmp_path / "all.cu").write_text("#include <cuda_runtime.h>\n" + functions(ON_A_DEVICE))
