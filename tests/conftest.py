@@ -9,3 +9,16 @@ import pytest
 def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated device has two multiprocessors, so that blocks have several tiles, one after the other."""
     monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+
+
+@pytest.fixture(params=["rows on chip", "rows apart"])
+def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan small tensors both ways: rows stay on chip between reductions and stores, or they are as long
+    as those that do not, and what is dear and read more than once is stored."""
+    if request.param == "rows on chip":
+        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 1 << 30)
+        monkeypatch.setattr("kernelwright.plan.groups._FEW_ROWS", 1)
+    else:
+        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 0)
+        monkeypatch.setattr("kernelwright.plan.groups._SHORT_ROW_BYTES", 0)
+        monkeypatch.setattr("kernelwright.plan.groups._DEAR", 12)

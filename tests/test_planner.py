@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import random
-from math import inf, nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graph_tools import (
-    MORE,
     all_anchors,
-    anchor,
     assert_same,
     eager,
     exact,
@@ -33,27 +29,11 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen import loop_evaluator
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make
-from kernelwright.plan import groups
-from kernelwright.plan.expressions import Apply
-from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-@pytest.fixture(params=["rows on chip", "rows apart"])
-def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan small tensors both ways: rows stay on chip between reductions and stores, or they are as long
-    as those that do not, and what is dear and read more than once is stored."""
-    if request.param == "rows on chip":
-        monkeypatch.setattr(groups, "_ROW_BYTES", 1 << 30)
-        monkeypatch.setattr(groups, "_FEW_ROWS", 1)
-    else:
-        monkeypatch.setattr(groups, "_ROW_BYTES", 0)
-        monkeypatch.setattr(groups, "_SHORT_ROW_BYTES", 0)
-        monkeypatch.setattr(groups, "_DEAR", 12)
 
 
 # Checks ------------------------------------------------------------------------------------------
@@ -174,128 +154,6 @@ def test_examples(name: str, arguments: tuple, shapes: list, training: bool, rew
         assert kinds(plan).count("linear") == 2
     if name == "conv_network":
         assert kinds(plan).count("convolution") == 2 and kinds(plan).count("max_pool") == 0
-
-
-# Fusion of rows ----------------------------------------------------------------------------------
-
-ROWS = {
-    "softmax": lambda m, x: F.softmax(x * 2, -1) + 1, "softmax first axis": lambda m, x: F.softmax(x, 0) * x,
-    "softmax middle": lambda m, x: F.softmax(x.relu(), 1).square(),
-    "log softmax": lambda m, x: -F.log_softmax(x + 3, -1), "log softmax first": lambda m, x: F.log_softmax(x, 0) * 2,
-    "layer norm": lambda m, x: F.gelu(F.layer_norm(x + x.abs(), (4,), m.weight, m.shift)) + x,
-    "layer norm of two": lambda m, x: F.layer_norm(x.tanh(), (3, 4)).relu(),
-    "layer norm of all": lambda m, x: F.layer_norm(x, (2, 3, 4)) * 2,
-    "group norm": lambda m, x: F.group_norm(x.transpose(1, 2) * 2, 2, m.weight, m.shift).relu(),
-    "instance norm": lambda m, x: F.instance_norm(x.exp()).relu(),
-    "two softmaxes": lambda m, x: F.softmax(F.softmax(x * 3, -1) * 2, -1) * 5,
-    "softmax over both": lambda m, x: F.softmax(F.softmax(x, -1), -2) + 1,
-    "square mean": lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * m.weight,
-    "standard": lambda m, x: (x - x.mean((0, 1), keepdim=True)) / (x.std((0, 1), keepdim=True) + 1e-3),
-    "extrema": lambda m, x: (x - x.amin(-1, keepdim=True)) / (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)),
-    "mean and variance": lambda m, x: (x.mean(1), x.var(1), x.sum(1) * 2, x.amax(1)),
-    "scalar": lambda m, x: ((x - x.mean()) ** 2).mean() / x.numel() + x.max(),
-    "logsumexp": lambda m, x: torch.logsumexp(x * 2 + 1, dim=(0, 2)).relu() - 1,
-    "normalize": lambda m, x: x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_rows(name: str, on_chip: None) -> None:
-    torch.manual_seed(0)
-    model = Of(ROWS[name], weight=torch.randn(4), shift=torch.randn(4))
-    check_model(model, (torch.randn(2, 3, 4),), tolerance=1e-8)
-
-
-def test_large_softmax_in_one_kernel() -> None:
-    plan = check_model(Of(lambda m, x: F.softmax(x * 0.5 + 1, -1) * 3), (torch.randn(512, 40),))
-    assert len(plan.kernels) == 1 and len(plan.steps) == 1
-    plan = check_model(Of(lambda m, x: F.log_softmax(x * 0.5 + 1, -1) * 3), (torch.randn(512, 40),))
-    assert len(plan.steps) == 1
-
-
-def test_log_softmax_of_large_and_infinite_values() -> None:
-    x = leaf("x", 4, 3)
-    graph = graph_of(make("mul", make("log_softmax", x, axis=1), constant(2.0)))
-    plan = make_plan(graph, graph_of())
-    values = {"x": torch.tensor([[inf, 0.0, 1.0], [-inf, -inf, -inf], [-inf, 2.0, 1.0], [1.0, nan, 2.0]])}
-    found, _ = run_plan(plan, values)
-    assert_same(found[0], 2 * torch.log_softmax(values["x"].double(), 1), 1e-12)
-    # In float32, at a large offset, nothing but the offset's own rounding may be lost.
-    offset = torch.tensor([[16384.0, 16384.5, 16385.25]]).repeat(4, 1)
-    result = offset
-    assert len(plan.kernels) == 1
-    for step in plan.kernels:
-        result, = loop_evaluator.evaluate(step.kernel, [result], dtype=torch.float32)
-    assert_same(result.reshape(4, 3), 2 * torch.log_softmax(offset.double(), 1), 1e-6)
-
-
-@pytest.mark.parametrize("exponent", [0.5, -0.5, -1, 2, 2.0, -2, 3, 3.0])
-def test_powers_are_what_pytorch_computes(exponent: float) -> None:
-    """To the bit, and without a call of pow."""
-    special = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-40, -1e-40, 3e38, -3e38, 1e-30])
-    x = torch.cat([special, torch.randn(500)])
-    graph = graph_of(make("neg", make("pow", leaf("x", 512), constant(exponent))))
-    plan = make_plan(graph, graph_of())
-    step, = plan.kernels
-    functions = {e.function for s in step.kernel.outer_stores for e in walk_expression(s.expression)
-                 if isinstance(e, Apply)}
-    assert "neg" in functions and "pow" not in functions
-    found, = loop_evaluator.evaluate(step.kernel, [x], dtype=torch.float32)
-    expected = -torch.pow(x, exponent)
-    assert torch.equal(found.view(torch.int32)[~expected.isnan()], expected.view(torch.int32)[~expected.isnan()])
-    assert found.isnan().equal(expected.isnan())
-
-
-def test_powers_that_stay() -> None:
-    x, count = leaf("x", 8), leaf("n", 8, dtype="int64")
-    for node in (make("pow", x, constant(2.5)), make("pow", x, x), make("pow", constant(2.0), x)):
-        step, = make_plan(graph_of(make("neg", node)), graph_of()).kernels
-        assert any(isinstance(e, Apply) and e.function == "pow"
-                   for s in step.kernel.outer_stores for e in walk_expression(s.expression))
-    plan = make_plan(graph_of(make("pow", count, constant(2))), graph_of())
-    assert not plan.kernels, "a power of integers is no float"
-
-
-def test_rows_of_an_odd_quarter_million_bytes_stay_on_chip() -> None:
-    x = leaf("x", 128, 65535)
-    norm = make("mean", make("abs", x), axes=(1,), keepdim=True)
-    assert len(make_plan(graph_of(make("div", x, norm)), graph_of()).steps) == 1
-    longer = leaf("x", 128, 2 * 65535)
-    norm = make("mean", make("abs", longer), axes=(1,), keepdim=True)
-    assert len(make_plan(graph_of(make("div", longer, norm)), graph_of()).steps) == 2
-
-
-def test_large_norms_in_one_kernel() -> None:
-    for function in (lambda m, x: F.relu(F.layer_norm(x + 1, (16,))), lambda m, x: F.instance_norm(x * 2).sigmoid(),
-                     lambda m, x: F.relu(F.group_norm(x + 1, 4))):
-        plan = check_model(Of(function), (torch.randn(80, 8, 16),), tolerance=1e-8)
-        assert len(plan.steps) == 1, kinds(plan)
-
-
-@pytest.mark.parametrize("function", [
-    lambda m, x: x.relu(), lambda m, x: x.sum(-1), lambda m, x: x @ x.mT, lambda m, x: x.amax(1),
-    lambda m, x: x.prod(0), lambda m, x: x.t() if x.ndim == 2 else x.mT.reshape(-1), lambda m, x: x,
-], ids=range(7))
-def test_simple_lone_operators_stay(function: Any) -> None:
-    plan = check_model(Of(function), (torch.randn(2, 3, 4),))
-    assert not plan.kernels
-    assert all(reason for reason in plan.kept.values())
-
-
-@pytest.mark.parametrize("function", [
-    lambda m, x: F.softmax(x, -1), lambda m, x: F.layer_norm(x, (4,)), lambda m, x: F.max_pool1d(x, 2),
-    lambda m, x: F.log_softmax(x, 1), lambda m, x: F.instance_norm(x), lambda m, x: F.gelu(x),
-], ids=range(6))
-def test_dear_lone_operators_are_left_to_measurement(function: Any) -> None:
-    plan = check_model(Of(function), (torch.randn(2, 3, 4),))
-    assert len(plan.kernels) == 1 and len(plan.kernels[0].covers) == 1
-
-
-def test_large_lone_reductions_are_left_to_measurement() -> None:
-    for op in ("sum", "mean", "amax", "amin"):
-        for size, count in ((2**21, 1), (2**17, 0)):
-            node = make(op, leaf("x", 8, size // 8), axes=(0,), keepdim=False)
-            assert len(make_plan(graph_of(node), graph_of(node)).kernels) == count
 
 
 # Pools, views, broadcasting ----------------------------------------------------------------------
@@ -575,182 +433,6 @@ def test_draws_keep_their_order_whatever_fuses(on_chip: None) -> None:
         plan = check_model(Of(function), (torch.randn(4, 6),))
         serials = [s.node["serial"] for s in plan.steps if isinstance(s, TorchStep) and s.node.op == "opaque"]
         assert serials == sorted(serials)
-
-
-# Random graphs -----------------------------------------------------------------------------------
-
-
-class Maker:
-    """Draws small graphs over pointwise operators, reductions, views, norms, pools and products."""
-
-    unary = ("relu", "tanh", "sigmoid", "neg", "abs", "square", "gelu_erf", "silu", "sin", "exp")
-    binary = ("add", "sub", "mul", "maximum", "minimum")
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        shape = tuple(self.random.choice((1, 2, 3, 4, 4, 4)) for _ in range(self.random.randint(1, 4)))
-        self.nodes: list[Node] = [leaf("x", *shape)]
-        self.leaves = 1
-
-    def new_leaf(self, *shape: int) -> Node:
-        self.leaves += 1
-        return leaf(f"leaf{self.leaves}", *shape, op=self.random.choice(("input", "parameter", "buffer")))
-
-    def pick(self) -> Node:
-        return self.random.choice(self.nodes[-6:])
-
-    def step(self) -> None:
-        node = getattr(self, self.random.choice((
-            "one", "one", "two", "two", "two", "reduced", "reduced", "centred", "moved", "reshaped", "sliced",
-            "expanded", "softmax", "layer_norm", "group_norm", "instance_norm", "pooled", "product", "cat",
-            "choice", "opaque",
-            "batch_norm", "variance")))(self.pick())
-        if node is not None and node.size <= 4096 and node.rank <= 5:
-            self.nodes.append(node)
-
-    def one(self, x: Node) -> Node:
-        # exp and square of what is large already would leave the range that a comparison can resolve.
-        return make(self.random.choice(self.unary), make("tanh", x) if self.random.random() < 0.5 else make("sin", x))
-
-    def two(self, x: Node) -> Node:
-        others = []
-        for y in self.nodes:
-            pairs = zip(reversed(x.shape), reversed(y.shape), strict=False)
-            if all(a == b or 1 in (a, b) for a, b in pairs):
-                others.append(y)
-        shape = tuple(s if self.random.random() < 0.6 else 1 for s in x.shape)
-        others += [constant(0.5), constant(2), self.new_leaf(*shape)]
-        pair = [x, self.random.choice(others)]
-        self.random.shuffle(pair)
-        scalar = any(n.op == "constant" for n in pair)
-        return make(self.random.choice(self.binary[:3] if scalar else self.binary), *pair)
-
-    def axes(self, x: Node) -> tuple[int, ...]:
-        return tuple(sorted(self.random.sample(range(x.rank), self.random.randint(1, x.rank))))
-
-    def reduced(self, x: Node) -> Node | None:
-        if not x.rank:
-            return None
-        return make(self.random.choice(("sum", "mean", "amax", "amin", "logsumexp")), x, axes=self.axes(x),
-                    keepdim=self.random.random() < 0.5)
-
-    def centred(self, x: Node) -> Node | None:
-        if not x.rank:
-            return None
-        return make(self.random.choice(("sub", "add")), x, make("mean", x, axes=self.axes(x), keepdim=True))
-
-    def variance(self, x: Node) -> Node | None:
-        return make("var", x, axes=self.axes(x), keepdim=self.random.random() < 0.5, correction=0) if x.rank else None
-
-    def moved(self, x: Node) -> Node | None:
-        axes = self.random.sample(range(x.rank), x.rank)
-        return make("permute", x, axes=tuple(axes)) if axes != sorted(axes) else None
-
-    def reshaped(self, x: Node) -> Node | None:
-        sizes, left = [], x.size
-        while left > 1:
-            part = self.random.choice([p for p in range(2, left + 1) if left % p == 0])
-            sizes.append(part)
-            left //= part
-        if self.random.random() < 0.3:
-            sizes.insert(self.random.randint(0, len(sizes)), 1)
-        return make("reshape", x, shape=tuple(sizes)) if tuple(sizes) != x.shape and len(sizes) <= 5 else None
-
-    def sliced(self, x: Node) -> Node | None:
-        axis = self.random.randrange(x.rank) if x.rank else 0
-        if not x.rank or x.shape[axis] < 2:
-            return None
-        start = self.random.randrange(x.shape[axis] - 1)
-        return make("slice", x, axis=axis, start=start, stop=self.random.randint(start + 1, x.shape[axis]),
-                    step=self.random.choice((1, 1, 2)))
-
-    def expanded(self, x: Node) -> Node | None:
-        shape = (*((2,) if self.random.random() < 0.3 else ()), *(self.random.choice((1, 3)) if s == 1 else s
-                                                                  for s in x.shape))
-        return make("expand", x, shape=shape) if shape != x.shape else None
-
-    def softmax(self, x: Node) -> Node | None:
-        name = self.random.choice(("softmax", "log_softmax"))
-        return make(name, x, axis=self.random.randrange(x.rank)) if x.rank else None
-
-    def layer_norm(self, x: Node) -> Node | None:
-        if not x.rank:
-            return None
-        axes = self.random.randint(1, x.rank)
-        rest = [self.new_leaf(*x.shape[x.rank - axes:]) for _ in range(self.random.choice((0, 1, 2)))]
-        return make("layer_norm", x, *rest, axes=axes, eps=0.1, affine=bool(rest))
-
-    def channel_pair(self, x: Node) -> list[Node]:
-        return [self.new_leaf(x.shape[1]), self.new_leaf(x.shape[1])] if self.random.random() < 0.5 else []
-
-    def group_norm(self, x: Node) -> Node | None:
-        if x.rank < 2 or x.size // x.shape[0] < 2:
-            return None
-        groups = self.random.choice([g for g in range(1, x.shape[1] + 1) if x.shape[1] % g == 0])
-        if x.size // x.shape[0] // groups < 2:
-            return None
-        rest = self.channel_pair(x)
-        return make("group_norm", x, *rest, groups=groups, eps=0.1, affine=bool(rest))
-
-    def instance_norm(self, x: Node) -> Node | None:
-        if x.rank < 3 or prod(x.shape[2:]) < 2:
-            return None
-        rest = self.channel_pair(x)
-        return make("instance_norm", x, *rest, eps=0.1, affine=bool(rest))
-
-    def batch_norm(self, x: Node) -> Node | None:
-        if x.rank < 2 or x.size // x.shape[1] < 2:
-            return None
-        rest = self.channel_pair(x)
-        return make("batch_norm_training", x, *rest, eps=0.1, affine=bool(rest), momentum=0.1, running=None)
-
-    def pooled(self, x: Node) -> Node | None:
-        rank = x.rank - 2
-        if rank < 1 or rank > 3:
-            return None
-        kernel = tuple(self.random.randint(1, min(3, s)) for s in x.shape[2:])
-        stride = tuple(self.random.randint(1, 2) for _ in kernel)
-        padding = tuple(self.random.randint(0, k // 2) for k in kernel)
-        if self.random.random() < 0.5:
-            return make("max_pool", x, kernel=kernel, stride=stride, padding=padding, dilation=(1,) * rank, ceil=False)
-        return make("average_pool", x, kernel=kernel, stride=stride, padding=padding, ceil=False, include_padding=True,
-                    divisor=None)
-
-    def product(self, x: Node) -> Node | None:
-        return anchor("linear", x, self.new_leaf(3, x.shape[-1]), self.new_leaf(3)) if x.rank else None
-
-    def cat(self, x: Node) -> Node | None:
-        if not x.rank:
-            return None
-        axis = self.random.randrange(x.rank)
-        other = next((y for y in self.nodes if y.shape == x.shape), x)
-        shape = tuple(2 * s if a == axis else s for a, s in enumerate(x.shape))
-        return make("concatenate", x, other, axis=axis, shape=shape, dtype=x.dtype)
-
-    def choice(self, x: Node) -> Node:
-        test = make(self.random.choice(("gt", "le")), x, constant(0.1))
-        return make("where", test, x, make("mul", x, constant(0.25)))
-
-    def opaque(self, x: Node) -> Node | None:
-        if not x.rank:
-            return None
-        return make("opaque", x, target="aten.cumsum.default", template=(("input", 0), x.rank - 1), keywords=(),
-                    shape=x.shape, dtype=x.dtype, types=None, serial=-1)
-
-
-@pytest.mark.parametrize("block", range(10 * MORE))
-def test_random_graphs(block: int, on_chip: None) -> None:
-    for number in range(24):
-        maker = Maker(block * 1000 + number)
-        for _ in range(maker.random.randint(2, 12)):
-            maker.step()
-        outputs = [maker.nodes[-1], *(n for n in maker.nodes[1:-1] if maker.random.random() < 0.25)]
-        graph = graph_of(*dict.fromkeys(outputs))
-        try:
-            check_graph(graph, 1e-8, captured=graph if maker.random.random() < 0.5 else None)
-            check_graph(rewrite_with(graph, all_anchors(graph))[0], 1e-6)
-        except Exception as error:
-            raise AssertionError(f"graph {block}/{number}: " + "; ".join(map(repr, graph.nodes()))) from error
 
 
 # The plan does not depend on hashing, and repeats ------------------------------------------------

@@ -1,0 +1,201 @@
+"""Stage 2, CAPTURE: buffers, randomness, and names of the same memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graph_tools import check_capture
+from test_capture import Of, X, normal, operators
+from torch import nn
+
+from kernelwright import errors
+from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.ir.node import walk
+
+# Buffers -----------------------------------------------------------------------------------------
+
+
+def test_counters_and_running_values() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.buffer_count += 1
+        m.buffer_mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        m.buffer_last.copy_(x[0])
+        return x - m.buffer_mean
+
+    model = Of(forward, buffer_count=torch.tensor(3), buffer_mean=normal(6), buffer_last=normal(6))
+    graph = check_capture(model, (X,))
+    assert {e.name for e in graph.effects} == {"buffer_count", "buffer_mean", "buffer_last"}
+
+
+def test_an_old_value_is_read_before_the_update() -> None:
+    def forward(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before, old = x + m.buffer_a, m.buffer_a.clone()
+        m.buffer_a.add_(1.0)
+        return before, old, x + m.buffer_a
+
+    graph = check_capture(Of(forward, buffer_a=normal(6)), (X,))
+    # The old value itself is returned: it must not be the buffer's memory, which changes.
+    assert all(o.op != "buffer" for o in graph.outputs)
+
+
+def test_two_buffers_change_places() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        old = m.buffer_a.clone()
+        m.buffer_a.copy_(m.buffer_b)
+        m.buffer_b.copy_(old)
+        return x * m.buffer_a
+
+    graph = check_capture(Of(forward, buffer_a=normal(6), buffer_b=normal(1, 6)[0]), (X,))
+    # Updates are written one after the other: none may read a buffer that an earlier one wrote.
+    assert all(e.value.op != "buffer" for e in graph.effects)
+
+
+def test_the_new_value_is_returned() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.buffer_a.add_(x.sum(0))
+        return m.buffer_a
+
+    check_capture(Of(forward, buffer_a=normal(6)), (X,))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("momentum", [0.1, 0.7, 1.0])
+@pytest.mark.parametrize("tracks", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(affine: bool, momentum: float, tracks: bool, training: bool) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(6, affine=affine, momentum=momentum, track_running_stats=tracks), nn.ReLU())
+    graph = check_capture(model.double().train(training), (X,))
+    names = {e.name for e in graph.effects}
+    assert names == ({"0.running_mean", "0.running_var", "0.num_batches_tracked"} if tracks and training else set())
+    owners = [e.owner for e in graph.effects if "running" in e.name]
+    assert all(o is not None and o.op == "batch_norm_training" for o in owners)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_cumulative_average(training: bool) -> None:
+    """Momentum None divides by the number of batches: a value, hence no graph in training."""
+    model = nn.BatchNorm1d(6, momentum=None).double().train(training)
+    if not training:
+        check_capture(model, (X,))
+        return
+    with contextlib.suppress(NotCapturable, errors.DataDependentControlFlow):
+        check_capture(model, (X,))
+
+
+def test_batch_norm_called_twice_is_not_captured_wrongly() -> None:
+    model = Of(lambda m, x: m.norm(m.norm(x)), norm=nn.BatchNorm1d(6)).double()
+    try:
+        check_capture(model, (X,))
+    except NotCapturable as reason:
+        assert "plain buffers" in str(reason)
+
+
+def test_batch_norm_for_its_statistics_only() -> None:
+    """The norm's result is not used: nobody runs its torch call, so its updates are written out."""
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        m.second(m.first(x) * 2)
+        return x + 1
+
+    model = Of(forward, first=nn.BatchNorm1d(6), second=nn.BatchNorm1d(6)).double()
+    graph = check_capture(model, (X,))
+    alive = set(walk(graph.roots()))
+    for effect in graph.effects:
+        assert effect.value in alive or effect.owner in alive, f"{effect.name} is lost"
+
+
+def test_statistics_that_others_read_are_written_out() -> None:
+    """Where the old or new statistics are read elsewhere, the torch call must not update them unseen."""
+    def forward(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = m.norm.running_mean * 2
+        y = m.norm(x)
+        return y, before, m.norm.running_mean + 1, m.norm.running_var
+
+    graph = check_capture(Of(forward, norm=nn.BatchNorm1d(6)).double(), (X,))
+    norm = next(n for n in graph.nodes() if n.op == "batch_norm_training")
+    assert norm["running"] is None and all(e.owner is None for e in graph.effects)
+
+
+# Randomness --------------------------------------------------------------------------------------
+
+
+def test_dropout_that_does_nothing_disappears() -> None:
+    for model in (nn.Dropout(0.0).train(), nn.Dropout(0.5).eval(), nn.Dropout2d(0.0).train()):
+        graph = check_capture(Of(lambda m, x: m.drop(x) * 2, drop=model), (normal(2, 3, 4, 4),))
+        assert operators(graph) == ["mul"]
+
+
+def test_live_randomness_stays_in_order() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        a = F.dropout(x, 0.5)
+        b = F.dropout(x, 0.5)
+        return a - b + torch.rand_like(x) + F.rrelu(x, training=True) + F.rrelu(x, training=True)
+
+    graph = check_capture(Of(forward), (X,))
+    serials = [n["serial"] for n in graph.operators() if n.op == "opaque"]
+    assert sorted(serials) == list(range(5)), "no draw is merged with another"
+
+
+def test_recurrent_layer_with_dropout_draws() -> None:
+    model = Of(lambda m, x: m.cells(x)[0] + m.cells(x)[0], cells=nn.LSTM(6, 5, 2, dropout=0.5)).double().train()
+    graph = check_capture(model, (normal(3, 4, 6),))
+    assert operators(graph).count("aten.lstm.input") == 2
+
+
+# Aliases -----------------------------------------------------------------------------------------
+
+
+def test_identity_of_dropout_shares_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z = F.dropout(y, 0.5, training=False)
+        z.add_(1)
+        return y + z
+
+    check_capture(Of(forward), (X,))
+
+
+def test_a_copy_does_not_share_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z, w = y.clone(), y.float()
+        z.add_(1)
+        w.mul_(2)
+        return y + z + w
+
+    check_capture(Of(forward), (X,), 1e-6)
+
+
+def test_other_names_of_changed_memory() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        z = y.contiguous().detach()
+        y.relu_()
+        return z + y
+
+    check_capture(Of(forward), (X,))
+
+
+@pytest.mark.parametrize("function", [
+    lambda m, x: x.add_(1), lambda m, x: x.view(-1).mul_(2).sum(), lambda m, x: F.relu(x, inplace=True),
+    lambda m, x: F.dropout(x, 0.5, training=False).relu_(), lambda m, x: x[0].zero_() + 1,
+    lambda m, x: m.norm(x.t_()),
+], ids=range(6))
+def test_a_changed_input_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(NotCapturable):
+        capture(Of(function, norm=nn.LayerNorm(4)).double(), (normal(4, 6),))
+
+
+def test_a_changed_part_is_refused_or_right() -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, 1:3] = 0
+        y[0].add_(1)
+        return y
+
+    with contextlib.suppress(NotCapturable):
+        check_capture(Of(forward), (X,))

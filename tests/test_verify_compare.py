@@ -1,0 +1,240 @@
+"""VERIFY compares outputs with a reference, and draws inputs from distributions."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from test_verify import random
+
+from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
+from kernelwright.verify.flatten import flatten
+from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
+
+
+def one(candidate, eager, reference, **options):
+    return compare(candidate, eager, reference, **options).outputs[0]
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def test_eager_itself_passes_and_figures_are_right() -> None:
+    reference = random(6, 5, 40)
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[2, 3, 7] += 1e-6
+    found = one(candidate, eager, reference)
+    assert found.passed
+    error = (candidate.double() - reference).abs()
+    assert found.worst_absolute == pytest.approx(float(error.max()))
+    assert found.worst_index == (2, 3, 7)
+    assert found.relative == pytest.approx(float(error.norm() / reference.norm()))
+    assert found.elements == 1200 and found.shape == (6, 5, 40)
+
+
+def test_zeros_under_the_absolute_tolerance_are_rejected() -> None:
+    reference = torch.softmax(random(16, 4096) * 0.1, 1) * 1e-3  # all far below atol
+    eager = reference.float()
+    zeros = torch.zeros_like(eager)
+    assert torch.allclose(zeros, eager, atol=1e-5, rtol=1e-5)
+    found = one(zeros, eager, reference)
+    assert not found.passed and found.relative == pytest.approx(1.0)
+    assert "of the output's size" in found.sentence()
+    assert one(eager, eager, reference).passed
+
+
+def test_a_tiny_channel_cannot_hide_beside_large_ones() -> None:
+    reference = random(4, 8, 64)
+    reference[:, 5] *= 1e-7
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[:, 5] = 0
+    found = one(candidate, eager, reference)
+    assert not found.passed
+    assert "slice 5 of axis 1" in found.sentence()
+    assert len(found.problems) == 1  # neither the elements nor the whole output show it
+
+
+def test_zeros_of_a_relu_are_no_evidence():
+    """A column that is clipped but for a few elements has as much luck as those few have, on either side."""
+    torch.manual_seed(0)
+    layer, refused = torch.nn.Linear(64, 256), 0
+    with torch.no_grad():
+        for seed in range(60):
+            x = torch.randn(48, 64, generator=torch.Generator().manual_seed(seed))
+            bias = layer.bias - 1.2  # most elements are clipped
+            eager = torch.relu(x @ layer.weight.T + bias)
+            other = torch.relu(sum(x[:, k:k + 4] @ layer.weight[:, k:k + 4].T for k in range(0, 64, 4)) + bias)
+            reference = torch.relu(x.double() @ layer.weight.double().T + bias.double())
+            refused += not compare(other, eager, reference).passed
+    assert refused == 0
+
+
+def test_a_single_element_is_no_slice():
+    """In a vector every element is the whole of its slice: one that is almost zero has no digits of its own, and the
+    element and the vector are judged already."""
+    reference = torch.linspace(-1, 1, 201, dtype=torch.float64) + 1e-5
+    eager = reference.float()
+    candidate = eager + 1e-9
+    candidate[100] += 1e-8  # a thousandth of that element
+    assert compare(candidate, eager, reference).passed
+    candidate[100] += 1e-4
+    assert not compare(candidate, eager, reference).passed
+
+
+def test_channels_off_by_one_are_rejected() -> None:
+    reference = random(3, 6, 10)
+    eager = reference.float()
+    found = one(eager.roll(1, 1), eager, reference)
+    assert not found.passed and found.failing_share > 0.9
+
+
+def test_as_accurate_as_eager_is_enough_and_much_worse_is_not() -> None:
+    reference = random(32, 256)
+    noise = random(32, 256, seed=1) * 3e-4  # as with TF32
+    eager = (reference + noise).float()
+    same = (reference - noise * 1.5).float()
+    worse = (reference - noise * 3).float()
+    assert not torch.allclose(same.double(), reference, atol=1e-5, rtol=1e-5)
+    assert one(same, eager, reference).passed
+    assert not one(worse, eager, reference).passed
+    assert one(worse, eager, reference, tolerance=Tolerance(multiple=4.0)).passed
+    exact = reference.float()
+    assert one(exact, eager, reference).passed
+    assert not one(same, exact, reference).passed
+
+
+def test_output_that_is_zero_but_for_rounding() -> None:
+    """The mean of a normalised tensor: float64 gives 1e-17, float32 1e-8, and a candidate exactly zero."""
+    reference = random(16) * 1e-17
+    eager = (random(16, seed=1) * 1e-8).float()
+    assert one(torch.zeros(16), eager, reference).passed
+    assert one((random(16, seed=2) * 1e-8).float(), eager, reference).passed
+    assert not one(torch.full((16,), 1e-3), eager, reference).passed
+
+
+@pytest.mark.parametrize("values", [(math.nan, math.nan), (math.inf, math.inf), (-math.inf, -math.inf)])
+def test_nonfinite_where_the_reference_has_it(values: tuple[float, float]) -> None:
+    reference = random(4, 8)
+    reference[1, 2] = values[0]
+    eager = reference.float()
+    assert one(eager.clone(), eager, reference).passed
+    missing = eager.clone()
+    missing[1, 2] = 0
+    found = one(missing, eager, reference)
+    assert not found.passed and found.misplaced_nonfinite == 1 and "(1, 2)" in found.sentence()
+    moved = eager.clone()
+    moved[1, 2], moved[3, 3] = 0, values[1]
+    assert one(moved, eager, reference).misplaced_nonfinite == 2
+
+
+def test_kinds_of_nonfinite_and_overflow() -> None:
+    reference = random(4, 8)
+    reference[0, 0] = math.inf
+    eager = reference.float()
+    candidate = eager.clone()
+    candidate[0, 0] = math.nan
+    assert not one(candidate, eager, reference).passed
+    assert one(candidate, eager, reference, tolerance=Tolerance(nonfinite="position")).passed
+    # float32 overflows in the middle of the computation, float64 does not: both answers are accepted.
+    reference[0, 0] = 3.0
+    assert one(eager.clone(), eager, reference).passed
+    candidate[0, 0] = 3.0
+    assert one(candidate, eager, reference).passed
+    candidate[0, 0] = 4.0
+    assert not one(candidate, eager, reference).passed
+    candidate[0, 0] = math.nan
+    assert not one(candidate, eager, reference).passed
+
+
+def test_shape_dtype_type_and_nesting() -> None:
+    reference = random(4, 8)
+    eager = reference.float()
+    assert "shape" in one(eager[:, :7], eager, reference).sentence()
+    assert "dtype" in one(reference, eager, reference).sentence()
+
+    class Lazy(torch.Tensor):
+        pass
+
+    assert not one(eager.as_subclass(Lazy), eager, reference).passed
+    found = compare((eager,), (eager, eager), (reference, reference))
+    assert not found.passed and found.structure == ("output[1] is missing.",)
+    nested = {"a": [eager, 3], "b": None}
+    assert compare(nested, nested, {"a": [reference, 3], "b": None}).passed
+    assert not compare({"a": [eager, 4], "b": None}, nested, nested).passed
+    assert list(flatten((1, {"k": [2]}))) == ["output[0]", "output[1]['k'][0]"]
+    strided = eager.t().contiguous().t()
+    assert one(strided, eager, reference).passed and one(strided, eager, reference).strides == (1, 4)
+
+
+def test_integers_are_equal_or_wrong() -> None:
+    eager = torch.arange(12).reshape(3, 4)
+    assert one(eager.clone(), eager, eager).passed
+    candidate = eager.clone()
+    candidate[2, 1] = 0
+    found = one(candidate, eager, eager)
+    assert not found.passed and found.worst_index == (2, 1) and "1 of 12" in found.sentence()
+    tie = eager.clone()
+    tie[2, 1] = 0
+    assert one(candidate, eager, tie).passed  # float64 decides this near tie otherwise than eager
+    assert not one(torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool), torch.zeros(3)).passed
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5, 9), (3, 4, 5), (2, 3, 4, 5), (1, 2, 101)])
+def test_blocks_do_not_change_the_statistics(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = random(*shape)
+    eager = (reference + random(*shape, seed=1) * 1e-6).float()
+    candidate = (reference + random(*shape, seed=2) * 1e-4).float()
+    whole = measure_error(candidate, eager, reference, atol=1e-5, rtol=1e-5)
+    for limit in (1, 7, 16):
+        monkeypatch.setitem(BLOCK_ELEMENTS, "cpu", limit)
+        parts = measure_error(candidate, eager, reference, atol=1e-5, rtol=1e-5)
+        assert parts.worst_index == whole.worst_index and parts.failing == whole.failing
+        assert parts.square_error == pytest.approx(whole.square_error)
+        for a, b in zip(parts.slices, whole.slices, strict=True):
+            assert torch.allclose(a.error, b.error) and torch.allclose(a.reference, b.reference)
+    units = (candidate.double() - reference).abs() / (1e-5 + 1e-5 * reference.abs())
+    assert float(units.reshape(shape)[whole.worst_index]) == pytest.approx(float(units.max()))
+
+
+def test_comparison_has_a_json_form() -> None:
+    reference = random(4, 4)
+    reference[0, 0] = math.nan
+    found = compare([reference.float()], [reference.float()], [reference])
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["passed"] is True
+
+
+# --- distributions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_distributions(name: str) -> None:
+    given = [
+        torch.rand(8, 16, generator=torch.Generator().manual_seed(3)),
+        torch.arange(5),
+        2.0,
+        torch.rand(()),
+    ]
+    before, random_state = (
+        [v.clone() if isinstance(v, torch.Tensor) else v for v in given],
+        torch.get_rng_state(),
+    )
+    distribution = DISTRIBUTIONS[name]
+    first, second, other = (distribution.apply(given, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(given[:2], before[:2], strict=True))
+    assert torch.equal(random_state, torch.get_rng_state())
+    assert torch.equal(first[1], given[1]) and first[2] == 2.0 and first[0].shape == (8, 16)
+    assert torch.equal(first[0].nan_to_num(7.0), second[0].nan_to_num(7.0))
+    finite = torch.isfinite(first[0])
+    assert bool(finite.all()) != distribution.plants
+    if distribution.plants:
+        assert int((~finite).any(1).sum()) == 1  # one entry only
+    if name in ("normal", "large", "heavy-tailed", "sparse", "with NaN"):
+        assert not torch.equal(first[0], other[0])
+    if name == "shifted":
+        assert bool((first[0] < 0).any()) and bool((first[0] > 0).any())
+    if name == "heavy-tailed":
+        assert float(first[0].abs().max()) >= 100

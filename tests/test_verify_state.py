@@ -1,0 +1,80 @@
+"""VERIFY copies, redraws and restores what a module holds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify.memory import poisoned_empty
+from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+
+
+class Narrowing(nn.Module):
+    """Asks for float32 in every way that a model may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.rand(6)
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x).float() + self.table
+        z = torch.zeros(y.shape, dtype=torch.float32)
+        z[:] = y.to(torch.float32)
+        return torch.sin(z) * torch.tensor(0.1)
+
+
+def test_the_float64_copy_stays_float64() -> None:
+    model = Narrowing()
+    x = torch.rand(4, 6)
+    with torch.no_grad():
+        out = call_in_float64(float64_copy(model), widened([x]))
+        exact = (
+            torch.sin(
+                torch.nn.functional.linear(
+                    x.double(), model.linear.weight.double(), model.linear.bias.double()
+                )
+                + model.table.double()
+            )
+            * 0.1
+        )
+    assert out.dtype is torch.float64
+    assert float((out - exact).abs().max()) < 1e-9  # float32 anywhere would leave 1e-8; 0.1 itself is float64
+    assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(4, 6, 2), nn.LSTM(4, 6), nn.RNN(4, 6, bidirectional=True)])
+def test_lists_of_a_module_s_own_weights_are_no_state(layer):
+    """A recurrent layer computes with a list of its parameters: copies in their place would not change with them."""
+    assert State.of(layer).attributes == {}
+    other = type(layer)(4, 6, num_layers=layer.num_layers, bidirectional=layer.bidirectional)
+    x = torch.randn(5, 3, 4)
+    for seed in (None, 3):
+        if seed is not None:
+            redraw(layer, seed)
+        assert State.of(layer).apply(other) == ()
+        assert torch.equal(layer(x)[0], other(x)[0])
+    layer.extra = [next(layer.parameters()), torch.ones(2)]  # with something of its own
+    assert list(State.of(layer).attributes) == ["extra"]
+
+
+def test_redrawn_parameters_are_others_and_state_comes_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    original = State.of(model)
+    redraw(model, 5)
+    assert not torch.equal(model[1].weight, torch.ones(4)) and not torch.equal(model[1].bias, torch.zeros(4))
+    assert bool((model[1].running_var > 0).all())
+    first = {n: p.clone() for n, p in model.named_parameters()}
+    assert original.apply(model) == ()
+    assert torch.equal(model[1].weight, torch.ones(4))
+    redraw(model, 5)
+    assert all(torch.equal(first[n], p) for n, p in model.named_parameters())
+
+
+def test_poisoned_empty() -> None:
+    with poisoned_empty():
+        assert bool(torch.empty(5).isnan().all()) and bool(torch.empty_like(torch.ones(3)).isnan().all())
+    x = torch.rand(3)
+    with poisoned_empty():
+        assert torch.equal(x + 1, x.add(1))
