@@ -60,7 +60,7 @@ def judge(
     has_scale = scale > limits.atol * 1e-9
     is_noise = _ratio(eager_rms, scale) > NOISE_SHARE
     # Of few elements eager's largest error is as much luck as the candidate's.
-    multiple = limits.multiple * _chance(count) * (NOISE_MARGIN if is_noise else 1.0)
+    multiple = limits.multiple * (NOISE_MARGIN if is_noise else _chance(count))
     problems: dict[str, str] = {}
     if found.misplaced:
         expected, got, by_eager = found.at_misplaced

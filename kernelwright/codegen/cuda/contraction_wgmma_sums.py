@@ -10,6 +10,7 @@ from __future__ import annotations
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_sums_text as parts
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_truncation import make_up
 
 
 def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
@@ -25,9 +26,10 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
         "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
         "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
     if layout.written_out:
-        return {**common, "SUMS": _written_out(layout, arrive)}
-    form = _rounds if layout.parts == 2 else _halves if layout.halves else _loop
-    return {**common, "SUMS": form(layout)}
+        text = _written_out(layout, arrive)
+    else:
+        text = (_rounds if layout.parts == 2 else _halves if layout.halves else _loop)(layout)
+    return {**common, "SUMS": text + make_up(layout)}
 
 
 def _yield(layout: Layout, last: str, margin: int) -> str:

@@ -195,6 +195,12 @@ static void row_of(uint64_t operand, unsigned row, bool brain, const float* halv
   }
 }
 
+// The float32 next to a number on the side of zero: tensor cores cut, they do not round.
+static float cut(double exact) {
+  const float near = static_cast<float>(exact);
+  return std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact) ? nextafterf(near, 0.0f) : near;
+}
+
 // The calling thread's part of a 64 x columns product over 16 elements of k.
 static void multiply(const Product& p) {
   const unsigned thread = machine().current->rank % 128, lane = thread % 32;
@@ -206,9 +212,9 @@ static void multiply(const Product& p) {
       row_of(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
       for (unsigned h = 0; h < 2; ++h) {
         float& sum = p.sums[4 * j + 2 * h + c];
-        float total = p.add ? sum : 0.0f;
-        for (unsigned k = 0; k < 16; ++k) total += left[h][k] * right[k];
-        sum = total;
+        double total = p.add ? sum : 0.0;
+        for (unsigned k = 0; k < 16; ++k) total += static_cast<double>(left[h][k]) * right[k];
+        sum = cut(total);
       }
     }
   }

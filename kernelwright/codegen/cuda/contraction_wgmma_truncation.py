@@ -1,0 +1,69 @@
+"""What tensor cores lose of a sum, and what makes up for it (scheme fp16x3, whose sums are to have float32's digits).
+
+Tensor cores cut what they add to the lowest bits of the sum. That is a share of every sum more than it is noise: a
+product of 16 channels that is added to a sum takes about `LOSS` of it, whatever the product's own size. Of a stretch
+(`contraction_wgmma_stretches`) of steps with q products of two high terms each, Q in all, the n-th of these finds n / Q
+of the sum, and the 2 q products of a high and a low term of a step find what the steps before it have left: added up,
+the stretch has lost `stretch_share` times `LOSS` of itself. Slopes of the error over the exact sum, an H200
+(benchmarks/results/truncation_h200.md)::
+
+    Q, steps                                        2, 1    4, 2    6, 3    6, 1    12, 2   8, 4    16, 8   32, 16
+    stretch_share                                   1.5     4.5     7.5     3.5     12.5    10.5    22.5    46.5
+    operands normal, lost in 1e-8                   6.1     12.6    25.8    12.2    41      35      72      147
+    operands positive                               7.5     16.7    37.8    33.7    104     64      152     333
+    45e-9 * stretch_share                           6.8     20      34      15.8    56      47      101     209
+
+What a sum loses where all its products have one sign is twice as much, so `LOSS` stands between the two. With it made
+up for, stretches may be twice as long for the same accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_stretches import stretch_numbers
+
+#: The share of a sum that is cut off where a product is added to it.
+LOSS = 45e-9
+
+#: Behind the last product of a tile: what was lost is added again.
+_MAKE_UP = """
+      // What tensor cores have cut off these sums.
+#pragma unroll
+      for (int p = 0; p < @ALL_SUMS@; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], @LOST@f, sums[p][i]);
+"""
+
+
+def stretch_share(products: Sequence[int]) -> float:
+    """How often a stretch loses `LOSS` of itself, from the products of two high terms of each of its steps."""
+    total, before, found = sum(products), 0, 0.0
+    for count in products:
+        found += (2 * count * before + sum(before + n for n in range(1, count + 1))) / max(1, total)
+        before += count
+    return found
+
+
+def lost(layout: Layout) -> float:
+    """The share of its sums that a tile loses; the mean over the classes of output positions."""
+    tiling, shares = layout.geometry.tiling, []
+    deep = max(1, tiling.depth // 16)
+    for group in layout.pieces:
+        advances = [max(piece.counts) for piece in group for _ in range(layout.geometry.depths)]
+        advances = advances[:max(1, len(advances) // tiling.split)]
+        numbers = stretch_numbers(advances, tiling.promote) if tiling.promote else [0] * len(advances)
+        stretches: dict[int, list[int]] = {}
+        for number, advance in zip(numbers, advances, strict=True):
+            stretches.setdefault(number, []).append(advance * deep)
+        total = sum(map(sum, stretches.values()))
+        shares.append(sum(stretch_share(s) * sum(s) for s in stretches.values()) / max(1, total))
+    return LOSS * sum(shares) / max(1, len(shares))
+
+
+def make_up(layout: Layout) -> str:
+    """The lines that add to a tile's complete sums what they have lost; none for schemes with fewer digits."""
+    if layout.geometry.terms != 2:
+        return ""
+    return _MAKE_UP.replace("@LOST@", f"{lost(layout):.2e}")

@@ -1,0 +1,113 @@
+"""What tensor cores cut off sums is made up for: the share, under emulation and on a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul
+from contraction_tools import all_generated, compiled, on_hopper, run
+from test_contraction_wgmma import check_on_the_device
+
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.kernels import Tiling
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+PAIRS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, teams=2, promote=1)
+DEEP = Tiling("wgmma", rows=64, columns=64, depth=32, stages=3)
+#: A stretch of a step, of a few, and of all; the last one's steps are in two parts.
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), PAIRS),
+    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), replace(PAIRS, promote=3)),
+    (matmul(256, 1024, 64), replace(DEEP, promote=4)), (matmul(256, 1024, 64), replace(DEEP, promote=8)),
+    (matmul(256, 512, 64), DEEP), (matmul(256, 1024, 64), replace(DEEP, promote=8, split=2)),
+]
+IDS = [f"{c.kernel.in_channels}-{t.depth}p{t.promote}s{t.split}" for c, t in CHECKED]
+
+
+def layout_of(case: ContractionCase, tiling: Tiling) -> Layout:
+    return Layout(Geometry(case.kernel, tiling), 0)
+
+
+def slope(case: ContractionCase, found: torch.Tensor, inputs: list[torch.Tensor]) -> float:
+    """The share of the exact sums that stands in the errors."""
+    exact = case.expected(inputs)[0]
+    return float(((found.double().cpu() - exact) * exact).sum() / exact.square().sum())
+
+
+@pytest.mark.parametrize("products", [[2], [2, 2], [6, 6], [2] * 8, [3, 1, 2], [1]])
+def test_the_share_counts_what_each_product_finds(products):
+    """Sums of ones, each of which a product of two high terms brings; the others bring nothing."""
+    there, lost = 0, 0
+    for count in products:
+        for _ in range(2 * count):
+            lost += there
+        for _ in range(count):
+            there += 1
+            lost += there
+    assert truncation.stretch_share(products) == pytest.approx(lost / there)
+
+
+def test_what_is_lost_follows_the_stretches():
+    def shares(case: ContractionCase, tiling: Tiling) -> float:
+        return truncation.lost(layout_of(case, tiling)) / truncation.LOSS
+
+    few = matmul(256, 1024, 64)
+    assert shares(few, replace(DEEP, promote=1)) == pytest.approx(1.5)  # two products of 16 channels
+    assert shares(few, replace(DEEP, promote=4)) == pytest.approx(10.5)
+    assert shares(few, replace(DEEP, promote=8)) == pytest.approx(22.5)
+    assert shares(few, replace(DEEP, promote=8, split=2)) == pytest.approx(22.5)
+    assert shares(few, DEEP) == pytest.approx(truncation.stretch_share([2] * 32))
+    assert "fmaf(sums[p][i], " in truncation.make_up(layout_of(few, DEEP))
+    assert not truncation.make_up(layout_of(matmul(256, 1024, 64, scheme="fp16"), DEEP))
+
+
+def test_long_products_are_promoted_less_often():
+    def channels(depth: int) -> int:
+        tiling = next(iter(tilings(matmul(4096, depth, 4096).kernel, "wgmma")))
+        return tiling.promote * tiling.depth
+
+    assert channels(8192) == channels(4096) == 256 and channels(2048) == 128 and channels(512) == 32
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    with pytest.MonkeyPatch.context() as patch:
+        sources = all_generated(CHECKED)
+        patch.setattr(truncation, "LOSS", 0.0)
+        patched = all_generated(CHECKED)
+    return compiled(sources), compiled(patched)
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=IDS)
+def test_no_share_of_the_sums_is_missing(number, libraries):
+    case, tiling = CHECKED[number]
+    inputs, lost = case.inputs(), truncation.lost(layout_of(case, tiling))
+    made_up, short = (slope(case, run(*some[number], inputs)[0][0], inputs) for some in libraries)
+    assert short < -0.6 * lost  # the emulation cuts as tensor cores do
+    assert abs(made_up) < 0.5 * abs(short)
+
+
+@on_hopper
+def test_on_the_device(tmp_path, monkeypatch, capsys):
+    """Of normal operands little is missing; without what is made up for, as much as is said."""
+    found: list[float] = []
+
+    def check(case: ContractionCase, outputs: list[torch.Tensor]) -> None:
+        found.append(slope(case, outputs[0], case.inputs()))
+
+    check_on_the_device(CHECKED, tmp_path, check)
+    shares = [truncation.lost(layout_of(case, tiling)) for case, tiling in CHECKED]
+    monkeypatch.setattr(truncation, "LOSS", 0.0)
+    (tmp_path / "short").mkdir()
+    check_on_the_device(CHECKED, tmp_path / "short", check)
+    for name, lost, made_up, short in zip(IDS, shares, found[:len(CHECKED)], found[len(CHECKED):], strict=True):
+        with capsys.disabled():
+            print(f"{name}: {lost:.2e} said, {short:+.2e} lost, {made_up:+.2e} with what is made up for")
+        assert 0.4 * lost < -short < 1.6 * lost, name
+        assert abs(made_up) < 0.6 * abs(short), name
