@@ -16,7 +16,7 @@ from kernelwright.emit.write import default_path, write_file
 from kernelwright.errors import KernelwrightError
 from kernelwright.judgement import judge, judge_without_device
 from kernelwright.problem import Problem, load_problem
-from kernelwright.problem.memory import is_out_of_memory, out_of_memory_error
+from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.programs import ModeProgram, Stages, described_mode, distinct, emitted_text, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Result
@@ -113,7 +113,7 @@ def _memory_reported(subject: Any) -> Iterator[None]:
     except Exception as exception:
         if not is_out_of_memory(exception):
             raise
-        place = torch.device("cuda" if isinstance(exception, torch.OutOfMemoryError) else "cpu")
+        place = torch.device("cuda" if is_out_of_device_memory(exception) else "cpu")
         where = str(subject) if isinstance(subject, (str, Path)) else ""
         raise out_of_memory_error(exception, "checking and timing", place, where) from exception
 

@@ -127,7 +127,7 @@ def test_forms_go_to_the_scheme_that_may_pass(monkeypatch):
         assert split_forms(case, {}, CPU) == expected
 
     def too_much(*rest):
-        raise torch.OutOfMemoryError
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
     def looked(*rest):
         raise AssertionError("there is nothing to choose")
@@ -259,7 +259,7 @@ def test_what_does_not_fit_the_memory_is_left_out(monkeypatch):
 
     def too_much(case, key, *rest, **options):
         if (key == "key 0") == (len(found.rounds) == 1):
-            raise torch.OutOfMemoryError
+            raise RuntimeError("CUDA error: out of memory")
         return usual(case, key, *rest, **options)
 
     monkeypatch.setattr(contraction_rounds, "try_out", too_much)
@@ -267,6 +267,27 @@ def test_what_does_not_fit_the_memory_is_left_out(monkeypatch):
     assert set(measured) == {"key 1"} and len(found.rounds) == 2
     assert {t.form.scheme for t in measured["key 1"].trials} == {"fp16"}
     assert recall("key 0") is None and recall("key 1") is None  # the next run may find more room
+
+
+def test_a_launch_without_memory_says_nothing_about_its_form(monkeypatch):
+    case = a_case(nn.Linear(24, 16), (40, 24), (Choice("fp16", Tiling("mma", 64, 16, 32, 2)),))
+    ((built, failures),) = trials.build([case], emulated)
+    said = "linear: launch of linear<<<(1, 1, 1), (128, 1, 1), 0>>> failed: "
+
+    def try_out():
+        return trials.try_out(case, "key", built, failures, {}, CPU, H200, strict=False, budget_seconds=0.01)
+
+    def fails(text):
+        def call():
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(trials, "_launch", lambda *rest: call)
+
+    fails(said + "out of memory (CUDA error 2)")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        try_out()
+    fails(said + "too many resources requested for launch (CUDA error 701)")
+    assert "too many resources" in try_out().failures[0]
 
 
 def test_nothing_is_timed_where_other_forms_are_to_come(monkeypatch):

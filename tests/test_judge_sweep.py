@@ -129,4 +129,5 @@ def test_what_needs_all_of_the_memory_comes_again_alone(judge, tmp_path, monkeyp
     short = {"verdicts": {"zeros": {"verdict": "JUDGE-ERROR", "reason": "KW115: There is not enough memory."}}}
     assert judge_sweep.short_of_memory(short)
     assert judge_sweep.short_of_memory({"verdicts": {"own": {"verdict": "CRASH-MEMORY", "reason": ""}}})
+    assert judge_sweep.short_of_memory({"error": "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED"})
     assert not judge_sweep.short_of_memory({"verdicts": {"zeros": {"verdict": "WRONG-NUMERIC", "reason": "out of it"}}})

@@ -443,6 +443,20 @@ def test_own_exceptions(judged, tmp_path):
     assert "SystemExit" in certificate.why[-1]
 
 
+@pytest.mark.parametrize("kind", ["RuntimeError", "torch.OutOfMemoryError", "torch.AcceleratorError"])
+def test_device_memory_that_a_candidate_lacks(judged, kind):
+    """The runtime and its libraries say so by words alone; a candidate's own kind of exception is its own."""
+    case = judged(forward(f"""
+        if x.dim() == 1:
+            raise {kind}("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        raise ValueError("CUDA error: out of memory")
+    """))
+    with pytest.raises(torch.OutOfMemoryError):
+        call(case, torch.ones(2))
+    with pytest.raises(CandidateRaised):
+        call(case, torch.ones(2, 2))
+
+
 @pytest.mark.parametrize("text, kind, own, line", [
     ("import nothing_of_that_name", "ModuleNotFoundError", None, "import nothing"),
     ("class ModelNew(nn.Module:\n    pass", "SyntaxError", None, "class ModelNew"),

@@ -418,12 +418,21 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
     assert list(seconds.values()) == [(2.0, 1.0)] * 3
     assert calls == [{layouts.FIRST: (256, 64, 8, 1), layouts.LAST: (256, 1, 32, 4)}]
 
-    def exhausted(callables: dict, **options: Any) -> dict:
-        raise torch.OutOfMemoryError
+    def failing(error: Exception) -> None:
+        def measure(callables: dict, **options: Any) -> dict:
+            raise error
 
-    monkeypatch.setattr(layouts, "measure", exhausted)
-    assert layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0) == {}
-    assert layouts.measured_programs({"a": nn.Identity()}, [1], torch.device("cpu"), 1.0) == {}
+        monkeypatch.setattr(layouts, "measure", measure)
+
+    for error in (torch.OutOfMemoryError(), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")):
+        failing(error)
+        assert layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0) == {}
+        assert layouts.measured_programs({"a": nn.Identity()}, [1], torch.device("cpu"), 1.0) == {}
+    failing(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
+        layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0)
+    with pytest.raises(RuntimeError, match="illegal"):
+        layouts.measured_programs({"a": nn.Identity()}, [1], torch.device("cpu"), 1.0)
 
 
 def test_convolutions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:

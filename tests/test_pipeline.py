@@ -122,6 +122,18 @@ def test_failures_write_nothing(done, tmp_path, monkeypatch, failure):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "__pycache__") == ["collapse.py", "out.py"]
 
 
+@pytest.mark.parametrize(("failure", "place"), [("CUDA error: out of memory", "cuda"), ("not enough memory", "cpu"),
+                                                ("an illegal memory access was encountered", None)])
+def test_memory_that_runs_out_while_checking(done, tmp_path, monkeypatch, failure, place):
+    def fails(*arguments, **options):
+        raise RuntimeError(failure)
+
+    monkeypatch.setattr(judgement, "certify", fails)
+    with pytest.raises(RuntimeError if place is None else errors.NotEnoughMemory) as caught:
+        kernelwright.optimize(done[0], output=tmp_path / "out.py", effort="quick", target="cpp")
+    assert place is None or f"on {place} " in caught.value.what
+
+
 def test_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     from kernelwright.emit import write
 

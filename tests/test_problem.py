@@ -320,7 +320,30 @@ def test_memory_errors_of_others_are_recognised(write: Write) -> None:
     with pytest.raises(RuntimeError) as allocation:
         torch.empty(2**60, dtype=torch.uint8)
     assert memory.is_out_of_memory(allocation.value)
+    assert not memory.is_out_of_device_memory(allocation.value) and not memory.is_out_of_device_memory(MemoryError())
     assert not memory.is_out_of_memory(RuntimeError("shapes differ"))
+
+
+@pytest.mark.parametrize("text", [
+    "CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in the CUDA runtime's documentation.",
+    "CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory", "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "cuFFT error: CUFFT_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "kernelwright: sums: launch of sums<<<(1, 1, 1), (256, 1, 1), 0>>> failed: out of memory (CUDA error 2)"])
+def test_device_memory_by_what_the_runtime_and_libraries_say(text: str) -> None:
+    kinds = (RuntimeError, torch.OutOfMemoryError, getattr(torch, "AcceleratorError", RuntimeError))
+    for kind in kinds:
+        assert memory.is_out_of_memory(kind(text)) and memory.is_out_of_device_memory(kind(text))
+    assert not memory.is_out_of_memory(ValueError(text)), "words alone, of a user's own error"
+
+
+@pytest.mark.parametrize("text", [
+    "CUDA error: an illegal memory access was encountered", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED",
+    "kernelwright: sums: launch of sums<<<(1, 1, 1), (1024, 1, 1), 0>>> failed: too many resources requested for launch"
+    " (CUDA error 701)", "out of resource: shared memory, Required: 262144, Hardware limit: 232448"])
+def test_what_more_free_memory_would_not_mend(text: str) -> None:
+    assert not memory.is_out_of_memory(RuntimeError(text))
 
 
 def test_require_memory_and_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:

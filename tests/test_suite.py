@@ -23,6 +23,7 @@ from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, Results, read_results
 from kernelwright.suite.runner import run_locally, run_suite
 from kernelwright.suite.scheduler import Scheduler
+from kernelwright.suite.worker import _short_of_memory
 from kernelwright.suite.worker_process import WorkerProcess
 from kernelwright.timing import turns
 
@@ -217,6 +218,16 @@ def test_memory_limit_and_another_try_alone(tmp_path):
     notes = journal(tmp_path)
     # The second try began after everything else had ended.
     assert [who for _, who, _ in notes][-2:] == ["large", "large"] and notes[-2][2] == "begin"
+
+
+@pytest.mark.parametrize(("reason", "short"), [
+    ("AcceleratorError: CUDA error: out of memory", True), ("OutOfMemoryError: CUDA out of memory.", True),
+    ("InductorError: RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+    ("compilation took longer than 120 s", False)])
+def test_a_baseline_without_memory(reason, short):
+    untimed = {"timing": None}
+    assert not _short_of_memory({"modes": [untimed]})
+    assert _short_of_memory({"modes": [untimed, {"timing": {"failures": {"compile": reason}}}]}) is short
 
 
 # ---- turns -----------------------------------------------------------------------------------------

@@ -139,6 +139,22 @@ class Raises(Model):
         raise RuntimeError("no kernel image is available\nmore")
 
 
+class Lacks(Model):
+    """Finds no memory in a library from its fifth call on, or from its first."""
+
+    allowed = 4
+
+    def forward(self, x):
+        object.__setattr__(self, "calls", getattr(self, "calls", 0) + 1)
+        if self.calls > self.allowed:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        return super().forward(x)
+
+
+class LacksAtOnce(Lacks):
+    allowed = 0
+
+
 class FromTheSecondCall(Model):
     """Right once, then the first output for ever."""
 
@@ -272,6 +288,15 @@ def test_wanted_trials_run_until_three_times_the_budget(monkeypatch: pytest.Monk
                               for seconds, wanted in ((2.0, 0), (2.0, 13), (400.0, 0)))
     assert 1 <= few < more < all_of_them == 13
     assert len(judged(Right, budget_seconds=2.0, wanted=few + 1).trials) == few + 1
+
+
+def test_too_little_memory_is_no_fault_of_the_candidate() -> None:
+    """Others may hold it: where nothing could be tried, the caller decides; later trials are left out."""
+    with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+        judged(LacksAtOnce)
+    found = judged(Lacks)
+    assert found.passed and found.trials
+    assert any("not enough memory: CUDA error: CUBLAS_STATUS_ALLOC_FAILED" in s.why for s in found.skipped)
 
 
 def test_a_distribution_the_model_refuses_is_skipped_and_an_informative_one_does_not_decide() -> None:

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.judge.verdicts import VERDICTS
+from kernelwright.problem.memory import says_out_of_device_memory
 from kernelwright.suite.jobs import Job, find_jobs
 
 SEED = 20
@@ -257,7 +258,7 @@ def short_of_memory(record: dict[str, Any]) -> bool:
             return True
         if VERDICTS[entry["verdict"]].family == "JUDGE":
             reasons.append(entry["reason"])
-    return any(word in reason for reason in reasons for word in ("KW115", "OutOfMemoryError", "out of memory"))
+    return any("KW115" in reason or says_out_of_device_memory(reason) for reason in reasons)
 
 
 def _candidate(options: argparse.Namespace, job: Job) -> Path:

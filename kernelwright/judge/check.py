@@ -31,9 +31,11 @@ from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.certificate import Certificate, Plan, certify
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.kept import Kept
+from kernelwright.verify.observe import first_line
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -110,8 +112,10 @@ class Checker:
             return None
         try:
             RemoteCandidate(worker, self.problem, self.card.seed, self.card.training)
-        except (CandidateRaised, WorkerFailure, torch.OutOfMemoryError):
+        except Exception as error:
             worker.close()
+            if not isinstance(error, (CandidateRaised, WorkerFailure)) and not is_out_of_memory(error):
+                raise
             return None
         return worker
 
@@ -142,9 +146,11 @@ class Checker:
             return failed(result, failure, text)
         except NotHandedOver as error:
             return replace(result, reason=f"The judge could not go on: {error}.")
-        except torch.OutOfMemoryError as error:
-            line = str(error).splitlines()[0][:200]
-            return replace(result, verdict="CRASH-MEMORY", reason=f"The device's memory does not suffice: {line}",
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            why = f"The device's memory does not suffice: {first_line(error)[:200]}"
+            return replace(result, verdict="CRASH-MEMORY", reason=why,
                            fix="Allocate less, or free what is not needed between calls.")
 
     def _with_own_kernels(self, result: CandidateResult, worker: Worker) -> CandidateResult:
@@ -267,7 +273,7 @@ class Checker:
             found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
             return [*([not_repeatable(failing)] if again_right else found), *also]
-        except RuntimeError:  # too little memory, say: the certificate's own words stand
+        except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
             return also
 
 

@@ -76,7 +76,8 @@ class Contestant:
             self.rounds.append(ran)
         except CandidateRaised as raised:
             error = raised.error
-            kind = "CRASH-MEMORY" if error["memory"] else "CRASH-RAISED"
+            lacked = error["memory"] or protocol.lacked_device_memory(error)
+            kind = "CRASH-MEMORY" if lacked else "CRASH-RAISED"
             words = f"{error['type']}: {(error['message'].splitlines() or [''])[0][:300]}"
             self._refuse(kind, "raises-when-timed", f"The candidate raises in timed call {self.calls + 1} or after it: "
                          f"{words}.", line=error["line"])

@@ -104,7 +104,7 @@ class Link:
             raise worker.breach(str(broken), stage) from None
         if reply.get("broken") is True:
             raise worker.lost_device(error["message"], stage)
-        if error["type"] == "OutOfMemoryError" and error["memory"]:
+        if protocol.lacked_device_memory(error):
             raise torch.OutOfMemoryError(error["message"])
         raised = type(error["type"], (CandidateRaised,), {})
         # Kept is another than is raised: that holds every frame that it passes, and so the tensors of whoever called.

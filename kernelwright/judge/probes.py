@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.compare import compare
@@ -112,7 +113,9 @@ def run_probes(problem: Problem, bench: Bench, plan: Plan, trials: Sequence[Tria
         before = clock()
         try:
             probed = _probe(problem, bench, plan, trial, drawn and trial.redrawn_parameters, learnt)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             probed, complete = None, False
         slowest = max(slowest, clock() - before)
         if probed is not None:

@@ -16,6 +16,7 @@ import torch
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.inside.structure import ANSWERS, decode
 from kernelwright.judge.inside.tensors import DTYPES, extent, view, whole
+from kernelwright.problem.memory import says_out_of_device_memory
 
 #: Longest line of a worker, in bytes.
 LONGEST_LINE = 8 << 20
@@ -74,6 +75,13 @@ def error_of(message: dict[str, Any]) -> dict[str, Any]:
         name = "".join(part for part in error["own"][:40].title() if part.isalnum())
     return {**{key: error[key] for key in ("message", "line", "traceback", "own", "memory")},
             "type": name if name.isidentifier() else "Exception"}
+
+
+def lacked_device_memory(error: dict[str, Any]) -> bool:
+    """Whether what `error_of` returned says that device memory ran out, in PyTorch or in what the candidate calls."""
+    if error["type"] == "OutOfMemoryError":
+        return error["memory"]
+    return error["type"] in ("RuntimeError", "AcceleratorError") and says_out_of_device_memory(error["message"])
 
 
 def item(items: Any, index: Any) -> Any:

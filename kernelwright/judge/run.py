@@ -27,6 +27,7 @@ from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import current_device
 from kernelwright.timing.turns import clock
@@ -74,7 +75,10 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
                     progress.say(f"{len(waiting)} candidates and eager")
                     try:
                         clocked.append(_time(checker, waiting, results, len(clocked)))
-                    except (WorkerFailure, CandidateRaised, NotHandedOver, torch.OutOfMemoryError) as error:
+                    except Exception as error:
+                        expected = isinstance(error, (WorkerFailure, CandidateRaised, NotHandedOver))
+                        if not expected and not is_out_of_memory(error):
+                            raise
                         untimed.append(f"Nothing was timed, as the model's own process failed: {first_line(error)}")
                 for worker in waiting.values():
                     worker.close()

@@ -14,6 +14,7 @@ from kernelwright.judge.layouts import batch_of
 from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.variant_records import Step, Variant, VariantResult
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
@@ -93,7 +94,9 @@ class Caller:
             result = self._sequence(variant, result)
         except _Skipped as why:
             result = replace(result, sentence=f"Not tried: {why}.", fix="")
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             result = replace(result, sentence=f"Not tried: not enough memory ({first_line(error)}).", fix="")
         seconds = clock() - started
         if result.outcome != "skipped":
@@ -126,9 +129,10 @@ class Caller:
                 _keep_inputs(pair.candidate)
             try:
                 outputs = _called(pair.candidate, last, gradients=step.gradients)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever a candidate raises is its result
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                # Whatever else a candidate raises is its result.
                 return self._raised(variant, result, number, error)
             found = self._compared(pair, step, expected, outputs)
             if not found.passed:
@@ -184,9 +188,9 @@ class Caller:
             seed_all(_SEED)
             try:
                 _called(model, self._arguments(step, []), gradients=step.gradients)
-            except torch.OutOfMemoryError:
-                raise
             except Exception as error:
+                if is_out_of_memory(error):
+                    raise
                 raise _Skipped(f"the model itself does not take it ({first_line(error)})") from error
             finally:
                 before.apply(model)

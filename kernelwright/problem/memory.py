@@ -16,8 +16,13 @@ from kernelwright.errors import NotEnoughMemory, where_of
 
 # Below this many bytes an allocation is not looked at: reading what is free costs more than it can save.
 SMALL = 64 << 20
-_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|Cannot allocate memory"
-                            r"|[Ss]torage size calculation overflowed|Unable to allocate")
+_HOST_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory"
+                                 r"|[Ss]torage size calculation overflowed|Unable to allocate")
+# PyTorch's allocator, the CUDA runtime (its words and its constant), the driver, and the libraries: CUBLAS_STATUS_,
+# CUDNN_STATUS_ and others of the kind. Too few registers or too little shared memory for a launch are none of these:
+# they are the kernel's, and stay however much memory is free.
+_DEVICE_OUT_OF_MEMORY = re.compile(r"out[ _]?of[ _]?memory|cudaErrorMemoryAllocation|_ALLOC(ATION)?_FAILED",
+                                   re.IGNORECASE)
 
 
 class WouldNotFit(MemoryError):
@@ -80,10 +85,26 @@ def require_memory(needed: int, device: torch.device | str, subject: str, where:
 
 
 def is_out_of_memory(exception: BaseException) -> bool:
-    """Whether ``exception`` says that memory ran out, in Python, numpy, or PyTorch on any device."""
-    if isinstance(exception, (MemoryError, torch.OutOfMemoryError)):
+    """Whether ``exception`` says that memory ran out: in Python, numpy, PyTorch, a library, or a kernel's launch."""
+    if isinstance(exception, MemoryError) or is_out_of_device_memory(exception):
         return True
-    return isinstance(exception, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(exception)))
+    return isinstance(exception, RuntimeError) and bool(_HOST_OUT_OF_MEMORY.search(str(exception)))
+
+
+def is_out_of_device_memory(exception: BaseException) -> bool:
+    """Whether ``exception`` says that a GPU's memory ran out.
+
+    PyTorch's allocator raises torch.OutOfMemoryError; what the CUDA runtime and the libraries allocate themselves ends
+    in torch.AcceleratorError or RuntimeError, and emitted files raise RuntimeError for their launches.
+    """
+    if isinstance(exception, torch.OutOfMemoryError):
+        return True
+    return isinstance(exception, RuntimeError) and says_out_of_device_memory(str(exception))
+
+
+def says_out_of_device_memory(text: str) -> bool:
+    """`is_out_of_device_memory` where only an error's words are left."""
+    return bool(_DEVICE_OUT_OF_MEMORY.search(text))
 
 
 def out_of_memory_error(exception: BaseException, subject: str, device: torch.device,

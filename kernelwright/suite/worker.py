@@ -105,8 +105,10 @@ def _slim(document: dict[str, Any]) -> dict[str, Any]:
 
 def _short_of_memory(document: dict[str, Any]) -> bool:
     """Whether a baseline has no time because memory ran out."""
+    from kernelwright.problem.memory import says_out_of_device_memory
+
     reasons = [reason for mode in document["modes"] for reason in (mode["timing"] or {}).get("failures", {}).values()]
-    return any("out of memory" in reason.lower() for reason in reasons)
+    return any(map(says_out_of_device_memory, reasons))
 
 
 def _peak_memory(torch: Any) -> int:

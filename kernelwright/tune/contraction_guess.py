@@ -14,12 +14,12 @@ all: hence no formula decides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 import torch
 
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import Choice
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.contraction_points import exact_sums, some_points
@@ -40,8 +40,11 @@ def split_forms(case: Case, own: Mapping[Node, torch.Tensor], device: torch.devi
     """
     passes = None
     if set(case.rounding) != set(case.exact):
-        with suppress(torch.OutOfMemoryError):
+        try:
             passes = rounding_passes(case, own, device)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
     if passes is None:
         return case.forms, ()
     first, second = (case.rounding, case.exact) if passes else (case.exact, case.rounding)
@@ -50,7 +53,7 @@ def split_forms(case: Case, own: Mapping[Node, torch.Tensor], device: torch.devi
 
 def rounding_passes(case: Case, own: Mapping[Node, torch.Tensor], device: torch.device) -> bool | None:
     """Whether a kernel that rounds its operands to 11 bits will be as accurate as the torch call; None where that is
-    not clear. The torch call runs as PyTorch runs it. Raises torch.OutOfMemoryError."""
+    not clear. The torch call runs as PyTorch runs it. Raises what `is_out_of_memory` accepts."""
     sure = True
     for errors, torch_errors in rounding_errors(case, own, device):
         if not _no_worse(errors, torch_errors, 1 / _NEVER):

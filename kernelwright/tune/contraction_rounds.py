@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from kernelwright.ir.node import Node
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.turns import exclusive, without_device
@@ -70,7 +71,9 @@ def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[N
             try:
                 found = try_out(case, key, built, failures, own, device, row, strict=strict, budget_seconds=seconds,
                                 final=key not in others)
-            except torch.OutOfMemoryError:
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
                 continue
             finally:
                 _forget(device)

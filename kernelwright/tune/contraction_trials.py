@@ -21,6 +21,7 @@ from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.records import Choice, KernelStep
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.rounds import measure
 from kernelwright.tune import accuracy
@@ -122,7 +123,8 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
 
     key: what the case's measurements are kept under. own: the model's tensors and its example inputs, by their leaves.
     strict: the torch call is held to true float32. final: whether there are no others to try; else none are timed where
-    none is accurate, and their seconds are infinite. Raises torch.OutOfMemoryError, DeviceLost (KW305).
+    none is accurate, and their seconds are infinite. Raises DeviceLost (KW305), and what `is_out_of_memory`
+    accepts.
     """
     step, why = case.step, list(failures)
     inputs = [tensor_for(n, device) for n in step.inputs]
@@ -146,6 +148,8 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
             with attempt(key, words(form.form)):
                 _first_call(call, words(form.form), device)
         except RuntimeError as failure:
+            if is_out_of_memory(failure):  # says nothing about the form, which is tried again when there is more
+                raise
             why.append(f"{words(form.form)}: {failure}")
             continue
         calls[str(number)], tried[str(number)] = call, form

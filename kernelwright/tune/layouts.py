@@ -19,6 +19,7 @@ from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.layouts import below_views, can_be_channels_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Choice, Plan
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
@@ -53,7 +54,9 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
                 if not is_as_accurate():
                     continue
                 found[form] = times[FIRST].median, times[LAST].median
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         return {}
     return {n: found[_form(n)] for n in nodes if _form(n) in found}
 
@@ -152,7 +155,9 @@ def measured_programs(programs: Mapping[str, nn.Module], example: Sequence[objec
         with exclusive():
             return measure({name: call(model) for name, model in programs.items()}, device=device,
                            budget_seconds=budget_seconds)
-    except torch.OutOfMemoryError:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         return {}
 
 

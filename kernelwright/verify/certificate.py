@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.gradients import check_gradients
@@ -159,7 +160,7 @@ def certify(
     its tolerances and budget.
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
-    runs. Raises only what ``make_model`` and ``make_inputs`` raise, and torch.OutOfMemoryError where the device's
+    runs. Raises only what ``make_model`` and ``make_inputs`` raise, and what `is_out_of_memory` accepts where
     memory does not do for the first trial.
     """
     plan = plan or Plan()
@@ -225,7 +226,9 @@ def _certify(
         repeats = plan.repeats if not trials else min(plan.repeats, 1) if len(trials) == 1 else 0
         try:
             result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             kept.forget()
             if not trials:
                 raise

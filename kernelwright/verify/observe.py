@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
@@ -56,7 +57,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def call(module: nn.Module, arguments: Sequence[Any]) -> Called:
-    """Call under no_grad; device errors surface here, warnings become notes. Raises torch.OutOfMemoryError."""
+    """Call under no_grad; device errors surface here, warnings become notes. Raises what `is_out_of_memory` accepts."""
     devices = {t.device for t in tensors_of(list(arguments)) if t.device.type == "cuda"}
     started = clock()
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
@@ -65,9 +66,10 @@ def call(module: nn.Module, arguments: Sequence[Any]) -> Called:
             outputs = module(*arguments)
             for device in devices:
                 torch.cuda.synchronize(device)
-        except torch.OutOfMemoryError:  # says something about the device, whose memory others may hold
-            raise
-        except Exception as error:  # whatever a candidate raises is its verdict
+        except Exception as error:
+            if is_out_of_memory(error):  # says something about the machine, whose memory others may hold
+                raise
+            # Whatever else a candidate raises is its verdict.
             return Called(error=f"{type(error).__name__}: {first_line(error)}")
     notes = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in caught if str(w.message)))
     return Called(outputs, None, clock() - started, notes)

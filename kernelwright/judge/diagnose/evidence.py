@@ -76,7 +76,7 @@ def collect(make_model: Callable[[], nn.Module], candidate: nn.Module, make_inpu
     poison in freed memory: what it never writes is then NaN, where the call before left something else. ``before`` are
     trials that the candidate was in already; what the model gives for a few of them counts as earlier, too. Random
     state is left as it was found. Raises what ``make_model`` and ``make_inputs`` raise,
-    RuntimeError where the model itself fails on these inputs, and torch.OutOfMemoryError.
+    RuntimeError where the model itself fails on these inputs, and what `is_out_of_memory` accepts.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):

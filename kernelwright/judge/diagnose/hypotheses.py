@@ -31,6 +31,7 @@ from kernelwright.judge.diagnose.leaf import measure, plain_tensor
 from kernelwright.judge.diagnose.targets import HOLDS, Score, Target, find_targets, joint
 from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.flatten import flatten
 
 _GENERATORS: tuple[Generator, ...] = (pointwise, reductions, rows, losses, linear, norms, roots, pools, moves,
@@ -63,7 +64,9 @@ def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: s
         try:
             values = GraphValues(model, evidence, file)
             targets = find_targets(values, evidence)
-        except (NoGraph, torch.OutOfMemoryError):
+        except Exception as error:
+            if not isinstance(error, NoGraph) and not is_out_of_memory(error):
+                raise
             return []
         if not targets:
             return []
