@@ -10,17 +10,20 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from math import inf
 
 import pytest
 import torch
 
 from kernelwright.algebra import engine
 from kernelwright.capture.export import capture
+from kernelwright.codegen.plan_evaluator import values_of
 from kernelwright.errors import InvalidOption
 from kernelwright.fuzz import oracles
 from kernelwright.fuzz.command import fuzz
 from kernelwright.fuzz.draw import Draw, Refused
 from kernelwright.fuzz.generate import begin, generate
+from kernelwright.fuzz.judge import disagreement, evaluated, narrowest
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.productions import PRODUCTIONS
 from kernelwright.fuzz.runner import Worker, run
@@ -185,6 +188,26 @@ def test_rounding_is_no_finding():
     sketch = Sketch("Noise.", (("x1", "torch.randn(8, 16)"),), (), tuple(
         Statement((line.split(" = ")[0],), line.split(" = ")[1]) for line in lines), ("v2", "v3"), "tuple")
     assert oracles.check(sketch.text(), "graph").status == "clean"
+
+
+class Powers(torch.nn.Module):
+    def forward(self, x):
+        return torch.pow(x.abs() + 0.5, x)
+
+
+def test_overflow_of_a_narrow_type_is_no_finding():
+    """Eager has Inf where float16 does, float64 does not; the elements beside are judged as ever."""
+    x = torch.linspace(3, 19, 16).half()
+    graph = capture(Powers(), [x])
+    values = values_of(Powers(), graph, [x])
+    expected, found = evaluated(graph, values), Powers()(x)
+    assert bool(expected[0].isfinite().all()) and 0 < int(found.isinf().sum()) < 16
+    noise = narrowest(graph)
+    assert disagreement([found], graph, values, expected, noise) == ""
+    for place, value in ((2, 2.0), (1, inf)):
+        assert disagreement([found.clone().index_fill_(0, torch.tensor([place]), value * float(found[place]))], graph,
+                            values, expected, noise)
+    assert disagreement([torch.full_like(found, inf)], graph, values, expected, noise)
 
 
 def test_a_crash_costs_one_model():

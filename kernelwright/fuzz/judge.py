@@ -16,6 +16,7 @@ import torch
 from kernelwright.codegen.plan_evaluator import exact
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
+from kernelwright.ir.registry import torch_dtype
 
 #: Operators that choose or move values and round nothing.
 _EXACT = frozenset((
@@ -67,7 +68,8 @@ def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.
 
 
 def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
-    """The graph's results in runs of random arithmetic."""
+    """The graph's results in runs of random arithmetic, in which what a value's type cannot hold is infinite: float64
+    holds what a model and its kernels do not, and such places say nothing."""
     runs = []
     for run in range(_RUNS):
         generator = torch.Generator().manual_seed(run)
@@ -76,7 +78,9 @@ def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -
             if node.kind == "view" or node.op in _EXACT or not isinstance(value, torch.Tensor) \
                     or not value.is_floating_point():
                 return value
-            return value * (1 + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            moved = value * (1 + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            held = moved.to(torch_dtype(node.dtype))
+            return torch.where(held.isfinite(), moved, held.to(moved.dtype))
 
         given = values
         if noise >= _NARROW:  # PyTorch rounds the numbers that 16-bit inputs are compared with
