@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
+from kernelwright.plan.describe import tiling_reasons, tiling_words
 from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
@@ -42,6 +43,7 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_forms import forms
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, recall, remember
 from kernelwright.tune.contraction_trials import Built, Case, words
+from kernelwright.tune.contraction_words import line, line_twice
 
 CPU = torch.device("cpu")
 TILING = Tiling("mma", 64, 16, 32, 4, promote=1)
@@ -404,6 +406,34 @@ def test_the_digest_is_of_the_generator():
 def test_words():
     assert words(Choice("float32", 2)) == "float32 schedule 2"
     assert words(Choice("fp16x3", TILING)) == "fp16x3 mma 64x16x32, 4 stages, promote 1"
+
+
+def test_what_is_unusual_about_a_form_is_said_with_its_reason():
+    """Each feature of a tiling alone; a tiling without any has nothing to explain."""
+    assert tiling_reasons(TILING) == [] and tiling_words(2) == "schedule 2" and tiling_words(None) == ""
+    assert tiling_words(TILING) == "mma 64x16x32: tiles of 64 rows by 16 channels, 32 input channels a step"
+    assert "two entries of the window" in tiling_words(replace(TILING, depth=8))
+    features = {"phases": (2, "both output phases"), "overlap": (12, "overlap by 12 rows"), "teams": (3, "3 teams"),
+                "raw_left": (True, "x is read where it lies"), "raw_right": (True, "the weight is read where it lies"),
+                "split": (5, "5 blocks share the steps"), "cluster": (2, "2 blocks share what they read")}
+    assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
+    for name, (value, said) in features.items():
+        (reason,) = tiling_reasons(replace(TILING, **{name: value}))
+        assert said in reason
+    everything = replace(TILING, **{name: value for name, (value, _) in features.items()})
+    assert all(said in tiling_words(everything) for _, said in features.values())
+
+
+def test_progress_says_why_a_form_is_as_it_is():
+    case = a_case(nn.Conv2d(16, 24, 3, padding=1), (2, 16, 9, 9))
+    chosen = Choice("fp16x3", replace(TILING, core="wgmma", teams=3, overlap=12))
+    measured = Measured((Trial(chosen, 1e-3, (Error(1e-7, 1e-7),)),), (), 2e-3, (Error(1e-7, 1e-7),))
+    said = line(case, measured, chosen, "")
+    assert "overlap by 12 rows" in said and "3 teams" in said
+    assert "overlap by" not in line(case, measured, None, "the library is faster")
+    plain = Choice("fp16x3", TILING)
+    said = line_twice(case.node, replace(chosen, again=plain), 1e-3, 2e-3)
+    assert "for its statistics and then with what follows" in said and "3 teams" in said and said.count("mma 64") == 2
 
 
 def test_the_generator_takes_every_form():

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.records import Kept, KernelUse, Mode, Result, RuleUse, Work
+from kernelwright.plan.describe import tiling_words
+from kernelwright.plan.kernels import Tiling
+from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, Result, RuleUse, Work
 from kernelwright.report import as_json, render_explanation, render_text, units
 from kernelwright.timing.baselines import CANDIDATE, EAGER, summarize
 from kernelwright.timing.rounds import Times
@@ -23,6 +25,9 @@ KERNEL = KernelUse("k0_region_sum", "region sum", "sums over classes of position
                    ("conv_transpose2d (model.py:8: x = self.up(x))", "mean ()"))
 
 
+CONTRACTION = KernelUse(
+    "k1_contraction", "contraction", "product of 64 x 8 and 8 x 8, a second time", (),
+    ContractionUse("fp16x3", tiling_words(Tiling("wgmma", 64, 64, 16, 3, teams=3, overlap=12, raw_left=True)), 1 << 20))
 KEPT = Kept("linear", "model.py:10: self.fc(x)", "the library does it well")
 
 
@@ -82,6 +87,15 @@ def test_everything_is_said():
         assert words in text, words
     assert all(len(line) <= 100 for line in text.splitlines())
     assert text == "\n".join(line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("render", [render_text, render_explanation])
+def test_how_a_contraction_runs_is_said(render):
+    text = " ".join(render(result(mode(kernels=(KERNEL, CONTRACTION)))).split())
+    for words in ("a second time", "wgmma 64x64x16: tiles of 64 rows by 64 channels", "overlap by 12 rows",
+                  "3 teams of warps", "x is read where it lies"):
+        assert words in text
+    assert "tiles of" not in render(result(mode()))
 
 
 def test_colours_change_nothing_but_colours():

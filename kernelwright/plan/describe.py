@@ -118,11 +118,34 @@ def products(kernel: Contraction) -> str:
 
 
 def tiling_words(tiling: Tiling | int | None) -> str:
-    """``wgmma 128x128x64``, ``wgmma 128x64x64 of 2 phases``, or ``schedule 2``; "" where the generator chose."""
-    if isinstance(tiling, Tiling):
-        phases = f" of {tiling.phases} phases" if tiling.phases > 1 else ""
-        return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}{phases}"
-    return f"schedule {tiling}" if tiling is not None else ""
+    """``wgmma 128x64x32: tiles of 128 rows by 64 channels, 32 input channels a step; ...`` with what `tiling_reasons`
+    says, or ``schedule 2``; "" where the generator chose."""
+    if not isinstance(tiling, Tiling):
+        return f"schedule {tiling}" if tiling is not None else ""
+    step = "8 input channels of two entries of the window" if tiling.depth == 8 else f"{tiling.depth} input channels"
+    parts = [f"tiles of {tiling.rows} rows by {tiling.columns} channels, {step} a step", *tiling_reasons(tiling)]
+    return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}: {'; '.join(parts)}"
+
+
+def tiling_reasons(tiling: Tiling) -> list[str]:
+    """What is unusual about a tiling, each with what it is for; in the order of importance to a reader."""
+    said = []
+    if tiling.phases > 1:
+        said.append("both output phases of the last axis in a tile, which are neighbours in memory")
+    if tiling.overlap:
+        said.append(f"neighbouring tiles overlap by {tiling.overlap} rows, so that each stores whole sectors of memory")
+    if tiling.teams > 1:
+        said.append(f"{tiling.teams} teams of warps that multiply, with a tile each, so that some form products while "
+                    "others finish their results")
+    if tiling.raw_left:
+        said.append("x is read where it lies and made ready in shared memory, so that no packed copy of it is stored")
+    if tiling.raw_right:
+        said.append("the weight is read where it lies and made ready by each block, so that no packed copy is stored")
+    if tiling.split > 1:
+        said.append(f"{tiling.split} blocks share the steps of a tile, as tiles are few; a kernel adds their sums")
+    if tiling.cluster > 1:
+        said.append(f"{tiling.cluster} blocks share what they read of the weight")
+    return said
 
 
 def contraction_use(step: KernelStep, plan: Plan, device: Device) -> ContractionUse | None:

@@ -87,6 +87,8 @@ def kernels(page: Page, mode: Mode, title: str) -> None:
 def _kernel(page: Page, kernel: KernelUse) -> None:
     page.lines.append("  " + page.paint(kernel.name, "cyan") + f" ({kernel.kind})")
     page.paragraph(kernel.meaning, indent=4)
+    if kernel.contraction is not None and kernel.contraction.tiling:
+        page.paragraph(kernel.contraction.tiling, indent=4)
     if kernel.contraction is not None and kernel.contraction.seconds:
         page.paragraph(_figures(kernel.contraction), indent=4)
     if kernel.covers:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from kernelwright.ir.node import Node
+from kernelwright.plan.describe import tiling_reasons
+from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_memory import Measured
 from kernelwright.tune.contraction_trials import Case, words
@@ -37,15 +39,22 @@ def line(case: Case, measured: Measured | None, choice: Choice | None, reason: s
 
     found = [figure("torch", measured.seconds, measured.usual)]
     found += [figure(words(t.form), t.seconds, t.usual) for t in measured.trials]
-    decision = f"takes {words(choice)}" if choice is not None else f"stays: {reason}"
+    decision = f"takes {words(choice)}{_why(choice)}" if choice is not None else f"stays: {reason}"
     return "; ".join([subject if turn else f"{subject} {decision}", *found, *measured.failures])
 
 
 def line_twice(node: Node, choice: Choice, seconds: float, once: float) -> str:
     """What two kernels of a contraction take. seconds: with what follows; once: the best of what else was tried."""
-    forms = [words(c) for c in (choice, choice.again) if c is not None]
+    forms = [words(c) + _why(c) for c in (choice, choice.again) if c is not None]
     otherwise = f", {once * 1e3:.4g} ms otherwise" if once < inf else ""
-    return f"{_sizes(node)} is computed twice ({'; '.join(forms)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
+    return f"{_sizes(node)} is computed twice, for its statistics and then with what follows from them, so that " \
+        f"nothing in between is stored ({'; then '.join(forms)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
+
+
+def _why(choice: Choice) -> str:
+    """What is unusual about a form and what that is for, in parentheses."""
+    reasons = tiling_reasons(choice.tiling) if isinstance(choice.tiling, Tiling) else []
+    return f" ({', '.join(reasons)})" if reasons else ""
 
 
 def _sizes(node: Node) -> str:
