@@ -31,7 +31,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
 
     Where ``kernel.tiling`` is None, the first of :func:`tilings` for wgmma is taken. Raises ValueError for a tiling
     that does not fit a block, for pools and totals that nothing here takes (`contraction_epilogue_pools`,
-    `contraction_epilogue_totals`), and where a grid would exceed 2**31 - 1 blocks.
+    `contraction_epilogue_totals`), where a grid would exceed 2**31 - 1 blocks, and for tensor cores where an axis has
+    more positions than 31 bits count.
     """
     if kernel.pools and kernel.scheme == "float32":
         raise ValueError(f"{name}: no pools of sums by float32 multiply-adds")
@@ -46,6 +47,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         kernel = replace(kernel, tiling=None)
         schedules = contraction_direct.schedules(kernel)
         return contraction_direct.generate(kernel, name, schedules[number] if number < len(schedules) else None)
+    if max((max(axis.in_size, axis.out_size) for axis in kernel.axes), default=0) >= 2**31 - 2**20:  # with a window
+        raise ValueError(f"{name}: an axis has too many positions")
     tiling = kernel.tiling or next(iter(tilings(kernel, "wgmma")), None)
     if tiling is None:
         raise ValueError(f"{name}: no tiling takes all of the kernel's reductions")

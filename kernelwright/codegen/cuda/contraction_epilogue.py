@@ -46,6 +46,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     emitter_of,
     parameter_texts,
     straight,
+    typed_axes,
 )
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.plan.kernels import Contraction, Tiling
@@ -177,7 +178,7 @@ def _careful(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
     body = ["if (row_scale == INFINITY || column_scale == INFINITY)",
             f"  return {name}_exact({', '.join((*pointers, *names))});",
             "return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));"]
-    parameters = [*heads, "float unscaled", "float row_scale", "float column_scale", *(f"int {axis}" for axis in names)]
+    parameters = [*heads, "float unscaled", "float row_scale", "float column_scale", *typed_axes(kernel, names)]
     return usual + "\n" + device_function("A sum that is multiplied by any scales.", "float", f"{name}_careful",
                                           parameters, body)
 
@@ -190,4 +191,4 @@ def _again(geometry: Geometry, name: str, names: tuple[str, ...], emitter: Point
             f"if ({name}_usual(row_scale) && {name}_usual(column_scale)) return;",
             f"const float sum = {name}_careful({points});", *emitter.fixed_lines, *straight(emitter)]
     return device_function("Writes an element again whose scales are not usual.", "void", f"{name}_again",
-                           [*heads, "float unscaled", *(f"int {axis}" for axis in names)], body)
+                           [*heads, "float unscaled", *typed_axes(geometry.kernel, names)], body)

@@ -43,6 +43,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     coordinates,
     device_function,
     emitter_of,
+    entry_type,
     ordinary_stores,
     straight,
 )
@@ -252,7 +253,7 @@ class DenseWalk(Walk):
             step = f"int({rest} % {count})" + f" * {stride}" * (stride > 1)
             lines.append(f"const int p{a} = {step}{f' + {first}' if first else ''};")
             rest = f"{rest} / {count}"
-        return [*lines, f"const int n = {rest};"]
+        return [*lines, f"const {entry_type(self.kernel)} n = {rest};"]
 
     def _again(self) -> list[str]:
         """Write elements of a thread's chunk of column ``o`` again whose scales are not usual."""

@@ -7,6 +7,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     operands,
     parameter_texts,
     pointers_of,
+    typed_axes,
     value_call,
 )
 from kernelwright.codegen.cuda.loops_site import indent
@@ -20,8 +21,8 @@ def exact_function(kernel: Contraction, name: str) -> str:
     """``NAME_exact``: the sum at (n, g, o, p0, ...), from the functions ``NAME_left`` and ``NAME_right``."""
     left, right = operands(kernel)
     used = {*pointers_of(kernel.left), *pointers_of(kernel.right)}
-    parameters = [*(" ".join(p) for p in parameter_texts(kernel, used)), "int n", "int g", "int o",
-                  *(f"int p{a}" for a in range(len(kernel.axes)))]
+    names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
+    parameters = [*(" ".join(p) for p in parameter_texts(kernel, used)), *typed_axes(kernel, names)]
     loops = [_taps(axis, a, f"{name}_taps{a}") for a, axis in enumerate(kernel.axes)]
     numbers = {f"k{a}": number for a, (_, number, _) in enumerate(loops)}
     body = [f"part = fmaf({value_call(left, name)}, {value_call(right, name, **numbers)}, part);"]

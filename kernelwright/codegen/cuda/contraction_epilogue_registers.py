@@ -32,7 +32,7 @@ from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_epilogue_warps import THERE, THREADS, WARPS, WarpTotals
-from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.codegen.cuda.contraction_points import entry_type, ordinary_stores
 from kernelwright.codegen.cuda.loops_site import indent
 
 #: Of the barriers of a part of a block: behind those of the cores.
@@ -76,17 +76,18 @@ class RegisterTotalsWalk(WarpTotals):
         geometry, kind, products = self.geometry, self.kind, self.products
         pitch, unsigned = geometry.pitches[0], "unsigned" if kind == "int" else "(unsigned long long)"
         wide, many = ("long long", "LL") if geometry.cells >= 2**31 else ("int", "")
+        entry = entry_type(self.kernel)
         first, second = self.first_walk(), self.second_walk()  # before the emitter's lines are read
         return [
             "const int g = group, lane = thread % 32, warp = thread / 32;", *self.emitter.fixed_lines,
             f"const {kind} begin = first_row, last = min(begin + {SLAB_ROWS * products - 1}, "
             f"{geometry.rows - 1}{'LL' * (kind != 'int')});",
-            f"const int first_n = {unsigned}(begin) / {pitch}u, last_n = {unsigned}(last) / {pitch}u;",
+            f"const {entry} first_n = {unsigned}(begin) / {pitch}u, last_n = {unsigned}(last) / {pitch}u;",
             f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SLAB_ROWS}) * 2;",
             "int positions = 0;  // of cell number `thread` of these rows: none, but where an n begins",
             "#pragma unroll 1",
-            "for (int of_n = first_n; of_n <= last_n; ++of_n) {  // one, but where n changes within the rows",
-            *indent([*self._places(), "const int n = of_n;", *self._own_positions(), *self._scale(),
+            f"for ({entry} of_n = first_n; of_n <= last_n; ++of_n) {{  // one, but where n changes within the rows",
+            *indent([*self._places(), f"const {entry} n = of_n;", *self._own_positions(), *self._scale(),
                      f"{self._meet}  // What was in `met` has been read, and the table is there.",
                      *self._usual(), f"int* const counts = reinterpret_cast<int*>(met + {self.counts});",
                      f"if (lane == 0) counts[warp] = {self._positions('places')};",

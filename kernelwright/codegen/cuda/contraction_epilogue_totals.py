@@ -22,7 +22,7 @@ from kernelwright.codegen.contraction_geometry import COMPONENTS, SLAB_ROWS, Geo
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import UNROLL, RowWalk, operand_pointers, stores_channels
-from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, as_float, device_function, straight
+from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, as_float, device_function, entry_type, straight
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import Contraction, Tiling
@@ -99,7 +99,7 @@ class TotalsWalk(RowWalk):
             "const int g = group;", f"const {self.kind} row = first_row + {self.row_of};", *self.position(),
             f"const bool there = {' && '.join(there)};", "if (there) {", *indent(self._finished()), "}",
             "// Which places are positions: of the first row's n, and of the next one.",
-            f"const int first_n = {kind}(first_row) / {self.geometry.pitches[0]}u;",
+            f"const {entry_type(self.kernel)} first_n = {kind}(first_row) / {self.geometry.pitches[0]}u;",
             "const unsigned own = __ballot_sync(0xffffffffu, there && n == first_n);",
             "const unsigned next = __ballot_sync(0xffffffffu, there && n != first_n);",
             f"unsigned* const masks = reinterpret_cast<unsigned*>(sums + {self.masks});",

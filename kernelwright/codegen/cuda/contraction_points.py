@@ -16,6 +16,8 @@ from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
 
 #: Elements of one scale, of a convolution's x and of a matrix, and bytes of an operand from which scales are guessed.
 LEAST_SHARED, LEAST_DEPTH, LEAST_BYTES = 1 << 16, 1 << 12, 1 << 26
+#: Entries of a batch, or rows of a matrix, that 31 bits do not count.
+LEAST_LONG = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +172,22 @@ def pointers_of(expression: Expression) -> list[str]:
     return [f"in{b}" for b in sorted({load.buffer for load in loads_of([expression])})]
 
 
+def entry_type(kernel: Contraction) -> str:
+    """The type of n, the number of an entry of the batch or of a matrix's row."""
+    return "long long" if kernel.batch >= LEAST_LONG else "int"
+
+
+def typed_axes(kernel: Contraction, names: Sequence[str]) -> list[str]:
+    """Parameters for the axes of a domain."""
+    return [f"{entry_type(kernel) if axis == 'n' else 'int'} {axis}" for axis in names]
+
+
 def value_function(kernel: Contraction, operand: Operand, name: str) -> str:
     """``NAME_left`` or ``NAME_right``: an operand's value at one point of its domain."""
     emitter = emitter_of(kernel, operand.domain, operand.names, [operand.expression])
     result = as_float(emitter, operand.expression)
     types = [" ".join(pair) for pair in parameter_texts(kernel, set(pointers_of(operand.expression)))]
-    types += [f"int {axis}" for axis in operand.names]
+    types += typed_axes(kernel, operand.names)
     what = "x" if operand.side == "left" else "w"
     return device_function(f"{what} at one point of its domain.", "float", f"{name}_{operand.side}", types,
                            [*emitter.fixed_lines, *straight(emitter), f"return {result};"])
@@ -201,7 +213,8 @@ def coordinates(geometry: Geometry, kind: str) -> list[str]:
     unsigned = "unsigned" if kind == "int" else "(unsigned long long)"
     for axis, (pitch, size) in enumerate(zip(geometry.pitches, sizes, strict=True)):
         text = f"{unsigned}(row) / {pitch}u" if pitch > 1 else f"{unsigned}(row)"
-        lines.append(f"const int {f'u{axis - 1}' if axis else 'n'} = {text}{f' % {size}u' if axis else ''};")
+        lines.append(f"const int u{axis - 1} = {text} % {size}u;" if axis else
+                     f"const {entry_type(geometry.kernel)} n = {text};")
     return lines
 
 

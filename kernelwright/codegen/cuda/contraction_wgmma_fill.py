@@ -33,6 +33,7 @@ from kernelwright.codegen.cuda.contraction_pack_rows import inside
 from kernelwright.codegen.cuda.contraction_points import (
     coordinates,
     device_function,
+    entry_type,
     guessed,
     operands,
     parameter_texts,
@@ -144,8 +145,10 @@ def definitions(layout: Layout, name: str) -> str:
     kernel, operand = geometry.kernel, operands(geometry.kernel)[0]
     guess, kind, axes = guessed(geometry, "left"), type_of_rows(geometry.allocated_rows), range(len(kernel.axes))
     place = f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
-    known = ["int n, " + ", ".join(f"q{a}" for a in axes) + ";", "bool inside;",
-             *["float scale;"] * geometry.scaled, *["int place;"] * guess]
+    entry, positions = entry_type(kernel), ", ".join(f"q{a}" for a in axes)
+    scales = "long long" if kernel.batch * kernel.groups >= 2**31 else "int"
+    known = [f"{entry} n;", f"int {positions};", "bool inside;", *["float scale;"] * geometry.scaled,
+             *[f"{scales} place;"] * guess]
     find = [f"const bool there = row < {geometry.rows};", *coordinates(geometry, kind), *inside(geometry),
             "known.n = n, " + ", ".join(f"known.q{a} = q{a}" for a in axes) + ";", "known.inside = inside;"]
     if geometry.scaled:
@@ -155,7 +158,8 @@ def definitions(layout: Layout, name: str) -> str:
     find += [f"known.place = {place};"] * guess
     bound = "c" if kernel.in_channels % CHUNK == 0 else "c + e"
     bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < geometry.chunks * CHUNK)
-    take = ["const int n = known.n, " + ", ".join(f"q{a} = known.q{a}" for a in axes) + ";", "#pragma unroll",
+    take = [f"const {entry} n = known.n;", "const int " + ", ".join(f"q{a} = known.q{a}" for a in axes) + ";",
+            "#pragma unroll",
             f"for (int e = 0; e < {CHUNK}; ++e)",
             f"  x[e] = known.inside{bounded} ? {value_call(operand, name, c='c + e')} : 0.0f;"]
     pair, value = f"kw_{geometry.element}_pair", f"kw_{geometry.element}_value"
