@@ -12,7 +12,6 @@ from test_contraction_wgmma import check_on_the_device
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
-from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.plan.kernels import Tiling
 
@@ -67,12 +66,15 @@ def test_what_is_lost_follows_the_stretches():
     assert not truncation.make_up(layout_of(matmul(256, 1024, 64, scheme="fp16"), DEEP))
 
 
-def test_long_products_are_promoted_less_often():
-    def channels(depth: int) -> int:
-        tiling = next(iter(tilings(matmul(4096, depth, 4096).kernel, "wgmma")))
-        return tiling.promote * tiling.depth
-
-    assert channels(8192) == channels(4096) == 256 and channels(2048) == 128 and channels(512) == 32
+@pytest.mark.parametrize("share", [1e-8, 4e-8, 6.75e-8, 1e-7, 1.6e-7, 5e-7, 2e-6])
+def test_a_factor_adds_its_share_on_average(share):
+    """Of float32 numbers whose logarithms are evenly spread."""
+    factor = truncation.factor(share)
+    exponents = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sums = torch.exp2(exponents).float()
+    found = (sums.double() + factor * sums.double()).float()
+    assert float(((found.double() - sums.double()) / sums.double()).mean()) == pytest.approx(share, rel=0.05, abs=2e-10)
+    assert truncation.added(factor) == pytest.approx(share, rel=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,23 @@ class Amplifying(nn.Module):
         return y
 
 
+class Shared(nn.Module):
+    """One sum, and biases of which the last nearly cancels it: a slice whose elements share one rounding error."""
+
+    def __init__(self, seed: int, chunk: int = 0, half: bool = False) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.left, self.right = (nn.Parameter(torch.randn(4096, generator=generator)) for _ in range(2))
+        total = (self.left.double() * self.right.double()).sum().item()
+        self.bias = nn.Parameter(torch.tensor([1.0, -2.0, 3.0, 1e-4 - total]))
+        self.chunk, self.half = chunk, half
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        terms = self.left * (self.right.half().float() if self.half else self.right)
+        total = sum(part.sum() for part in terms.split(self.chunk)) if self.chunk else terms.sum()
+        return total + self.bias + 0 * x
+
+
 class Jumping(nn.Module):
     """Whole numbers of inputs that are whole: rounding moves each of them by one."""
 
@@ -95,6 +112,10 @@ def normal(seed: int) -> list[torch.Tensor]:
     return [torch.randn(64, 4096, generator=torch.Generator().manual_seed(seed))]
 
 
+def rows(seed: int) -> list[torch.Tensor]:
+    return [torch.randn(64, 4, generator=torch.Generator().manual_seed(seed))]
+
+
 def whole(seed: int) -> list[torch.Tensor]:
     return [torch.arange(1.0, 65.0).reshape(8, 8)]
 
@@ -117,6 +138,16 @@ def test_rounding_that_is_amplified_is_no_fault(make, inputs, right, wrong, monk
     assert not certificate(make, lambda: make(**wrong), inputs).passed
     monkeypatch.setattr(sensitivity, "DRAWS", 0)
     assert not certificate(make, lambda: make(**right), inputs).passed
+
+
+def test_a_slice_may_share_one_rounding_error(monkeypatch):
+    def passes(seed: int, **options: object) -> bool:
+        return certificate(lambda: Shared(seed), lambda: Shared(seed, **options), rows, 1).passed
+
+    assert all(passes(seed, chunk=128) for seed in range(24))
+    assert not any(passes(seed, half=True) for seed in range(4))
+    monkeypatch.setattr(sensitivity, "DRAWS", 0)
+    assert not all(passes(seed, chunk=128) for seed in range(24))
 
 
 def test_a_model_that_jumps_excuses_nothing():

@@ -57,7 +57,6 @@ def _in_reach(output: OutputError, multiple: float) -> bool:
     return (
         output.units <= MOST_MOVED * max(1.0, multiple * output.eager_units)
         and ("output" not in output.kinds or output.relative <= MOST_MOVED * multiple * output.eager_relative)
-        and all(found.relative <= MOST_MOVED * found.limit for found in output.worst_slices)
     )
 
 

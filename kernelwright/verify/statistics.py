@@ -227,11 +227,13 @@ def _misplaced(
 def widen(found: Statistics, draws: Sequence[Statistics], least_units: float) -> None:
     """Take the largest error of ``draws`` for eager's in ``found``, up to `MOST_MOVED` times what it is there.
 
-    least_units: of single elements this much counts as eager's error where it is smaller.
+    least_units: of single elements this much counts as eager's error where it is smaller; of a slice, whose elements
+    may all share one rounding error, as much as its part of the whole output has.
     """
     units = MOST_MOVED * max(found.eager_worst_units, least_units)
     square = MOST_MOVED**2 * found.eager_square_error
-    slices = [MOST_MOVED**2 * sums.eager_error for sums in found.slices]
+    usual = found.eager_square_error / max(1, found.compared)
+    slices = [MOST_MOVED**2 * sums.eager_error.clamp_min(usual * sums.elements) for sums in found.slices]
     for draw in draws:
         found.eager_worst_units = max(found.eager_worst_units, min(draw.worst_units, units))
         found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))

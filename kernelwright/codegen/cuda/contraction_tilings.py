@@ -26,11 +26,12 @@ from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Tilings worth a measurement.
 _MOST = 8
-#: Sums are promoted after so many channels, a power of two from 32 to 256, and at most the terms over _TERMS_EACH. On
-#: an H200 a sum of positive terms is short by 5e-7 of itself after 256 channels, once what is usually lost is made up
-#: for (`contraction_wgmma_truncation`); cuBLAS's was off by 4.3e-7 of 1024 terms, by 0.8 to 1.2e-6 of 4096 to 8192, and
-#: by 1.9e-7 of 524288, which it seems to cut into many: that is what the last number is for.
-_PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128, 256), 12, 1 << 16
+#: Sums are promoted after so many channels, a power of two from 32 to 128, and at most the terms over _TERMS_EACH. On
+#: an H200 a sum of positive terms is short by 2e-7 of itself after 128 channels, once what is usually lost is made up
+#: for (`contraction_wgmma_truncation`); cuBLAS's was off by 4.3e-7 of 1024 terms, by 0.6 to 1.2e-6 of 8192, and by
+#: 1.9e-7 of 524288, which it seems to cut into many: that is what the last number is for. 256 channels were as accurate
+#: as cuBLAS, too, but no faster in the tilings that are chosen (0.64 ms, both, for 4096 x 4096 x 4096).
+_PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 #: Input channels times runs up to which blocks read x as it lies in memory: of 64 and 3 an H200 took as long as with
 #: packing (0.66 ms, a mean behind them) or longer (0.85, not 0.76 ms), the first-level cache at its limit; of 8 and 3
 #: 1.06, not 1.24 ms.

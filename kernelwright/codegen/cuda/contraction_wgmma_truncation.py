@@ -13,13 +13,17 @@ the stretch has lost `stretch_share` times `LOSS` of itself. Slopes of the error
     operands positive                               7.5     16.7    37.8    33.7    104     64      152     333
     45e-9 * stretch_share                           6.8     20      34      15.8    56      47      101     209
 
-What a sum loses where all its products have one sign is twice as much, so `LOSS` stands between the two. With it made
-up for, stretches may be twice as long for the same accuracy.
+What a sum loses where all its products have one sign is twice as much, so `LOSS` stands between the two.
+
+What is added again is rounded to units in the last place, and is about one of them: of sums with mantissas m a factor
+of c adds k units from m c > (k - 1/2) 2^-23 on. With mantissas as numbers of any origin have them (1 / (m ln 2) of them
+at m) `added` is what that comes to, and `factor` the c for what was lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf, log
 
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_stretches import stretch_numbers
@@ -27,13 +31,16 @@ from kernelwright.codegen.cuda.contraction_wgmma_stretches import stretch_number
 #: The share of a sum that is cut off where a product is added to it.
 LOSS = 45e-9
 
+#: The last place of a float32 mantissa from 1 to 2.
+_UNIT = 2.0**-23
+
 #: Behind the last product of a tile: what was lost is added again.
 _MAKE_UP = """
       // What tensor cores have cut off these sums.
 #pragma unroll
       for (int p = 0; p < @ALL_SUMS@; ++p)
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], @LOST@f, sums[p][i]);
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], @FACTOR@f, sums[p][i]);
 """
 
 
@@ -62,8 +69,26 @@ def lost(layout: Layout) -> float:
     return LOSS * sum(shares) / max(1, len(shares))
 
 
+def added(factor: float) -> float:
+    """What a factor adds to sums, on average over their mantissas, as a share of them; units that are rounded."""
+    found, units = 0.0, 1
+    while (least := (units - 0.5) * _UNIT / factor if factor else inf) < 2:
+        found += _UNIT / log(2) * (1 / max(1.0, least) - 0.5)
+        units += 1
+    return found
+
+
+def factor(share: float) -> float:
+    """The factor that adds a share of sums to them, on average."""
+    low, high = 0.0, share + _UNIT
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if added(middle) < share else (low, middle)
+    return high if share else 0.0
+
+
 def make_up(layout: Layout) -> str:
     """The lines that add to a tile's complete sums what they have lost; none for schemes with fewer digits."""
     if layout.geometry.terms != 2:
         return ""
-    return _MAKE_UP.replace("@LOST@", f"{lost(layout):.2e}")
+    return _MAKE_UP.replace("@FACTOR@", f"{factor(lost(layout)):.3e}")
