@@ -12,7 +12,7 @@ import io
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -41,9 +41,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     before = plain_state(work)
     assigned: list[str] = []
     try:
-        # The exporter prints the graph of a trace that fails.
+        # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()), \
-                watched(work, assigned), traceable():
+                redirect_stderr(io.StringIO()), watched(work, assigned), traceable():
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, tuple(inputs), strict=False))
     except Exception as error:
