@@ -335,6 +335,7 @@ def test_nothing_to_gain(tmp_path):
     result = kernelwright.optimize(path, effort="quick", target="cpp")
     assert result.modes[0].replaced == 0 and "_original_forward" in result.source
     assert result.certificate.passed and "unchanged" in result.certificate.sentence()
+    assert result.source.count("import torch\n") == 1
     a, b = torch.rand(8, 4), torch.rand(4, 3)
     assert torch.equal(import_path(result.path).ModelNew()(a, b), a @ b)
 

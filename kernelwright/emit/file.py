@@ -57,7 +57,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if not variants:
         body = source.model_class + f"\n\n{indent}# Nothing pays here: the original computation is the result.\n" \
             f"{indent}forward = _original_forward"
-        parts = [docstring + future, "import torch\n" + imports, source.support, body, source.trailing]
+        own = "" if "import torch" in imports.splitlines() else "import torch\n"
+        parts = [docstring + future, own + imports, source.support, body, source.trailing]
         return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
     text, launchers, programs = kernel_source(variants, sources, support, cuda=cuda)
     if ")kernels\"" in text or '"""' in text:
