@@ -283,12 +283,12 @@ class HiddenState(KernelwrightError):
 
 
 class OutputsUnsupported(KernelwrightError):
-    """``forward`` returns something else than tensors or nested tuples, lists and dicts of tensors."""
+    """``forward`` returns something else than tensors or nested tuples, lists and dicts of tensors and None."""
 
     code = "KW203"
     sentence = "The forward of {model} returns {found}."
     reason = "Outputs are compared as tensors; other values have no error bound."
-    remedy = "Return tensors, or (nested) tuples, lists or dicts of tensors only."
+    remedy = "Return tensors, or (nested) tuples, lists or dicts of tensors and None only."
 
 
 # ---- KW3xx: the machine --------------------------------------------------------------------------

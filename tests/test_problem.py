@@ -454,7 +454,7 @@ def test_a_dictionary_that_the_next_call_reads(case: str, write: Write) -> None:
 
 
 @pytest.mark.parametrize(("value", "words"), [
-    ("5", "an object of type int"), ("None", "None"), ("(x, None)", "None at [1]"), ("[]", "no tensor at all"),
+    ("5", "an object of type int"), ("None", "None"), ("(None, [])", "no tensor at all"), ("[]", "no tensor at all"),
     ("{'a': [x, 2]}", "type int at ['a'][1]"), ("x.to_sparse()", "not dense")])
 def test_outputs_of_other_kinds(value: str, words: str, write: Write) -> None:
     file = write(model_with(f"return {value}"))
@@ -463,6 +463,6 @@ def test_outputs_of_other_kinds(value: str, words: str, write: Write) -> None:
     assert words in caught.value.what and caught.value.where == f"{file}:8\ndef forward(self, x):"
 
 
-@pytest.mark.parametrize("value", ["x", "(x, [x, x])", "{'a': x, 'b': (x,)}"])
+@pytest.mark.parametrize("value", ["x", "(x, [x, x])", "{'a': x, 'b': (x,)}", "(x, None)", "{'a': [x, None]}"])
 def test_nested_outputs_are_fine(value: str, write: Write) -> None:
     probe_forward(load_problem(write(model_with(f"return {value}")), device="cpu"))

@@ -101,7 +101,7 @@ def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:
 
 
 def check_outputs(outputs: Any, problem: Problem) -> None:
-    """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or nested containers of tensors."""
+    """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or nested containers of tensors and None."""
     found = unsupported(outputs)
     if found is None and not list(_leaves(outputs)):
         found = "no tensor at all"
@@ -117,9 +117,10 @@ def unsupported(value: Any, position: str = "") -> str | None:
         items = list(enumerate(value))
     elif isinstance(value, dict):
         items = list(value.items())
+    elif value is None:  # in a container it is compared as what it is
+        return None if position else "None"
     else:
-        kind = "None" if value is None else f"an object of type {type(value).__name__}"
-        return f"{kind}{position}"
+        return f"an object of type {type(value).__name__}{position}"
     outer = position.removeprefix(" at ")
     return next((text for key, item in items if (text := unsupported(item, f" at {outer}[{key!r}]"))), None)
 
