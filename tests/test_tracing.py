@@ -213,6 +213,23 @@ def test_derivatives_are_named() -> None:
         capture(Of(forward, weight=normal(6, 6)), (X,))
 
 
+def _packed(m: Any, x: torch.Tensor) -> torch.Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(x[..., None], (x[:, 0] > 0).long() + 1, True, False)
+    return m.plain_layer(packed)[1]
+
+
+@pytest.mark.parametrize(("forward", "words"), [
+    (lambda m, x: F.gaussian_nll_loss(x, x, x.abs() + 1), "PyTorch's own gaussian_nll_loss decides"),
+    (lambda m, x: torch.distributions.Normal(x, x.abs() + 1).log_prob(x), "PyTorch's own distribution decides"),
+    (lambda m, x: F.ctc_loss(x[:, None].log_softmax(2), torch.tensor([[1]]), torch.tensor([4]), torch.tensor([1])),
+     "the shape of what .*ctc_loss.* depends on values"),
+    (_packed, "size of a tensor depends on values")], ids=["loss", "distribution", "shape", "packed sequence"])
+def test_library_code_that_looks_at_values_is_no_fault_of_the_model(forward: Callable[..., Any], words: str) -> None:
+    """The user cannot write it with torch.where, as KW201 would have it; the mode stays as it is."""
+    with pytest.raises(NotCapturable, match=words):
+        capture(Of(forward, plain_layer=nn.GRU(1, 2, batch_first=True).double()), (X,))
+
+
 @pytest.mark.parametrize(("forward", "attribute"), [
     (lambda m, x: m.kept.update(h=x * 2) or x + 1, "kept"),
     (lambda m, x: setattr(m, "_hidden", x * 2) or x + 1, "_hidden"),

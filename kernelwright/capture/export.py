@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from kernelwright.capture.tracing import traceable, without_scopes
 from kernelwright.capture.watch import changed, plain_state, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.probe import unsupported
+
+#: PyTorch's own code that a forward calls as it calls its own, and that may look at values (to refuse some, say).
+_LIBRARY = ("/torch/nn/", "/torch/distributions/", "/torch/functional.py")
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
@@ -84,17 +88,28 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], at
         raise errors.OutputsUnsupported(model=name, found=found, where=errors.place(file)) from error
 
 
-def _inside_library(error: Exception) -> bool:
-    """Whether a module of torch.nn, and not the user's own code, decides by a value."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    layers = [i for i, f in enumerate(files) if "/torch/nn/modules/" in f and not f.endswith("/module.py")]
-    own = [i for i, f in enumerate(files) if "/torch/" not in f]
-    return bool(layers and own) and layers[-1] > own[-1]
+def _inside_library(error: Exception) -> str:
+    """The function of PyTorch's own layers, losses or distributions that decides by a value; "" for the user's code."""
+    frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)]
+    own = max((i for i, (file, _) in enumerate(frames) if "/torch/" not in file), default=len(frames))
+    return next((_called(file, name) for file, name in frames[:own:-1]
+                 if any(part in file for part in _LIBRARY) and not file.endswith("/modules/module.py")), "")
+
+
+def _called(file: str, name: str) -> str:
+    """A function by its name, a method by that of its module."""
+    return Path(file).stem if name in ("forward", "__init__") else name
 
 
 def _reason(error: Exception) -> str:
     """Why a trace failed, in words for the report where PyTorch's speak of its own parts."""
-    text = str(error)
+    text, kind = str(error), type(error).__name__
     if "fake tensor in the exported program" in text:
         return "the trace loses sight of a tensor on its way, as it does where the forward takes derivatives"
+    if kind == "TypeError" and "but got FakeTensor" in text:  # lengths of packed sequences, say
+        return "the size of a tensor depends on values of another"
+    if kind == "DynamicOutputShapeException":
+        return f"the shape of what {text} gives depends on values"
+    if kind == "GuardOnDataDependentSymNode" and (library := _inside_library(error)):
+        return f"PyTorch's own {library} decides by the values of a tensor"
     return errors.describe(error)
