@@ -213,6 +213,14 @@ def test_derivatives_are_named() -> None:
         capture(Of(forward, weight=normal(6, 6)), (X,))
 
 
+@pytest.mark.parametrize("decide", [
+    lambda x: torch.allclose(x, x.abs()), lambda x: torch.equal(x, x.abs()), lambda x: F.relu(x).sum() > 0,
+    lambda x: x.max().item() > 0], ids=["allclose", "equal", "comparison", "item"])
+def test_decisions_of_the_model_itself_are_refused(decide: Callable[[torch.Tensor], bool]) -> None:
+    with pytest.raises(errors.DataDependentControlFlow):
+        capture(Of(lambda m, x: x * 2 if decide(x) else -x), (X,))
+
+
 def _packed(m: Any, x: torch.Tensor) -> torch.Tensor:
     packed = nn.utils.rnn.pack_padded_sequence(x[..., None], (x[:, 0] > 0).long() + 1, True, False)
     return m.plain_layer(packed)[1]
@@ -223,7 +231,9 @@ def _packed(m: Any, x: torch.Tensor) -> torch.Tensor:
     (lambda m, x: torch.distributions.Normal(x, x.abs() + 1).log_prob(x), "PyTorch's own distribution decides"),
     (lambda m, x: F.ctc_loss(x[:, None].log_softmax(2), torch.tensor([[1]]), torch.tensor([4]), torch.tensor([1])),
      "the shape of what .*ctc_loss.* depends on values"),
-    (_packed, "size of a tensor depends on values")], ids=["loss", "distribution", "shape", "packed sequence"])
+    (lambda m, x: torch.cov(x), "PyTorch's own cov decides"),
+    (_packed, "size of a tensor depends on values")], ids=["loss", "distribution", "shape", "operator",
+                                                           "packed sequence"])
 def test_library_code_that_looks_at_values_is_no_fault_of_the_model(forward: Callable[..., Any], words: str) -> None:
     """The user cannot write it with torch.where, as KW201 would have it; the mode stays as it is."""
     with pytest.raises(NotCapturable, match=words):

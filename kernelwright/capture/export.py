@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -93,7 +94,17 @@ def _inside_library(error: Exception) -> str:
     frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)]
     own = max((i for i, (file, _) in enumerate(frames) if "/torch/" not in file), default=len(frames))
     return next((_called(file, name) for file, name in frames[:own:-1]
-                 if any(part in file for part in _LIBRARY) and not file.endswith("/modules/module.py")), "")
+                 if any(part in file for part in _LIBRARY) and not file.endswith("/modules/module.py")),
+                _composite(error))
+
+
+def _composite(error: Exception) -> str:
+    """The operator that the user called, where another one in it gives a value to decide by; else ""."""
+    inner = re.fullmatch(r"aten\.(\w+)\.\w+", str(error))
+    called = [frame.f_locals.get("func") for frame, _ in traceback.walk_tb(error.__traceback__)
+              if frame.f_code.co_name == "__torch_function__"]
+    outer = getattr(called[-1], "__name__", "") if called else ""
+    return outer if inner and inner[1] not in (outer, "_local_scalar_dense") else ""
 
 
 def _called(file: str, name: str) -> str:
@@ -110,6 +121,6 @@ def _reason(error: Exception) -> str:
         return "the size of a tensor depends on values of another"
     if kind == "DynamicOutputShapeException":
         return f"the shape of what {text} gives depends on values"
-    if kind == "GuardOnDataDependentSymNode" and (library := _inside_library(error)):
+    if kind in ("GuardOnDataDependentSymNode", "DataDependentOutputException") and (library := _inside_library(error)):
         return f"PyTorch's own {library} decides by the values of a tensor"
     return errors.describe(error)
