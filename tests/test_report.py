@@ -124,6 +124,12 @@ def test_nothing_pays():
 def test_kernels_that_lost_are_no_success():
     text = render_text(result(mode(kernels=(), timing=timing(candidate=0.5), certificate=certificate())))
     assert "not worth it: 0.81x as fast as eager" in " ".join(text.split())
+    both = timing()
+    in_a_row = {EAGER: 2.0, CANDIDATE: 3.0}
+    entries = {n: dataclasses.replace(both.entries[n], back_to_back_seconds=s) for n, s in in_a_row.items()}
+    text = render_text(result(mode(kernels=(), timing=dataclasses.replace(both, entries=entries),
+                                   certificate=certificate())))
+    assert "alone, but of calls in a row each takes 3.00 s, eager's 2.00 s" in " ".join(text.split())
 
 
 def test_failed_and_skipped_checks_are_shown():

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kernelwright.report import units
 from kernelwright.report.layout import Page
 from kernelwright.timing import Timing
-from kernelwright.timing.baselines import CANDIDATE
+from kernelwright.timing.baselines import CANDIDATE, EAGER
 from kernelwright.verify import Certificate, TrialPlan
 
 #: How the candidate is called in the report.
@@ -103,3 +103,12 @@ def speed_sentence(timing: Timing) -> str:
         else:
             parts.append(f"{ratio.value:.2f}x as fast as {name} ({spread})")
     return ", ".join(parts)
+
+
+def loss_sentence(timing: Timing) -> str:
+    """The speed of kernels that were dropped, and where single calls are no slower, the calls in a row that are."""
+    own, eager = (timing.entries[name].back_to_back_seconds for name in (CANDIDATE, EAGER))
+    if timing.ratios[EAGER].value < 1.0 or own is None or eager is None:
+        return speed_sentence(timing)
+    return f"{speed_sentence(timing)} alone, but of calls in a row each takes {units.seconds(own)}, " \
+           f"eager's {units.seconds(eager)}"

@@ -8,7 +8,7 @@ from kernelwright.records import ContractionUse, KernelUse, Mode, Result
 from kernelwright.report import units
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, rule_groups
 from kernelwright.report.layout import Page
-from kernelwright.report.measured import OURS, accuracy, speed_sentence, times
+from kernelwright.report.measured import OURS, accuracy, loss_sentence, speed_sentence, times
 
 LANGUAGES = {"cpp": "C++", "cuda": "CUDA"}
 
@@ -63,7 +63,7 @@ def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
         label = f"{mode.name}: " if len(result.modes) > 1 else ""
         if not mode.kernels and mode.timing is not None and mode.timing.ratios:
             page.paragraph(f"{label}kernels were built and checked, and are not worth it: "
-                           f"{speed_sentence(mode.timing)}", "yellow")
+                           f"{loss_sentence(mode.timing)}", "yellow")
             continue
         if mode.certificate is not None:
             page.paragraph(label + mode.certificate.sentence(), "green" if mode.certificate.passed else "red")
