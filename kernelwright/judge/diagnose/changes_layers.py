@@ -202,14 +202,15 @@ def moves(node: Node) -> Iterator[Change]:
     elif node.op == "roll":
         yield Change("roll", f"with {told(node)} the other way", "roll towards higher indices", 1.0,
                      {node: attribute(node, shifts=tuple(-s for s in node["shifts"]))}, here)
-    elif node.op == "triangle":
+    elif half := _half(node):
+        lower, diagonal = half
+        keep, other = (torch.tril, torch.triu) if lower else (torch.triu, torch.tril)
         for by in (1, -1):
-            yield Change("triangle", f"with the diagonal of {told(node)} {by:+d}", f"use diagonal {node['diagonal']}",
-                         1.0,
-                         {node: attribute(node, diagonal=node["diagonal"] + by)}, here)
-        yield Change("triangle", f"with the other half in {told(node)}", "keep the "
-                     f"{'lower' if node['lower'] else 'upper'} half", 1.0,
-                     {node: attribute(node, lower=not node["lower"])}, here)
+            yield Change("triangle", f"with the diagonal of {told(node)} {by:+d}", f"use diagonal {diagonal}", 1.0,
+                         {node: applied(node, lambda v, d=diagonal + by: keep(v, d))}, here)
+        yield Change("triangle", f"with the other half in {told(node)}",
+                     f"keep the {'lower' if lower else 'upper'} half", 1.0,
+                     {node: applied(node, lambda v: other(v, diagonal))}, here)
     elif node.op == "concatenate":
         yield Change("order-exchanged", f"with the parts of {told(node)} in reversed order", "keep the order", 1.2,
                      {node: lambda get: recomputed(node, get, *map(get, reversed(node.inputs)))}, here)
@@ -236,6 +237,16 @@ def moves(node: Node) -> Iterator[Change]:
 def _sliced(v: torch.Tensor, node: Node, by: int) -> torch.Tensor:
     index = torch.arange(node["start"], node["stop"], node["step"], device=v.device) + by
     return v.index_select(node["axis"], index.clamp(0, v.shape[node["axis"]] - 1))
+
+
+def _half(node: Node) -> tuple[bool, int] | None:
+    """Whether a triangle is the lower one, and its diagonal; of floating numbers, or of a mask, which stays a call."""
+    if node.op == "triangle":
+        return node["lower"], node["diagonal"]
+    if node.op != "opaque" or node["target"] not in ("aten.tril.default", "aten.triu.default"):
+        return None
+    diagonal = (*node["template"][1:], dict(node["keywords"]).get("diagonal", 0))[0]
+    return "tril" in node["target"], diagonal
 
 
 def numbers(node: Node) -> Iterator[Number]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import chain, combinations, islice
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ WRAPS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 #: Numbers of the model, the last ones, of which each two are exchanged.
 MOST_CONSTANTS = 10
+#: Pairs of layers or parameters of which it is tried whether they were exchanged, the model's first ones.
+MOST_PAIRS = 60
 
 
 def intermediate(values: GraphValues, output: Node, shape: tuple[int, ...]) -> Iterator[Change]:
@@ -150,6 +152,32 @@ def parameters(values: GraphValues) -> Iterator[Change]:
         if value.dim() == 2 and value.shape[0] == value.shape[1]:
             yield Change("transposed-weight", f"with {path} transposed", f"exchange the indices of {path}", 1.0,
                          {leaf: stored(value.t())}, {"parameter": path})
+
+
+def owners_exchanged(values: GraphValues) -> Iterator[Change]:
+    """Two layers with parameters of the same names and shapes, or two such parameters of one module, exchanged."""
+    owners: dict[str, dict[str, Node]] = {}
+    for leaf in (n for n in values.order if n.op == "parameter"):
+        path, _, own = leaf["name"].rpartition(".")
+        owners.setdefault(path, {})[own] = leaf
+    alone = [{"": leaf} for layer in owners.values() if len(layer) > 1 for leaf in layer.values()]
+    for first, second in islice(chain(combinations(owners.values(), 2), combinations(alone, 2)), MOST_PAIRS):
+        pairs = [(leaf, second[own]) for own, leaf in first.items() if own in second]
+        if len(pairs) == len(first) == len(second) and all(_alike(a, b) for a, b in pairs):
+            names = [_owner(side) for side in (first, second)]
+            yield Change("parameters-exchanged", f"with {names[0]} and {names[1]} exchanged",
+                         "take each where the model does", 1.4,
+                         {n: (lambda get, o=o: values.values[o]) for a, b in pairs for n, o in ((a, b), (b, a))})
+
+
+def _alike(a: Node, b: Node) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.get("order") == b.get("order")
+
+
+def _owner(parameters: dict[str, Node]) -> str:
+    """A layer by its path, a single parameter by its name."""
+    name = next(iter(parameters.values()))["name"]
+    return name if "" in parameters or "." not in name else name.rpartition(".")[0]
 
 
 def constants_exchanged(values: GraphValues) -> Iterator[Change]:

@@ -130,6 +130,7 @@ class _Search:
         yield from whole.inputs(self.values)
         yield from whole.addresses(self.values)
         yield from whole.parameters(self.values)
+        yield from whole.owners_exchanged(self.values)
         yield from whole.constants_exchanged(self.values)
         for node in self._nodes():
             for generator in _GENERATORS:
