@@ -190,7 +190,8 @@ def test_without_zygote(judged, monkeypatch):
 
 
 def test_state_of_all_kinds(judged):
-    """Parameters (also tied ones), buffers and attributes are there, and follow what either side writes."""
+    """Parameters (also tied ones), buffers and attributes are there, those of a layer under two names under both, and
+    follow what either side writes."""
     text = """
         class ModelNew(nn.Module):
             def __init__(self, n):
@@ -198,6 +199,8 @@ def test_state_of_all_kinds(judged):
                 self.last = nn.Linear(n, n, bias=False)
                 self.tied = nn.Linear(n, n, bias=False)
                 self.tied.weight = self.last.weight
+                self.again = self.tied
+                self.again.register_buffer("offset", torch.ones(()))
                 self.register_buffer("seen", torch.zeros(()), persistent=False)
                 self.register_buffer("kept", torch.ones(n))
                 self.hidden = torch.zeros(n)
@@ -208,7 +211,7 @@ def test_state_of_all_kinds(judged):
                 self.seen += 1
                 self.hidden = self.hidden + x.sum(0)
                 self.cache.append(x.clone())
-                return self.tied(self.last(x)) * self.frozen.sum() + self.hidden
+                return self.again(self.last(x)) * self.frozen.sum() + self.hidden + self.tied.offset
     """
     model = text.replace("ModelNew", "Model")
     case = judged(text, model, "[torch.randn(2, 3)]", "[3]")

@@ -44,6 +44,10 @@ class GraphValues:
         except Exception as error:  # whatever keeps a model from being captured, patterns do not need it
             raise NoGraph(str(error)) from error
         self.evidence = evidence
+        first = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+        self.aliases = {name: first[id(t)] for name, t in (*model.named_parameters(remove_duplicate=False),
+                                                           *model.named_buffers(remove_duplicate=False))}
+        """Every name of a parameter or buffer, with the one under which the state has it."""
         nodes = list(self.graph.nodes())
         device = next((t.device for t in tensors_of([evidence.eager, *evidence.inputs])), torch.device("cpu"))
         self.device = device
@@ -113,6 +117,7 @@ class GraphValues:
         state: State = self.evidence.state
         bound = {**state.parameters, **state.buffers,
                  **{n: v for n, v in state.attributes.items() if isinstance(v, torch.Tensor)}}
+        bound.update({name: bound[known] for name, known in self.aliases.items() if known in bound})
         flat = list(flatten(list(self.evidence.inputs)).values())
         for leaf, value in zip(self.graph.inputs, flat, strict=True):
             if leaf is not None:

@@ -18,16 +18,16 @@ _synchronize = torch.cuda.synchronize
 
 def places(module: nn.Module) -> Iterator[tuple[str, str, nn.Module, str]]:
     """Yield (kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute that holds plain tensors, not
-    only some of the former again."""
-    owners = list(_named_modules(module))
+    only some of the former again. A module under several names has its parameters and buffers under each, as in a
+    state_dict, and its attributes under the first."""
     registered = set()
     for kind, table in (("p", "_parameters"), ("b", "_buffers")):
-        for prefix, owner in owners:
+        for prefix, owner in list(_named_modules(module, remove_duplicate=False)):
             for name, value in owner.__dict__.get(table, {}).items():
                 if value is not None:
                     registered.add(id(value))
                     yield kind, f"{prefix}.{name}" if prefix else name, owner, name
-    for prefix, owner in owners:
+    for prefix, owner in list(_named_modules(module)):
         for name, value in list(owner.__dict__.items()):
             if name not in _FIELDS and type(value) in (torch.Tensor, list, tuple, dict) \
                     and _has_tensors(value, registered):
