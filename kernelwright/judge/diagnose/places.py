@@ -85,7 +85,7 @@ def _describe(wrong: torch.Tensor, size: int, rank: int, axis: int) -> tuple[flo
         right = int((~wrong).nonzero().flatten()[0])
         fix = f"reset sums, maxima and flags for every {word}, and let its index reach every address"
         if side := {0: "before", size - 1: "after"}.get(right):  # the one with nothing there is right
-            fix += f"; where a {word} reads those {side} it (a mask, a scan), look at what it takes from them"
+            fix += f"; where one {word} reads those {side} it (a mask, a scan), look at what it takes from them"
         return (0.9, "all-but-one", f"all {words} but {word} {right} (axis {axis} of size {size})", fix,
                 {"right": right, "size": size})
     if solid and last == size - 1:
