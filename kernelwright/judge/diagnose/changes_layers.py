@@ -232,6 +232,10 @@ def moves(node: Node) -> Iterator[Change]:
     elif node.op == "opaque" and "dropout" in node["target"] and node.inputs:
         yield Change("missing-dropout", f"without {told(node)}", "in training mode draw and apply the mask", 0.5,
                      {node: lambda get: get(node.inputs[0])}, here)
+    elif node.op == "opaque" and node.inputs and (node.inputs[0].shape, node.inputs[0].dtype) == (
+            node.shape, node.dtype):  # a weight's norm, say
+        yield Change("missing-operator", f"without {told(node)}", f"apply {told(node)}", 1.4,
+                     {node: lambda get: get(node.inputs[0])}, here)
 
 
 def _sliced(v: torch.Tensor, node: Node, by: int) -> torch.Tensor:
