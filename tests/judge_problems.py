@@ -137,6 +137,17 @@ class Honest(nn.Module):
         return torch.tanh(self.conv(x)) + 0.5
 
 
+class GivesItsWeight(nn.Module):
+    """One result is a view of the weight, as where a loss outside needs it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 12))
+
+    def forward(self, x):
+        return torch.tanh(x @ self.weight), self.weight.t()
+
+
 def uniform(*shape):
     return torch.rand(shape)
 
@@ -155,4 +166,5 @@ PROBLEMS = {
     Dropped: lambda: [uniform(8, 40)],
     TwoInputs: lambda: [uniform(6, 16), uniform(6, 16)],
     Honest: lambda: [uniform(4, 3, 10, 10)],
+    GivesItsWeight: lambda: [uniform(6, 16)],
 }

@@ -24,7 +24,7 @@ from kernelwright.verify.flatten import flatten, map_tensors, tensors_of
 from kernelwright.verify.floating import NOISE_MARGIN
 from kernelwright.verify.observe import call, seed_all
 from kernelwright.verify.records import Comparison, Refused, TrialPlan
-from kernelwright.verify.state import redraw
+from kernelwright.verify.state import apart, redraw
 from kernelwright.verify.tolerance import Tolerance
 from kernelwright.verify.trial import Bench
 
@@ -164,7 +164,7 @@ def _learnt(problem: Problem, bench: Bench, seed: int) -> Any:
     bench.original.apply(bench.eager)
     seed_all(seed + _OTHER)
     called = call(bench.eager, list(problem.make_inputs(seed + _OTHER)))
-    return called.outputs if called.error is None else None
+    return apart(called.outputs, bench.eager) if called.error is None else None
 
 
 def _inputs(problem: Problem, trial: TrialPlan, offset: int = 0) -> list[Any]:

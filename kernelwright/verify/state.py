@@ -32,6 +32,18 @@ def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
                 yield owner, name, f"{prefix}.{name}" if prefix else name
 
 
+def apart(outputs: Any, module: nn.Module) -> Any:
+    """``outputs`` with copies of those that lie in parameters or buffers of ``module``, which later trials change."""
+    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers()) if t.numel()}
+
+    def shared(tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() in own
+
+    if not any(map(shared, tensors_of(outputs))):
+        return outputs
+    return map_tensors(outputs, lambda t: t.detach().clone() if shared(t) else t)
+
+
 @dataclass
 class State:
     """A copy of a module's state by path. Parameters are left out where ``parameters=False`` was asked."""

@@ -33,7 +33,7 @@ from kernelwright.verify.records import Comparison, Expected, Reference, Refused
 from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, UNCHANGED, reference_of
 from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
 from kernelwright.verify.sensitivity import WIDENED, Moved, may_be_rounding, move
-from kernelwright.verify.state import State, redraw
+from kernelwright.verify.state import State, apart, redraw
 from kernelwright.verify.tolerance import Tolerance
 
 
@@ -192,7 +192,8 @@ class Bench:
         made.reference = reference
         if keep_as is not None and self.double is not None:
             self.kept.keep(keep_as, made, self.eager)
-        return Expected(called.outputs, reference, made.uses_randomness, before, state, arguments, called.seconds)
+        return Expected(apart(called.outputs, self.eager), reference, made.uses_randomness, before, state, arguments,
+                        called.seconds)
 
     def _by_model(self, plan: TrialPlan) -> ByModel:
         """The model's call of a trial, in the state that it is in; or the kept one."""
