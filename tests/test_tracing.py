@@ -228,7 +228,8 @@ def _packed(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("forward", "words"), [
     (lambda m, x: F.gaussian_nll_loss(x, x, x.abs() + 1), "PyTorch's own gaussian_nll_loss decides"),
-    (lambda m, x: torch.distributions.Normal(x, x.abs() + 1).log_prob(x), "PyTorch's own distribution decides"),
+    (lambda m, x: torch.distributions.Normal(x, x.abs() + 1, validate_args=True).log_prob(x),
+     "PyTorch's own distribution decides"),
     (lambda m, x: F.ctc_loss(x[:, None].log_softmax(2), torch.tensor([[1]]), torch.tensor([4]), torch.tensor([1])),
      "the shape of what .*ctc_loss.* depends on values"),
     (lambda m, x: torch.cov(x), "PyTorch's own cov decides"),
