@@ -82,6 +82,61 @@ class Attention(nn.Module):
         return [random(2, 16, 64), random(2, 16, 64), random(2, 16, 64)]
 
 
+class Causal(nn.Module):
+    def forward(self, q, k, v):
+        later = torch.ones(16, 16, dtype=torch.bool).triu(1)
+        return torch.softmax((q @ k.mT).masked_fill(later, -torch.inf), -1) @ v
+
+    @staticmethod
+    def inputs(random):
+        return [random(2, 16, 64) for _ in range(3)]
+
+
+class Tied(nn.Module):
+    """One weight in two layers, and a layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.block, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 20, bias=False)
+        self.head.weight, self.again = self.table.weight, self.block
+
+    def forward(self, i):
+        return self.head(F.gelu(self.again(self.block(self.table(i)))))
+
+    @staticmethod
+    def inputs(random):
+        return [torch.arange(30) * 7 % 20]
+
+
+class Normed(nn.Module):
+    """A weight that is divided by its norm, in an operator that stays a call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(40, 30))
+
+    def forward(self, x):
+        return torch.logsumexp(self.layer(x), 1, keepdim=True) + x
+
+    @staticmethod
+    def inputs(random):
+        return [random(64, 40)]
+
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Linear(24, 31), nn.Linear(24, 31)
+        self.low, self.high = nn.Parameter(torch.rand(31)), nn.Parameter(torch.rand(31) + 1)
+
+    def forward(self, x):
+        return F.silu(self.gate(x)) * self.up(x) * self.high + self.low
+
+    @staticmethod
+    def inputs(random):
+        return [random(16, 24)]
+
+
 class Reductions(nn.Module):
     def forward(self, x):
         return x.sum(1), x.var(1), x.argmax(1)
@@ -279,6 +334,16 @@ CASES = [
     (Residual, "eps wrong-constant", "eps = 0.01",
      lambda s, x: x + s.linear(F.layer_norm(x, (50,), s.norm.weight, s.norm.bias, 1e-2))),
     (Attention, "missing-factor", "without the division by 8", lambda s, q, k, v: torch.softmax(q @ k.mT, -1) @ v),
+    (Causal, "triangle", "with the diagonal of", lambda s, q, k, v: torch.softmax((q @ k.mT).masked_fill(
+        torch.ones(16, 16, dtype=torch.bool).triu(2), -torch.inf), -1) @ v),
+    (Gate, "parameters-exchanged", "with gate and up exchanged",
+     lambda s, x: F.silu(s.up(x)) * s.gate(x) * s.high + s.low),
+    (Gate, "parameters-exchanged", "with high and low exchanged",
+     lambda s, x: F.silu(s.gate(x)) * s.up(x) * s.low + s.high),
+    (Tied, "wrong-activation", "GELU (tanh form)", lambda s, i: s.head(F.gelu(
+        s.again(s.block(s.table(i))), approximate="tanh"))),
+    (Normed, "missing-operator", "without the _weight_norm", lambda s, x: torch.logsumexp(F.linear(
+        x, s.layer.parametrizations.weight.original1, s.layer.bias), 1, keepdim=True) + x),
     (Attention, "wrong-axis", "softmax over axis 2", lambda s, q, k, v: torch.softmax(q @ k.mT / 8, -2) @ v),
     (Attention, "not-normalised", "without the division by the sum", lambda s, q, k, v: torch.exp(q @ k.mT / 8) @ v),
     (Reductions, "biased-variance factor", "", lambda s, x: (x.sum(1), x.var(1, correction=0), x.argmax(1))),
