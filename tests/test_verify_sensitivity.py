@@ -89,6 +89,17 @@ class Jumping(nn.Module):
         return torch.cat((found[:1] - 1, found[1:])) if self.wrong else found
 
 
+class Offset(nn.Module):
+    """Goes through numbers so large that a digit of x is left: eager's error is a seventh of the output."""
+
+    def __init__(self, share: float | None = None) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 8e6) - 8e6 if self.share is None else self.share * x
+
+
 class Remembering(nn.Module):
     """Changes a buffer, an attribute and its input, and draws random numbers."""
 
@@ -153,6 +164,13 @@ def test_a_slice_may_share_one_rounding_error(monkeypatch):
 def test_a_model_that_jumps_excuses_nothing():
     assert certificate(Jumping, Jumping, whole, 1).passed
     assert not certificate(Jumping, lambda: Jumping(wrong=True), whole, 1).passed
+
+
+def test_a_digit_of_eager_is_not_widened_away():
+    """What is no noise by eager's own error does not become noise, of which nothing can be wrong."""
+    assert certificate(Offset, lambda: Offset(1.0), normal, 1).passed
+    for share in (0.0, 0.4):
+        assert not certificate(Offset, lambda share=share: Offset(share), normal, 1).passed
 
 
 def test_calls_under_other_rounding_leave_no_trace():

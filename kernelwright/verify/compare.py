@@ -127,7 +127,7 @@ def _leaf(
         exact_kind=limits.exact_kind,
     )
     if moved:
-        widen(statistics, moved, 1 / limits.multiple)
+        widen(statistics, moved, limits.multiple)
     return judge(path, statistics, limits, allowance, facts)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from kernelwright.verify.records import OutputError, SliceError
-from kernelwright.verify.statistics import SliceSums, Statistics
+from kernelwright.verify.statistics import NOISE_SHARE, SliceSums, Statistics
 from kernelwright.verify.tolerance import Limits
 
 #: Slices of fewer elements than this are held to eager's worst slice: eager's error there is too much luck.
@@ -31,8 +31,6 @@ ZERO_SHARE = 1e-12
 #: Where eager has no correct digit, both results are rounding noise and only its order of magnitude counts
 #: (a batch norm of a constant multiplies one rounding error by 1/sqrt(eps): one draw, not a measure).
 NOISE_MARGIN = 32.0
-#: Relative error from which eager counts as noise.
-NOISE_SHARE = 0.5
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 24}
 MOST_SLICES = 1 << 20
 #: How close a finite value must be where float32 eager and float64 disagree on finiteness (overflow).
 LOOSE = 1e-3
+#: Relative error from which eager counts as noise.
+NOISE_SHARE = 0.5
 #: How many times eager's measured error its error on other inputs may count for, see `widen`.
 MOST_MOVED = 4.0
 
@@ -224,18 +226,28 @@ def _misplaced(
     return ~(as_reference | as_eager)
 
 
-def widen(found: Statistics, draws: Sequence[Statistics], least_units: float) -> None:
+def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> None:
     """Take the largest error of ``draws`` for eager's in ``found``, up to `MOST_MOVED` times what it is there.
 
-    least_units: of single elements this much counts as eager's error where it is smaller; of a slice, whose elements
-    may all share one rounding error, as much as its part of the whole output has.
+    multiple: how many times eager's error a candidate may have. Of single elements 1 over it counts as eager's error
+    where that is smaller; of a slice, whose elements may all share one rounding error, as much as its part of the whole
+    output has. An output or a slice in which eager has digits is not widened so far that more than half of its size may
+    be wrong, nor that it counts as noise (`NOISE_SHARE`).
     """
-    units = MOST_MOVED * max(found.eager_worst_units, least_units)
-    square = MOST_MOVED**2 * found.eager_square_error
+    units = MOST_MOVED * max(found.eager_worst_units, 1 / multiple)
+    square = float(_most(torch.tensor(found.eager_square_error, dtype=torch.float64),
+                         torch.tensor(found.square_reference, dtype=torch.float64), multiple))
     usual = found.eager_square_error / max(1, found.compared)
-    slices = [MOST_MOVED**2 * sums.eager_error.clamp_min(usual * sums.elements) for sums in found.slices]
+    slices = [_most(sums.eager_error, sums.reference, multiple, usual * sums.elements) for sums in found.slices]
     for draw in draws:
         found.eager_worst_units = max(found.eager_worst_units, min(draw.worst_units, units))
         found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))
         for sums, most, other in zip(found.slices, slices, draw.slices, strict=True):
             sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))
+
+
+def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float) -> torch.Tensor:
+    """What squares of eager's errors may be widened to, beside squares of the reference."""
+    widest = MOST_MOVED**2 * error
+    with_digits = torch.maximum(error, torch.minimum(widest, (NOISE_SHARE / multiple)**2 * reference))
+    return torch.where(error > NOISE_SHARE**2 * reference, widest, with_digits)
