@@ -100,6 +100,24 @@ class Offset(nn.Module):
         return (x + 8e6) - 8e6 if self.share is None else self.share * x
 
 
+class Chain(nn.Module):
+    """Products of half precision that amplify nothing: errors grow with the square root of their number."""
+
+    def __init__(self, off: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.weights = nn.ParameterList(nn.Parameter((torch.rand(256) + 0.5).half()) for _ in range(60))
+        self.off = off
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x * weight
+        if not self.off:
+            return x
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+        return (x.float() * (1 + self.off * noise)).half()
+
+
 class Remembering(nn.Module):
     """Changes a buffer, an attribute and its input, and draws random numbers."""
 
@@ -171,6 +189,40 @@ def test_a_digit_of_eager_is_not_widened_away():
     assert certificate(Offset, lambda: Offset(1.0), normal, 1).passed
     for share in (0.0, 0.4):
         assert not certificate(Offset, lambda share=share: Offset(share), normal, 1).passed
+
+
+def test_half_precision_that_amplifies_nothing_excuses_little():
+    def inputs(seed: int) -> list[torch.Tensor]:
+        return [normal(seed)[0][:, :256].half()]
+
+    found = certificate(Chain, Chain, inputs, 1)
+    eager = found.trials[0].comparison.outputs[0].eager_relative
+    assert found.passed
+    assert not certificate(Chain, lambda: Chain(4.5 * eager), inputs, 1).passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_elements_move_by_a_unit(dtype):
+    x = torch.linspace(1.0, 1.9, 4800, dtype=torch.float64).to(dtype)
+    moved = sensitivity._Rounding(1).one_unit_off(x)
+    units = (moved.double() - x.double()) / torch.finfo(dtype).eps
+    share = {8: 1.0, 4: 1.0, 2: 1 / sensitivity.SELDOM, 1: 0.0}[dtype.itemsize]
+    assert moved.dtype is dtype and float(units.abs().max()) <= 2
+    assert abs(float((units != 0).double().mean()) - share) < 0.02 * (share not in (0.0, 1.0)) + 1e-9
+    if share:
+        assert bool((units > 0).any()) and bool((units < 0).any())
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),
+                                   RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")])
+def test_too_little_memory_for_a_draw_excuses_nothing(error):
+    class Lacking(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    x = torch.randn(3, 4)
+    found = move(Lacking(4, 4), [x], State(), 1, x, Reference(x.double(), ""), Tolerance())
+    assert not found.outputs and not found.state
 
 
 def test_calls_under_other_rounding_leave_no_trace():
