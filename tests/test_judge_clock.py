@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_judge_figures import ran, rounds
+from torch import nn
 
 from kernelwright.judge import census, clock, figures
 from kernelwright.judge.clock import _shape, baseline_text, time_candidates
@@ -29,6 +30,7 @@ from kernelwright.judge.timed import Batch, Round, TimedProblem
 from kernelwright.judge.timed_values import marked
 from kernelwright.problem.load import load_problem
 from kernelwright.timing import environment as surroundings
+from kernelwright.verify.sensitivity import move
 from kernelwright.verify.state import float64_copy
 
 MODEL = '''
@@ -429,6 +431,47 @@ def test_a_late_replay_is_wrong_in_every_round():
         late = [call for call in range(12, 24) if not batch.calls[call][3]]  # where few differ, whole outputs tell
         found.append(len(set(late) & set(wrong)) / len(late))
     assert min(found) > 0.9 and sum(found) >= 0.995 * len(found)
+
+
+class Counting(nn.Module):
+    """Its outputs depend on its earlier calls; ``own`` changes its input, too."""
+
+    def __init__(self, own: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.own = own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return (x.mul_(1.5) if self.own else x).exp() * self.steps
+
+
+class Counted:
+    def make_inputs(self, seed: int) -> list[torch.Tensor]:
+        return [torch.randn(32, 32, generator=torch.Generator().manual_seed(seed))]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_other_rounding_starts_where_the_call_started(own, monkeypatch):
+    """Else errors of another state, or of other inputs, would stand for errors of rounding."""
+    monkeypatch.setattr("kernelwright.judge.timed.may_be_rounding", lambda *_: True)
+    draws = []
+
+    def moved(*arguments):
+        draws.append(move(*arguments))
+        return draws[-1]
+
+    monkeypatch.setattr("kernelwright.judge.timed.move", moved)
+    model = Counting(own)
+    timed = TimedProblem(Counted(), model, float64_copy(model), secret=7)
+    made = timed.make_round(2, [(True, 2), (True, 6)])
+    for batch in (0, 1):
+        for call in made.batches[batch].chosen:
+            assert timed.is_right(made, batch, call, made.batches[batch].eager[call])
+    assert len(draws) == (0 if own else 4)
+    for found in draws:
+        for statistics in found.outputs["output['output']"]:
+            assert 0 < statistics.square_error < 1e-12 * statistics.square_reference
 
 
 def test_words_for_wrong_outputs(problem):
