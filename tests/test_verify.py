@@ -299,6 +299,36 @@ def test_too_little_memory_is_no_fault_of_the_candidate() -> None:
     assert any("not enough memory: CUDA error: CUBLAS_STATUS_ALLOC_FAILED" in s.why for s in found.skipped)
 
 
+class SaysSo(Model):
+    """Has the first weights in it, and says that it lacks memory where others are asked for."""
+
+    def forward(self, x):
+        weight = self.convolution.weight
+        first = self.__dict__.setdefault("first", (weight.detach().clone(),))[0]
+        if not torch.equal(first, weight):
+            raise RuntimeError("CUDA error: out of memory")
+        return super().forward(x)
+
+
+class LacksOnce(Model):
+    """Finds no memory in its fifth call, but again from then on."""
+
+    def forward(self, x):
+        object.__setattr__(self, "calls", getattr(self, "calls", 0) + 1)
+        if self.calls == 5:
+            raise RuntimeError("CUDA error: out of memory")
+        return super().forward(x)
+
+
+def test_who_only_says_that_memory_is_lacking_is_refused() -> None:
+    """Else trials in which a candidate would be wrong are left out. One that runs when it is tried again is no such."""
+    assert judged(SaysSo).passed
+    with pytest.raises(RuntimeError, match="out of memory"):
+        judged(SaysSo, must_fit=True)
+    found = judged(LacksOnce, must_fit=True)
+    assert found.passed and not found.skipped
+
+
 def test_a_distribution_the_model_refuses_is_skipped_and_an_informative_one_does_not_decide() -> None:
     class Refuses(nn.Module):
         def forward(self, x):

@@ -175,7 +175,7 @@ class Checker:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
                     wanted=cards.wanted(self.card), budget_seconds=self.budget.check,
                     tolerance=Tolerance(nonfinite="position"), check_gradients=self.settings.backward,
-                    stop_at_failure=not self.budget.diagnose)
+                    stop_at_failure=not self.budget.diagnose, must_fit=True)
 
     def _make_model(self) -> torch.nn.Module:
         return self.problem.make_model(self.card.seed).train(self.card.training)

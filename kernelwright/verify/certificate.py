@@ -18,7 +18,7 @@ from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
-from kernelwright.verify.records import Comparison, Refused, Trial, TrialPlan
+from kernelwright.verify.records import CandidateLacksMemory, Comparison, Refused, Trial, TrialPlan
 from kernelwright.verify.reference import UNCHANGED
 from kernelwright.verify.state import State, float64_copy
 from kernelwright.verify.tolerance import Tolerance
@@ -60,7 +60,8 @@ class Plan:
     reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
     ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed. The first ``required`` trials
     run whatever the budget, the first ``wanted`` until three times the budget is over. ``stop_at_failure``: the first
-    trial that fails ends the certification, where nobody asks in what else the candidate fails.
+    trial that fails ends the certification, where nobody asks in what else the candidate fails. ``must_fit``: a
+    candidate that says, twice, that it lacks memory ends it, too, in whatever trial: anybody can say so.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -80,6 +81,7 @@ class Plan:
     required: int = 1
     wanted: int = 0
     stop_at_failure: bool = False
+    must_fit: bool = False
 
     def tolerance_for(self, distribution: str) -> Tolerance:
         """What an error on inputs of ``distribution`` is held against."""
@@ -161,7 +163,7 @@ def certify(
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
     runs. Raises only what ``make_model`` and ``make_inputs`` raise, and what `is_out_of_memory` accepts where
-    memory does not do for the first trial.
+    memory does not do for the first trial, or for the candidate in any (``plan.must_fit``).
     """
     plan = plan or Plan()
     started = clock()
@@ -224,15 +226,7 @@ def _certify(
             )
             continue
         repeats = plan.repeats if not trials else min(plan.repeats, 1) if len(trials) == 1 else 0
-        try:
-            result = bench.run(trial_plan, repeats=repeats, gates=trial_plan.distribution not in plan.informative)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            kept.forget()
-            if not trials:
-                raise
-            result = Refused(f"not enough memory: {first_line(error)}")
+        result = _run(bench, plan, trial_plan, repeats, may_lack=bool(trials))
         if isinstance(result, Refused):
             skipped.append(Skipped(trial_plan, result.why))
             continue
@@ -264,6 +258,28 @@ def _certify(
         )
     original.apply(model)
     return _certificate(plan, trials, skipped, original, state_problems, gradients, why, started)
+
+
+def _run(bench: Bench, plan: Plan, trial: TrialPlan, repeats: int, may_lack: bool) -> Trial | Refused:
+    """Run a trial; where memory runs out, what was kept is let go. may_lack: whether a trial may be left out for that.
+
+    With ``plan.must_fit`` a candidate is tried again then, and is to run. Raises what `is_out_of_memory` accepts.
+    """
+    gates, refused = trial.distribution not in plan.informative, Refused("")
+    for turn in (1, 2):
+        try:
+            return bench.run(trial, repeats=repeats, gates=gates)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            bench.kept.forget()
+            by_candidate = isinstance(error, CandidateLacksMemory)
+            if not may_lack or (by_candidate and plan.must_fit and turn == 2):
+                raise (error.__cause__ or error) if by_candidate else error from None
+            refused = Refused(f"not enough memory: {first_line(error)}")
+        if not (by_candidate and plan.must_fit):
+            break
+    return refused
 
 
 def _state_problems(model: nn.Module, candidate: nn.Module, original: State) -> tuple[str, ...]:

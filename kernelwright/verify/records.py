@@ -137,6 +137,10 @@ class Trial:
     kinds: tuple[str, ...] = ()
 
 
+class CandidateLacksMemory(MemoryError):
+    """The candidate's call raised what `is_out_of_memory` accepts, in these words; the model's call did not."""
+
+
 @dataclass(frozen=True)
 class Refused:
     """The model itself could not run on these inputs, so there is nothing to compare with."""

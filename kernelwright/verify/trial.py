@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
@@ -23,13 +24,14 @@ from kernelwright.verify.observe import (
     changed_inputs,
     changed_parameters,
     equal_states,
+    first_line,
     identical,
     random_state,
     returns_own_state,
     seed_all,
     shares_memory,
 )
-from kernelwright.verify.records import Comparison, Expected, Reference, Refused, Trial, TrialPlan
+from kernelwright.verify.records import CandidateLacksMemory, Comparison, Expected, Reference, Refused, Trial, TrialPlan
 from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, UNCHANGED, reference_of
 from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
 from kernelwright.verify.sensitivity import WIDENED, Moved, may_be_rounding, move
@@ -126,8 +128,13 @@ class Bench:
                 poison_before(self.candidate, tensors_of(by_eager.outputs))
             seed_all(plan.seed)
             # The first repeat also fills what is allocated during the call.
-            with poisoned_empty() if self.poison and turn == 1 else nullcontext():
-                called = call(self.candidate, own)
+            try:
+                with poisoned_empty() if self.poison and turn == 1 else nullcontext():
+                    called = call(self.candidate, own)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise CandidateLacksMemory(first_line(error)) from error
+                raise
             if called.error is not None:
                 when = "" if turn == 0 else f" (call {turn + 1} of the same inputs)"
                 problems[f"the candidate raises{when} {called.error}"] = "raises"
