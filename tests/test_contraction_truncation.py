@@ -8,6 +8,7 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, on_hopper, run
+from test_contraction_totals import average
 from test_contraction_wgmma import check_on_the_device
 
 from kernelwright.codegen.contraction_geometry import Geometry
@@ -63,6 +64,13 @@ def test_what_is_lost_follows_the_stretches():
     assert shares(few, replace(DEEP, promote=8, split=2)) == pytest.approx(22.5)
     assert shares(few, DEEP) == pytest.approx(truncation.stretch_share([2] * 32))
     assert "fmaf(sums[p][i], " in truncation.make_up(layout_of(few, DEEP))
+    # Less than a unit in the last place is left, but where many sums are added up.
+    short = matmul(256, 32, 64)
+    assert shares(short, DEEP) == pytest.approx(1.5) and not truncation.make_up(layout_of(short, DEEP))
+    assert truncation.make_up(layout_of(matmul(256, 64, 64), DEEP))
+    window = convolution(2, 1, 8, 64, (6, 300), (3, 3), padding=1)
+    assert shares(window, PAIRS) == pytest.approx(1.5) and not truncation.make_up(layout_of(window, PAIRS))
+    assert truncation.make_up(layout_of(average(window), replace(PAIRS, teams=1)))
     assert not truncation.make_up(layout_of(matmul(256, 1024, 64, scheme="fp16"), DEEP))
 
 

@@ -235,6 +235,10 @@ def test_errors():
     assert Error(1.2, 1.0).no_worse_than(Error(1.0, 1.0), ordered=True)
     assert not Error(1.3, 1.0).no_worse_than(Error(1.0, 1.0), ordered=True)
     assert not Error(1.0, 2.0).no_worse_than(Error(1.0, 1.0))
+    exact = Error(1e-9, 1e-9)  # what rounding results to float32 may be is no worse than any
+    assert Error(5.5e-8, 2e-7).no_worse_than(exact)
+    assert not Error(6.5e-8, 2e-7).no_worse_than(exact) and not Error(5.5e-8, 3e-7).no_worse_than(exact)
+    assert not Error(nan, nan).no_worse_than(exact)
 
 
 def test_few_results_may_differ_by_more():

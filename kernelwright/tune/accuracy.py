@@ -29,6 +29,9 @@ DISTRIBUTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 #: By so much errors of two equally good summations differ, their rms at that many points and the largest of them: a
 #: tenth is a seventh of a bit. Sums of float32 products in float32 differ by more from one order to another.
 _RMS_NOISE, _MAX_NOISE, _ORDER_NOISE = 1.1, 1.5, 1.25
+#: What a unit in the last place of float32 is of a result at most, half a unit up or down; and what is granted to the
+#: largest of many such errors. An error that rounding the results themselves may have is no worse than any.
+_ROUNDED, _LARGEST_ROUNDED = 2.0**-24, 2.0**-22
 #: The rms of fewer results than this differs by more: twice as much, of a quarter of them.
 _MANY = 512
 
@@ -42,10 +45,13 @@ class Error:
     count: int = _MANY
 
     def no_worse_than(self, other: Error, *, ordered: bool = False) -> bool:
-        """Whether this error is no larger than another one, but for what sets equally good summations apart. NaN is.
+        """Whether this error is no larger than another one, but for what sets equally good summations apart, or than
+        rounding to float32 may be. NaN is.
 
         ordered: both are sums of the same float32 products, in two orders.
         """
+        if self.rms <= _ROUNDED and self.largest <= _LARGEST_ROUNDED:
+            return True
         few = min(self.count, other.count, _MANY)
         noise = 1.0 + ((_ORDER_NOISE if ordered else _RMS_NOISE) - 1.0) * (_MANY / max(1, few)) ** 0.5
         return self.rms <= noise * other.rms and self.largest <= max(_MAX_NOISE, noise) * other.largest

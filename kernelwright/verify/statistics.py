@@ -246,8 +246,9 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
             sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))
 
 
-def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float) -> torch.Tensor:
-    """What squares of eager's errors may be widened to, beside squares of the reference."""
-    widest = MOST_MOVED**2 * error
+def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, least: float = 0.0) -> torch.Tensor:
+    """What squares of eager's errors, or ``least`` where they are less, may be widened to, beside squares of the
+    reference."""
+    widest = MOST_MOVED**2 * error.clamp_min(least)
     with_digits = torch.maximum(error, torch.minimum(widest, (NOISE_SHARE / multiple)**2 * reference))
     return torch.where(error > NOISE_SHARE**2 * reference, widest, with_digits)

@@ -17,7 +17,9 @@ What a sum loses where all its products have one sign is twice as much, so `LOSS
 
 What is added again is rounded to units in the last place, and is about one of them: of sums with mantissas m a factor
 of c adds k units from m c > (k - 1/2) 2^-23 on. With mantissas as numbers of any origin have them (1 / (m ln 2) of them
-at m) `added` is what that comes to, and `factor` the c for what was lost.
+at m) `added` is what that comes to, and `factor` the c for what was lost. Where that is less than a unit, rounding does
+as much harm to a single sum as truncation did (products of 32 channels, level1/9, were no longer accurate enough), and
+it is left; but for totals, in which noise averages out and a share does not.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ def factor(share: float) -> float:
 
 
 def make_up(layout: Layout) -> str:
-    """The lines that add to a tile's complete sums what they have lost; none for schemes with fewer digits."""
-    if layout.geometry.terms != 2:
+    """The lines that add to a tile's complete sums what they have lost; none for schemes with fewer digits, nor for
+    less than a unit in the last place of sums that are not added up in totals."""
+    if layout.geometry.terms != 2 or (lost(layout) < added(_UNIT / 2) and not layout.geometry.kernel.totals):
         return ""
     return _MAKE_UP.replace("@FACTOR@", f"{factor(lost(layout)):.3e}")
