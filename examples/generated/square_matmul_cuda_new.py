@@ -3,7 +3,6 @@
 
 
 import torch
-import torch
 import torch.nn as nn
 
 
