@@ -115,21 +115,21 @@ def test_thread_order_changes_nothing(order, libraries):
 
 
 def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
-    """Of three products of 2^24, 1 and 1 in a row float32 keeps the first alone; of 1 and 1 in a stretch, their sum.
-    The stretches are steps of 16 channels, the emulation adds each product to its sum in float32."""
+    """Three in a stretch of its own is added to 2^24 in float32, which rounds to 2^24 + 4; tensor cores, which cut,
+    would make 2^24 + 2 of it. The stretches are steps of 16 channels, one product each."""
     for steps in (2, 3, 5):
         for tiling in (PLAIN, TWO, THREE):
             number = CHECKED.index((depth(16 * steps), tiling))
             x, w = CHECKED[number][0].inputs()
             x.zero_(), w.fill_(1.0)
             x[..., 0] = 2.0**24
-            x[..., 16 * (steps - 1):16 * (steps - 1) + 2] = 1.0
+            x[..., 16 * (steps - 1):16 * (steps - 1) + 3] = 1.0
             for form in range(4):
                 found = run(*libraries[number + form * len(CHECKED)], [x, w])[0][0]
-                assert bool((found == 2.0**24 + 2).all())
-            x[..., 1:3] = 1.0  # in the first one's stretch
+                assert bool((found == 2.0**24 + 4).all())
+            x[..., 1:4] = 1.0  # in the first one's stretch
             x[..., 16 * (steps - 1):] = 0.0
-            assert bool((run(*libraries[number], [x, w])[0][0] == 2.0**24).all())
+            assert bool((run(*libraries[number], [x, w])[0][0] == 2.0**24 + 2).all())
 
 
 def test_stretches():
