@@ -12,6 +12,7 @@ import torch
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge import card as cards
 from kernelwright.judge.census import take_census, unlaunched
+from kernelwright.judge.constants import otherwise_made
 from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
@@ -56,6 +57,8 @@ class Checker:
     budget: Budget
     #: The model's side of all checks.
     kept: Kept = field(default_factory=Kept)
+    #: What the model's constructor makes the same whatever the seed, see `fixed_state`.
+    fixed: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.card.stateful:  # results of a model whose calls change it are no one else's
@@ -128,6 +131,7 @@ class Checker:
             training = self.card.training
             remote = seconds.during("build", lambda: RemoteCandidate(
                 worker, self.problem, self.card.seed, training))
+            made = otherwise_made(self.fixed, remote)
             certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
             if worker.failure is not None:
                 return replace(failed(result, worker.failure, text), certificate=certificate)
@@ -135,7 +139,7 @@ class Checker:
                              precision=precision_class(certificate) if certificate.passed else None)
             if remote.raised is not None and not _ran(certificate):
                 return raised(result, remote.raised, text)
-            found = self._judged(result, remote, certificate, seconds)
+            found = self._judged(result, remote, certificate, seconds, made)
             if emulation is None or not VERDICTS[found.verdict].passed:
                 return found if self.settings.time else self._with_own_kernels(found, worker)
             limits = (f"not run on a GPU and not timed: {emulation.words}", *found.limits)
@@ -189,9 +193,9 @@ class Checker:
         return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,
                        make_float64=self._make_float64, kept=self.kept)
 
-    def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds
-                ) -> CandidateResult:
-        """What the check's outcome means."""
+    def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
+                made: str) -> CandidateResult:
+        """What the check's outcome means. made: see `otherwise_made`."""
         if not certificate.passed:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
@@ -205,7 +209,7 @@ class Checker:
                 again = seconds.during("check", lambda: self._certified(remote, loose))
                 if again.passed:
                     result = replace(result, certificate=again, precision=precision_class(again))
-                    return self._right(result, remote, seconds)
+                    return self._right(result, remote, seconds, made)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
@@ -225,7 +229,7 @@ class Checker:
             return refused(result, "WRONG-PRECISION", Finding(
                 "precision", f"It computes in {result.precision}, and the policy is strict: float32.",
                 fix="Compute in float32, or choose --precision match."))
-        return self._right(result, remote, seconds)
+        return self._right(result, remote, seconds, made)
 
     def _never_ran(self, worker: Worker, findings: Sequence[Finding]) -> Finding | None:
         """Whether nothing was written because launches failed, which only a profile shows where the error is hidden."""
@@ -233,7 +237,8 @@ class Checker:
                         for f in findings)
         return unlaunched(worker, self.problem) if unwritten and worker.failure is None else None
 
-    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds) -> CandidateResult:
+    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: str
+               ) -> CandidateResult:
         """Right on its trials: what other layouts, sizes and sequences of calls show."""
         tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
             self._plan().tolerance_for("normal")
@@ -249,7 +254,7 @@ class Checker:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, *(v.limit for v in checked)))))
+        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, made, *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""

@@ -15,6 +15,7 @@ from kernelwright.judge.card import Card, make_card
 from kernelwright.judge.census import take_census
 from kernelwright.judge.check import Checker, kept_for, timed_tolerance
 from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
+from kernelwright.judge.constants import fixed_state
 from kernelwright.judge.efforts import BUDGETS
 from kernelwright.judge.handover import NotHandedOver
 from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
@@ -56,7 +57,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     with progress.stage("card"):
         kept = kept_for(problem)
         card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
-    checker = Checker(problem, card, settings, limits, budget, kept)
+    checker = Checker(problem, card, settings, limits, budget, kept, fixed_state(problem, card.seed))
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
