@@ -254,7 +254,7 @@ class Contestant:
         if last in changed:
             return "CHEAT-ASYNC", "returned before its outputs were written: they changed later, while nothing was " \
                 "called"
-        return "CHEAT-DEFERRED", "returned without its outputs: a later call wrote them"
+        return "CHEAT-DEFERRED", "returned without its outputs: they were written while later calls ran"
 
     def _unwritten(self, timed: TimedProblem, made: Round, batch: Batch, call: int, order: dict[str, Any],
                    places: list[list[int]]) -> str:
