@@ -389,19 +389,21 @@ def describe(tiling: Tiling) -> str:
     """A tiling in one word."""
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth} s{tiling.stages} c{tiling.cluster} " \
         f"p{tiling.promote} t{tiling.teams} x{tiling.split}" + f" o{tiling.phases}" * (tiling.phases > 1) \
-        + " raw" * tiling.raw_right + f" v{tiling.overlap}" * (tiling.overlap > 0)
+        + " raw" * tiling.raw_right + f" v{tiling.overlap}" * (tiling.overlap > 0) + " lies" * tiling.raw_left \
+        + " packs" * tiling.packs_left
 
 
 def parsed(text: str) -> Tiling:
     """The tiling that `describe` writes so."""
     found = re.fullmatch(r"(\w+) (\d+)x(\d+)x(\d+) s(\d+) c(\d+) p(\d+) t(\d+) x(\d+)"
-                         r"(?: o(\d+))?( raw)?(?: v(\d+))?", text)
+                         r"(?: o(\d+))?( raw)?(?: v(\d+))?( lies)?( packs)?", text)
     if found is None:
         raise SystemExit(f"no tiling: {text!r}; one looks like 'wgmma 128x128x32 s4 c2 p2 t1 x1'")
     core, output_phases, raw = found[1], int(found[10] or 1), bool(found[11])
     rows, columns, depth, stages, cluster, promote, teams, split = map(int, found.groups()[1:9])
     overlap = int(found[12] or 0)
-    return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases, overlap)
+    return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases, overlap,
+                  bool(found[13]), bool(found[14]))
 
 
 def main() -> None:

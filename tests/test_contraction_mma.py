@@ -17,7 +17,8 @@ from contraction_cases import ContractionCase, cases, convolution, matmul, with_
 from test_loops_cuda import aligned, source_text
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction, operand_values, sums_of_products
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_mma import core, tilings_mma

@@ -15,7 +15,8 @@ from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry, has_two_phases
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import has_two_phases
 from kernelwright.codegen.contraction_runs import Run, paired
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings

@@ -414,8 +414,9 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
     assert tiling_words(TILING) == "mma 64x16x32: tiles of 64 rows by 16 channels, 32 input channels a step"
     assert "two entries of the window" in tiling_words(replace(TILING, depth=8))
     features = {"phases": (2, "both output phases"), "overlap": (12, "overlap by 12 rows"), "teams": (3, "3 teams"),
-                "raw_left": (True, "x is read where it lies"), "raw_right": (True, "the weight is read where it lies"),
-                "split": (5, "5 blocks share the steps"), "cluster": (2, "2 blocks share what they read")}
+                "raw_left": (True, "x is read where it lies"), "packs_left": (True, "while others multiply"),
+                "raw_right": (True, "the weight is read where it lies"), "split": (5, "5 blocks share the steps"),
+                "cluster": (2, "2 blocks share what they read")}
     assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
     for name, (value, said) in features.items():
         (reason,) = tiling_reasons(replace(TILING, **{name: value}))

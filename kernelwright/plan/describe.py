@@ -139,6 +139,8 @@ def tiling_reasons(tiling: Tiling) -> list[str]:
                     "others finish their results")
     if tiling.raw_left:
         said.append("x is read where it lies and made ready in shared memory, so that no packed copy of it is stored")
+    if tiling.packs_left:
+        said.append("x is packed by warps of the same kernel while others multiply what is packed")
     if tiling.raw_right:
         said.append("the weight is read where it lies and made ready by each block, so that no packed copy is stored")
     if tiling.split > 1:

@@ -247,7 +247,7 @@ class Tiling:
     neighbours in the output: twice as many positions as rows. With an ``overlap`` a block computes that many rows of
     the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
     convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
-    is never packed.
+    is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed.
     """
 
     core: str
@@ -263,6 +263,12 @@ class Tiling:
     phases: int = 1
     overlap: int = 0
     raw_left: bool = False
+    packs_left: bool = False
+
+    @property
+    def takes_left(self) -> bool:
+        """Whether blocks read x as it lies in memory: no kernel before them packs it."""
+        return self.raw_left or self.packs_left
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import Contraction
 
 _TYPES = {"left_scales": "float", "right_scales": "float", "left": "unsigned short", "right": "unsigned short",
-          "sums": "float", "slab_totals": "float", "slab_positions": "int"}
+          "left_ready": "unsigned", "sums": "float", "slab_totals": "float", "slab_positions": "int"}
 
 
 def generate(kernel: Contraction, name: str) -> KernelSource:

@@ -54,10 +54,10 @@ def _element_bytes(kernel: Contraction) -> int:
 
 
 def packing_cycles(geometry: Geometry) -> float:
-    """Cycles in which x is packed, or its scales are found."""
+    """Cycles in which x is packed, or its scales are found, before the core begins."""
     kernel = geometry.kernel
     there = prod(kernel.left_domain) * _element_bytes(kernel)
-    if not geometry.tiling.raw_left:
+    if not geometry.tiling.takes_left:
         moved = there + geometry.terms * geometry.left_term_bytes
     elif not geometry.scaled:
         moved = 0
@@ -115,11 +115,14 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(kernel)
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
+    tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
+        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
+    if tiling.packs_left:
+        moved = prod(kernel.left_domain) * element_bytes + geometry.terms * geometry.left_term_bytes
+        results += moved / tiles / _MEMORY_BYTES
     # A warpgroup's own time: products, then the epilogue, while others multiply.
     finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
     alone = steps + finish
-    tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
-        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     waves = ceil(tiles / PROCESSORS)
     if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
         return waves * steps + 2 * geometry.partial_bytes / (PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES

@@ -19,9 +19,9 @@ def row_scale_text(geometry: Geometry) -> str:
 
 
 def without_mark(geometry: Geometry, scale: str) -> str:
-    """A scale without the sign that says how it was found. Where x is not packed 0 counts as 1."""
+    """A scale without the sign that says how it was found. Where no kernel before packs x 0 counts as 1."""
     text = f"fabsf({scale})" if guessed(geometry, "left") else scale
-    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.raw_left else text
+    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.takes_left else text
 
 
 def column_place(geometry: Geometry) -> str:

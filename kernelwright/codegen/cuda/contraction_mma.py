@@ -19,7 +19,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda import contraction_mma_raw as raw_text
 from kernelwright.codegen.cuda import contraction_mma_text as text
 from kernelwright.codegen.cuda.contraction_epilogue import slab_columns

@@ -28,7 +28,8 @@ from contextlib import suppress
 from functools import cache
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry, suits_pairs
+from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry, suits_pairs
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.codegen.cuda.contraction_epilogue_totals import (

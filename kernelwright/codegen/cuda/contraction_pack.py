@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_pack_parts import THREADS, Part
 from kernelwright.codegen.cuda.contraction_pack_rows import RowPacker
 from kernelwright.codegen.cuda.contraction_pack_windows import WindowPacker
@@ -68,15 +69,15 @@ def packing(geometry: Geometry, name: str) -> Packing:
         sides = [side for side in sides if side.operand.side == "left"]
     searched = [side for side in sides if geometry.scaled and not side.owns]
     searches = [side.search() for side in searched]
-    if geometry.tiling.raw_left:
+    if geometry.tiling.takes_left:
         sides = [side for side in sides if side.operand.side == "right"]
     # Blocks with most to do come first.
     packs = [side.pack() for side in sorted(sides, key=lambda side: -prod(side.operand.domain) // side.blocks)]
     launches = []
+    if zeros := [*(side.scales for side in searched), *["left_ready"] * geometry.tiling.packs_left]:
+        first, last = geometry.places[zeros[0]][0], geometry.places[zeros[-1]]
+        launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({zeros[0]}, 0, {sum(last) - first}, stream));')
     if searches:
-        scales = [side.scales for side in searched]
-        first, last = geometry.places[scales[0]][0], geometry.places[scales[-1]]
-        launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({scales[0]}, 0, {sum(last) - first}, stream));')
         texts += [*(p.text for p in searches), _kernel(f"{name}_greatest", "Magnitudes of operands.", searches)]
         launches.append(_launch(name, f"{name}_greatest", searches))
     texts += [*(p.text for p in packs), _kernel(f"{name}_pack", "Operands in the order of the core.", packs)]
@@ -84,7 +85,7 @@ def packing(geometry: Geometry, name: str) -> Packing:
     if any(part.guessed for part in packs):
         launches += [_launch(name, f"{name}_greatest", searches, again=True),
                      _launch(name, f"{name}_pack", packs, again=True)]
-    guesses = geometry.tiling.raw_left and guessed(geometry, "left")
+    guesses = geometry.tiling.takes_left and guessed(geometry, "left")
     again = (_launch(name, f"{name}_greatest", searches, again=True),) if guesses else ()
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
     if vectors:

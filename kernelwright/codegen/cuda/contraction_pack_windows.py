@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_pack_parts import THREADS, WARPS, Packer, Part, quotient, rest
 from kernelwright.codegen.cuda.contraction_points import Operand, value_call
 from kernelwright.codegen.cuda.loops_site import indent

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from math import prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, SLAB_ROWS, Geometry, has_two_phases, suits_pairs
+from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry, suits_pairs
+from kernelwright.codegen.contraction_rows import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS, cycles, packing_cycles
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
@@ -37,6 +38,8 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 #: 1.06, not 1.24 ms.
 _MOST_RAW = 96
 _MOST_STAGES = 12
+#: Elements of x from which a core packs it itself, where it does not read it raw: of fewer packing is soon done.
+_LEAST_PACKED = 1 << 21
 #: What a tiling with less shared memory may cost more, by the guess.
 _LEAN = 1.6
 _COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -67,11 +70,11 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
-    raw_too = any(tiling.raw_left for tiling in best)
+    taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
-        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps and t.raw_left == raw],
-                     found if kernel.axes else {}, few=raw_too and overlaps and not raw) for overlaps in (True, False)))
-        for raw in (True, False))) for phases in (1, 2))
+        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps and t.takes_left == takes],
+                     found if kernel.axes else {}, few=taken_too and overlaps and not takes)
+        for overlaps in (True, False))) for takes in (True, False))) for phases in (1, 2))
     return list(dict.fromkeys([*two[:5], *one[:1], *two[5:], *one[1:]] if two else one))[:_MOST]
 
 
@@ -93,7 +96,7 @@ def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, T
 def _kind(tiling: Tiling) -> tuple:
     """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
     return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
-            tiling.depth == CHUNK, tiling.overlap > 0, tiling.raw_left)
+            tiling.depth == CHUNK, tiling.overlap > 0, tiling.raw_left, tiling.packs_left)
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -149,6 +152,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and (bool(kernel.pools) or steps_of_stores <= {1})
     overlaps, raw = _overlaps(kernel), _may_stay_raw(kernel)
+    packs = not raw and bool(kernel.axes) and prod(kernel.left_domain) >= _LEAST_PACKED
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
@@ -163,6 +167,8 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                             yield found
                             if raw and not (kernel.reductions and teams == 3):  # whose registers spill
                                 yield replace(found, raw_left=True)
+                            if packs and found.split == 1:
+                                yield replace(found, packs_left=True)
 
 
 def _variants(kernel: Contraction, tiling: Tiling, overlaps: list[tuple[int, int]], *, neighbours: bool

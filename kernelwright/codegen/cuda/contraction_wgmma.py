@@ -37,7 +37,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.codegen.cuda import contraction_wgmma_ahead as ahead
 from kernelwright.codegen.cuda import contraction_wgmma_fill as fill
 from kernelwright.codegen.cuda import contraction_wgmma_phases as phases
 from kernelwright.codegen.cuda import contraction_wgmma_results as results
@@ -157,7 +159,9 @@ def _tables(layout: Layout, name: str) -> str:
     taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * pairs}}}"
     of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
 // rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
-    more = "\n" + fill.definitions(layout, name) if layout.geometry.tiling.raw_left else ""
+    more = "\n" + fill.definitions(layout, name) if layout.geometry.tiling.takes_left else ""
+    if layout.geometry.tiling.packs_left:
+        more += "\n" + ahead.definitions(layout, name)
     return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
 // included; rows; first tap. {of_taps}
 static __constant__ int {name}_pieces[] = {{{", ".join(map(str, begins))}}};
@@ -215,7 +219,8 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
     """What the core takes besides packed operands: what the epilogue does, or where sums of parts go; what producers do
     that read x themselves."""
     found = (("float* __restrict__", "partial"),) if geometry.tiling.split > 1 else epilogue.parameters
-    if geometry.tiling.raw_left:
+    if geometry.tiling.takes_left:
+        found += (("unsigned*", "left_ready"),) * geometry.tiling.packs_left
         found = tuple(dict.fromkeys((*found, *fill.parameters(geometry))))
         if guessed(geometry, "left"):
             found += (("unsigned*", "marks"), ("bool", "again"))
@@ -224,14 +229,16 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
 
 def _producers(layout: Layout) -> dict[str, object]:
     """Who brings steps, and how."""
-    geometry, raw = layout.geometry, layout.geometry.tiling.raw_left
-    shared = {"PRODUCERS": fill.FILL if raw else parts.COPY, "PRODUCED_TILES": parts.PRODUCED_TILES,
-              "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
+    geometry, raw, packs = layout.geometry, layout.geometry.tiling.raw_left, layout.geometry.tiling.packs_left
+    shared = {"PRODUCERS": fill.FILL if raw else parts.COPY + ahead.PACK * packs,
+              "PRODUCED_TILES": parts.PRODUCED_TILES, "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
               "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if raw else 10))}
+    again = guessed(geometry, "left") and geometry.tiling.takes_left
     if not raw:
-        return {**shared, "PRODUCER_GROUPS": 1, "FULL_ARRIVALS": 1, "SECOND_RUN": "",
-                "WHO_FILLS": "the producer of the step", "LEFT_PARAMETER": "const unsigned short* __restrict__ left, "}
-    again = guessed(geometry, "left")
+        return {**shared, "PRODUCER_GROUPS": layout.producer_groups, "FULL_ARRIVALS": 1,
+                "WHO_FILLS": "the producer of the step", "SECOND_RUN": fill.SECOND_RUN if again else "",
+                **(ahead.values(layout) if packs else {"AWAIT_LEFT": ""}),
+                "LEFT_PARAMETER": "unsigned short* left, " if packs else "const unsigned short* __restrict__ left, "}
     return {**shared, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
             "WHO_FILLS": "who brings w, and each warp that brings x",
             "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout)}

@@ -28,7 +28,8 @@ it, and an epilogue takes it for 1.
 
 from __future__ import annotations
 
-from kernelwright.codegen.contraction_geometry import CHUNK, Geometry
+from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_pack_rows import inside
 from kernelwright.codegen.cuda.contraction_points import (
     coordinates,
@@ -86,8 +87,8 @@ FILL = """
               const int item = part + SIZE * (batch + b), at = item / CHUNKS * 32 + lane;
               // Of the last rows there may be fewer than 32.
               if (batch + b < ITEMS && ((SIZE - 1 + SIZE * (batch + b)) / CHUNKS * 32 + 32 <= ROWS || at < rows))
-                @NAME@_put(@MARKED@row[batch + b], x[b], shared + stage * STAGE_BYTES,
-                           item % CHUNKS * PITCH + at);
+                @NAME@_put(@MARKED@row[batch + b], x[b],
+                           reinterpret_cast<uint4*>(shared + stage * STAGE_BYTES) + item % CHUNKS * PITCH + at);
             }
           }
           kw_shared_written();
@@ -140,7 +141,7 @@ def values(layout: Layout) -> dict[str, object]:
 
 def definitions(layout: Layout, name: str) -> str:
     """What is known of a row: ``NAME_find`` finds it, ``NAME_take`` asks for 8 of its channels, ``NAME_put`` rounds and
-    writes them. And the tables of where pieces begin."""
+    writes them, to shared memory or, where the core packs x, to its place. And the tables of where pieces begin."""
     geometry = layout.geometry
     kernel, operand = geometry.kernel, operands(geometry.kernel)[0]
     guess, kind, axes = guessed(geometry, "left"), type_of_rows(geometry.allocated_rows), range(len(kernel.axes))
@@ -169,10 +170,10 @@ def definitions(layout: Layout, name: str) -> str:
            f"  high[e] = {pair}(a, b);",
            *[f"  low[e] = {pair}(a - {value}(high[e]), b - {value}(high[e] >> 16));"] * (geometry.terms == 2),
            *["  all += fabsf(a) + fabsf(b);"] * guess, "}",
-           "uint4* const to = reinterpret_cast<uint4*>(stage) + at;",
            "to[0] = make_uint4(high[0], high[1], high[2], high[3]);"]
     if geometry.terms == 2:
-        lines = geometry.tiling.depth // CHUNK * layout.pitch
+        lines = geometry.tiling.depth // CHUNK * layout.pitch if geometry.tiling.raw_left else \
+            f"{geometry.left_term_bytes // ROW_BYTES}LL"
         put += ["// What the first term leaves.", f"to[{lines}] = make_uint4(low[0], low[1], low[2], low[3]);"]
     if guess:
         put += ["// Some of them do not fit float16, or may not: the scale was not enough.",
@@ -183,10 +184,10 @@ def definitions(layout: Layout, name: str) -> str:
              "take": [*(" ".join(parameter) for parameter in _inputs(geometry)), f"const {name}_row& known",
                       f"float (&x)[{CHUNK}]", "int g", "int c"],
              "put": [*["unsigned* marks", "bool again"] * guess, f"const {name}_row& known",
-                     f"const float (&x)[{CHUNK}]", "unsigned char* stage", "int at"]}
+                     f"const float (&x)[{CHUNK}]", "uint4* to"]}
     comments = {"find": "Finds out about a row of x.",
                 "take": "Asks for 8 channels of it from c on: zeros where x has none.",
-                "put": "Rounds them, and writes them as row `at` of a stage."}
+                "put": "Rounds them, and writes them as a row of 16 bytes for each term."}
     functions = [device_function(comments[task], "void", f"{name}_{task}", heads[task], body)
                  for task, body in (("find", find), ("take", take), ("put", put))]
     members = "\n".join(f"  {member}" for member in known)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from kernelwright.codegen.contraction_geometry import CHUNK
+from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_wgmma_filling import ITEM_REGISTERS, Filling
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece, Steps
 from kernelwright.codegen.cuda.contraction_wgmma_stretches import FEW, MANY, ROUND, most_stretches, stretch_numbers
@@ -26,6 +26,10 @@ PROCESSOR_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 #: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
 _TURNING_REGISTERS = 48
+#: What an epilogue of tiles that overlap needs more: ptxas spills with less.
+_DENSE_REGISTERS = 16
+#: Where the core packs x: warpgroups that do, and chunks that a warp of theirs asks for at a time; the best first.
+_PACKING = ((2, 8), (2, 4), (1, 8), (1, 4), (1, 2))
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,37 @@ class Layout(Steps):
 
     @cached_property
     def producer_groups(self) -> int:
-        """Warpgroups that bring steps."""
-        return self.filling.groups if self.geometry.tiling.raw_left else 1
+        """Warpgroups that bring steps, or make them ready."""
+        if self.geometry.tiling.raw_left:
+            return self.filling.groups
+        return 1 + (self.packing[0] if self.geometry.tiling.packs_left else 0)
+
+    @cached_property
+    def packing(self) -> tuple[int, int]:
+        """Where the core packs x: the warpgroups that do, and the chunks that their warps ask for at a time. The most on
+        their way for which registers are left, beside two sets of sums where these are of use and fit."""
+        useful = [(groups, batch) for groups, batch in _PACKING if batch < 2 * self.geometry.part_chunks]
+        for parts in range(self._most_parts, min(1, self._most_parts) - 1, -1):
+            for groups, batch in useful:
+                if self._spare_registers(1 + groups, parts) >= groups * self._pack_registers(batch):
+                    return groups, batch
+        return _PACKING[-1]
+
+    def _spare_registers(self, producer_groups: int, parts: int) -> int:
+        """Registers that warpgroups which multiply, with so many sets of sums, and one that brings steps leave."""
+        groups = producer_groups + self.workers
+        pool = min(255, REGISTERS // (128 * groups) // 8 * 8) // 8 * 8 * groups
+        need = self._need(parts) + _DENSE_REGISTERS * (self.geometry.tiling.overlap > 0)
+        return pool - self.workers * -(-need // 8) * 8 - PRODUCER_REGISTERS
+
+    def _pack_registers(self, batch: int) -> int:
+        """Registers of a thread that packs x, ``batch`` chunks at a time."""
+        return PRODUCER_REGISTERS + CHUNK * (batch + 1)
+
+    @property
+    def pack_registers(self) -> int:
+        """Registers of a thread that packs x."""
+        return self._pack_registers(self.packing[1])
 
     @cached_property
     def producer_registers(self) -> int:
@@ -192,6 +225,11 @@ class Layout(Steps):
         whatever moves later."""
         return self._launch_registers(2) if blocks == 2 else self._consumer_registers()
 
+    @property
+    def launched_registers(self) -> int:
+        """Registers that every thread begins with where a multiprocessor has one block."""
+        return self._launch_registers(1)
+
     def _launch_registers(self, blocks: int) -> int:
         return min(255, REGISTERS // (blocks * self.threads) // 8 * 8)
 
@@ -199,6 +237,8 @@ class Layout(Steps):
         """Registers of a thread that multiplies, after those that the producer's warpgroup gives back."""
         groups = self.producer_groups
         pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers) - groups * self.producer_registers
+        if self.geometry.tiling.packs_left:
+            pool -= self.packing[0] * (self.pack_registers - self.producer_registers)
         return min(240, pool // self.workers // 8 * 8)
 
     @property

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from kernelwright.codegen.contraction_geometry import CHUNK, ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64

@@ -88,7 +88,7 @@ COPY = """
         if (turn == warp) {
           const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
           const int rows = @NAME@_rows[piece];@FRESH@
-          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;@AWAIT_LEFT@
           kw_barrier_wait(empty + 8 * stage, parity);
           __syncwarp();
           if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @LINE_TAPS@ * COLUMNS));

@@ -51,7 +51,7 @@ static std::string format(const char* pattern, Args... args) {
 
 // ---------------------------------------------------------------------------------------- fibers
 
-enum class State : unsigned char { ready, at_barrier, at_warp, at_phase, at_named, done };
+enum class State : unsigned char { ready, at_barrier, at_warp, at_phase, at_named, at_mark, done };
 enum class WarpOperation : unsigned char { shuffle, ballot, sync, match };
 static const char* const kWarpOperationNames[] = {"a shuffle (__shfl_*_sync)", "a vote (__ballot/any/all_sync)",
                                                   "__syncwarp()", "__match_any_sync()"};

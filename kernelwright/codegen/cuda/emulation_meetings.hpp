@@ -150,13 +150,16 @@ static std::string describe_deadlock(Machine& m) {
   if (barrier_fiber)
     text += format(" %u threads wait at the __syncthreads() of line %d, the first is thread (%u, %u, %u).", at_barrier,
                    barrier_fiber->line, barrier_fiber->index.x, barrier_fiber->index.y, barrier_fiber->index.z);
-  for (const State state : {State::at_phase, State::at_named}) {
+  for (const State state : {State::at_phase, State::at_named, State::at_mark}) {
     unsigned count = 0;
     const Fiber* first = nullptr;
     for (unsigned i = 0; i < m.threads; ++i)
       if (m.fibers[i]->state == state && !count++) first = m.fibers[i].get();
     if (!first) continue;
-    text += state == State::at_phase
+    text += state == State::at_mark
+        ? format(" %u threads wait for marks in global memory, the first is thread (%u, %u, %u).", count, first->index.x,
+                 first->index.y, first->index.z)
+        : state == State::at_phase
         ? format(" %u threads wait for phases of barriers in shared memory, the first, thread (%u, %u, %u), for parity %u "
                  "of that at byte %u.", count, first->index.x, first->index.y, first->index.z, first->parity, first->place)
         : format(" %u threads wait at named barriers, the first, thread (%u, %u, %u), at number %u.", count,

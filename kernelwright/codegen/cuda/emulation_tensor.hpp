@@ -138,6 +138,22 @@ static void barrier_wait(unsigned barrier, unsigned parity) {
   }
 }
 
+// Marks in global memory, which threads wait for.
+static void mark(unsigned* place, unsigned value) {
+  Machine& m = machine();
+  *place = value;
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (m.fibers[i]->state == State::at_mark) m.fibers[i]->state = State::ready;
+}
+
+static void await(const unsigned* place, unsigned value) {
+  Machine& m = machine();
+  while (*static_cast<const volatile unsigned*>(place) < value) {
+    m.current->state = State::at_mark;
+    switch_to_scheduler();
+  }
+}
+
 static void named_barrier(unsigned number, unsigned threads) {
   Machine& m = machine();
   const unsigned block = cluster_rank();
@@ -278,6 +294,15 @@ static inline void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, u
   kw_emulation::bulk_copy(kw_emulation::cluster_rank(), to, from, bytes, barrier);
 }
 static inline void kw_shared_written() { asm volatile("" ::: "memory"); }
+static inline void kw_mark(unsigned* mark, unsigned value) {
+  asm volatile("" ::: "memory");
+  kw_emulation::mark(mark, value);
+}
+static inline void kw_await(const unsigned* mark, unsigned value) {
+  kw_emulation::await(mark, value);
+  asm volatile("" ::: "memory");
+}
+static inline void kw_copies_see_global() { asm volatile("" ::: "memory"); }
 static inline void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("" ::: "memory");
   kw_emulation::named_barrier(number, threads);

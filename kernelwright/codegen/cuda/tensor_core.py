@@ -62,6 +62,23 @@ static __device__ __forceinline__ void kw_shared_written() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Sets a mark in global memory: who sees it sees what the calling thread has stored, and what others have before a
+// barrier that it has passed with them.
+static __device__ __forceinline__ void kw_mark(unsigned* mark, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(__cvta_generic_to_global(mark)), "r"(value) : "memory");
+}
+// Waits until a mark is at least `value`.
+static __device__ __forceinline__ void kw_await(const unsigned* mark, unsigned value) {
+  unsigned found;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(mark)) : "memory");
+  } while (found < value);
+}
+// The calling thread's copies see what it sees in global memory.
+static __device__ __forceinline__ void kw_copies_see_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // Barrier `number` (1 to 15) of `threads` threads of the block.
 static __device__ __forceinline__ void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("barrier.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
