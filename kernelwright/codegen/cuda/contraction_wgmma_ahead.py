@@ -7,8 +7,8 @@ device is free. Nobody who packs waits for anyone, so there is always one who go
 begun. Who brings a step waits until the items that hold its rows are marked. A warp asks for its next item before it
 waits for its stores and marks the last one, so that both are on their way at a time.
 
-Of 128 x 64 x 126 x 126 positions, padded by 1, 128 output channels, 3 x 3, fp16, an H200, in ms: packing and core before,
-and this (0.62 was predicted where all is stored: 1.85 GB at 3.7 TB/s, and tensor cores busy two thirds of the time)::
+Of 128 x 64 x 126 x 126 positions, padded by 1, 128 output channels, 3 x 3, fp16, an H200, in ms: packing and core
+before, and this (0.62 was predicted where all is stored: 1.85 GB at 3.7 TB/s, and tensor cores busy for two thirds)::
 
     a mean stored               0.221 + 0.458    0.503
     pools of two stored         0.222 + 0.481    0.652
@@ -17,11 +17,11 @@ and this (0.62 was predicted where all is stored: 1.85 GB at 3.7 TB/s, and tenso
     the same, pools of two      0.440 + 0.607    0.860
 
 What was not predicted: where much is stored, memory is busy with that (sectors that two stores share,
-`contraction_epilogue_dense`), and packing beside it gains little or nothing; measurement chooses. What did not help: reads
-of marks that do not empty the first-level cache (0.801 for 0.790), and packers that stay close to the producers, so that
-what they write is still in the second-level cache (six waves of tiles ahead: 0.799, 0.963 and 0.863 in the last rows).
-The first version, with four chunks on their way and a wait for stores before more was asked for, took 0.887 in the third
-row. Neighbours in the output of a transposed convolution: 1.13 ms, 0.96 with packing before.
+`contraction_epilogue_dense`), and packing beside it gains little or nothing; measurement chooses. What did not help:
+reads of marks that do not empty the first-level cache (0.801 for 0.790), and packers that stay close to the producers,
+so that what they write is still in the second-level cache (six waves of tiles ahead: 0.799, 0.963 and 0.863 in the last
+rows). The first version, with four chunks on their way and a wait for stores before more was asked for, took 0.887 in
+the third row. Neighbours in the output of a transposed convolution: 1.13 ms, 0.96 with packing before.
 
 Scales are found and mended as where x is not packed at all (`contraction_wgmma_fill`): where a guess was wrong the core
 runs again, and packs all of x again. Marks of the second run are 2, and it has a counter of its own.
