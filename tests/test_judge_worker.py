@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernelwright.judge import process_tree, sandbox, zygote
+from kernelwright.judge.link import PATTERNS
 from kernelwright.judge.process import Limits, Worker, WorkerFailure, source_name
 from kernelwright.judge.processor import scheduled
 from kernelwright.judge.remote import CandidateRaised, NotHandedOver, RemoteCandidate
@@ -419,8 +420,29 @@ def test_poisoned_memory(judged):
     for pattern in range(2):
         case.remote.poison_memory([torch.empty(300, 300)])
         found = call(case, torch.zeros(300, 300))
-        rest = found.flatten()[8:]  # the allocator's own notes may stand at the beginning
-        assert bool((~torch.isfinite(rest) | (rest.abs() > 1e20)).all()), pattern
+        assert bool((~torch.isfinite(found) | (found.abs() > 1e20)).all()), pattern
+
+
+def test_memory_of_other_sizes_is_poisoned(judged):
+    """What C++ code takes for itself is full of poison in every call, by either pattern: no block was freed for it."""
+    case = judged(forward("""
+        import ctypes
+        import numpy
+        take = ctypes.CDLL(None).malloc
+        take.restype, take.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        found = []
+        for size in (1 << 12, 1 << 20, 1 << 26):
+            block = (ctypes.c_ubyte * size).from_address(take(size))
+            found.append(numpy.bincount(numpy.frombuffer(block, numpy.uint8), minlength=256))
+        return torch.from_numpy(numpy.stack(found))
+    """))
+    patterns = []
+    for _ in range(2):
+        case.remote.poison_memory([torch.empty(5, 6)])
+        found = call(case, torch.zeros(5, 6))
+        patterns.append(int(found[0].argmax()))
+        assert found[:, patterns[-1]].tolist() == [1 << 12, 1 << 20, 1 << 26]
+    assert sorted(patterns) == sorted(PATTERNS)
 
 
 def test_own_exceptions(judged, tmp_path):

@@ -18,7 +18,9 @@ _contiguous, _view, _flatten = torch.Tensor.is_contiguous, torch.Tensor.view, to
 _empty_cache = torch.cuda.empty_cache
 _EMPTIES = ((torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty"),
             (torch.Tensor, "new_empty_strided"))
-_M_PERTURB = -6  # mallopt: what glibc writes into memory that it hands out, inverted
+#: mallopt: the byte that glibc writes into memory that it hands out, inverted. Zero is off, so that 0xFF has a bit
+#: beside the byte, of which glibc writes nothing. Blocks below a kilobyte it hands out unfilled now and then.
+_M_PERTURB, _PERTURBS = -6, 0x100
 
 
 class Mapped:
@@ -96,7 +98,7 @@ def poisoned(order: dict[str, Any] | None, device: torch.device) -> Iterator[Non
     originals = [(owner, name, getattr(owner, name)) for owner, name in _EMPTIES] if order["empties"] else []
     try:
         if perturb is not None:
-            perturb(_M_PERTURB, pattern ^ 0xFF)
+            perturb(_M_PERTURB, _PERTURBS | pattern ^ 0xFF)
         for owner, name, original in originals:
             setattr(owner, name, _poisoning(original, pattern))
         yield
