@@ -337,14 +337,35 @@ def test_objects_that_are_no_plain_tensors(judged):
             def forward(self, x):
                 sly = x + 1
                 sly.shape_of = lambda: None
-                return [x.as_subclass(Lazy), nn.Parameter(x), x.to_sparse(), x.to("meta"), Odd(), sly, 1 << 80]
+                own = type("Own", (nn.Parameter,), {})(x)
+                return [x.as_subclass(Lazy), own, x.to_sparse(), x.to("meta"), Odd(), sly, 1 << 80]
     """)
     found = call(case, torch.ones(3))
     names = [type(f).__name__ for f in found]
-    assert [n.split()[0] for n in names] == ["Lazy", "Parameter", "sparse_coo", "tensor", "Odd", "Tensor", "int"]
+    assert [n.split()[0] for n in names] == ["Lazy", "Own", "sparse_coo", "tensor", "Odd", "Tensor", "int"]
     assert type(found[5]) is torch.Tensor and torch.equal(found[5], torch.full((3,), 2.0))
     assert [name for _, name in case.remote.last.foreign] == names[:5] + names[6:]
     assert not any(isinstance(f, torch.Tensor) for f in found[:5])
+
+
+def test_parameters_are_returned_as_such(judged):
+    """In the memory in which they are, also where the candidate's class for them answers for itself: nobody asks it."""
+    case = judged("""
+        nn.Parameter.__torch_function__ = classmethod(lambda *arguments: 1 / 0)
+
+        class ModelNew(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.arange(6.0))
+
+            def forward(self, x):
+                return [self.weight, (nn.Parameter(x + 1), nn.Parameter(x.long(), requires_grad=False))]
+    """)
+    weight, (more, whole) = call(case, torch.ones(3))
+    assert {type(t) for t in (weight, more, whole)} == {torch.nn.Parameter} and not case.remote.last.foreign
+    assert torch.equal(weight, torch.arange(6.0)) and torch.equal(more, torch.full((3,), 2.0))
+    assert whole.tolist() == [1, 1, 1] and whole.dtype is torch.int64
+    assert weight.untyped_storage().data_ptr() == case.remote.weight.untyped_storage().data_ptr()
 
 
 def test_random_state(judged):

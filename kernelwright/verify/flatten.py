@@ -65,4 +65,12 @@ def _rebuilt(original: Any, mapped: dict[Any, Any]) -> Any:
 
 def clone_tensors(value: Any) -> Any:
     """Return a copy of ``value`` whose tensors own fresh memory and keep their strides and requires_grad."""
-    return map_tensors(value, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+    return map_tensors(value, clone)
+
+
+def clone(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that owns fresh memory and keeps strides and requires_grad; of a parameter it is one, too."""
+    copied = tensor.detach().clone()
+    if type(tensor) is torch.nn.Parameter:
+        return torch.nn.Parameter(copied, tensor.requires_grad)
+    return copied.requires_grad_(tensor.requires_grad)

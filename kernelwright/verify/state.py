@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from kernelwright.verify.flatten import map_tensors, tensors_of
+from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
 
@@ -41,7 +41,7 @@ def apart(outputs: Any, module: nn.Module) -> Any:
 
     if not any(map(shared, tensors_of(outputs))):
         return outputs
-    return map_tensors(outputs, lambda t: t.detach().clone() if shared(t) else t)
+    return map_tensors(outputs, lambda t: clone(t) if shared(t) else t)
 
 
 @dataclass

@@ -145,7 +145,7 @@ class GraphValues:
                 raise NoGraph(f"{path} is not a tensor of the graph")
             if value.shape != eager.shape:
                 raise NoGraph(f"{path} has another shape in the graph")
-            rough = 1e-2 * float(eager.abs().double().nan_to_num(0, 0, 0).mean()) if eager.numel() else 0.0
+            rough = 1e-2 * float(eager.detach().abs().double().nan_to_num(0, 0, 0).mean()) if eager.numel() else 0.0
             near = torch.isclose(value.to(torch.float64), eager.to(torch.float64), rtol=1e-2, atol=rough + 1e-30,
                                  equal_nan=True)
             if float(near.double().mean()) < 0.99:

@@ -134,8 +134,8 @@ def leaves_of(evidence: Evidence, candidate: Any = None) -> list[Leaf]:
     eager, best = flatten(evidence.eager), flatten(evidence.reference)
     found = []
     for path, expected in eager.items():
-        own = got.get(path)
-        if type(own) is not torch.Tensor or not isinstance(expected, torch.Tensor):
+        own: Any = got.get(path)
+        if type(own) not in (torch.Tensor, torch.nn.Parameter) or not isinstance(expected, torch.Tensor):
             continue
         if own.shape != expected.shape or own.dtype != expected.dtype or not own.numel():
             continue

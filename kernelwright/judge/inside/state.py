@@ -38,10 +38,15 @@ def _has_tensors(value: object, registered: set[int]) -> bool:
     """Whether a value holds tensors that are not ``registered``, by their identity."""
     found: list[bool] = []
     try:
-        encode(value, lambda tensor: found.append(id(tensor) not in registered) or {"t": 0})
+        encode(value, _plain(lambda tensor: found.append(id(tensor) not in registered) or {"t": 0}))
     except TooComplex:  # told to nobody, as if it were an object
         return False
     return any(found)
+
+
+def _plain(leaf: Callable[[torch.Tensor], dict[str, Any] | None]) -> Callable[[torch.Tensor], dict[str, Any] | None]:
+    """``leaf`` for plain tensors alone: parameters in attributes are told by their type, as objects are."""
+    return lambda tensor: leaf(tensor) if type(tensor) is torch.Tensor else None
 
 
 def value_of(kind: str, owner: nn.Module, name: str) -> Any:
@@ -59,7 +64,7 @@ def describe(module: nn.Module, leaf: Callable[[torch.Tensor], dict[str, Any] | 
         value = value_of(kind, owner, name)
         entry: dict[str, Any] = {"kind": kind, "path": path}
         if kind == "a":
-            entry["value"] = encode(value, leaf)
+            entry["value"] = encode(value, _plain(leaf))
         else:
             if id(value) not in tied:
                 tied[id(value)] = leaf(_detach(value)) or {"o": type_name(value)}

@@ -1,8 +1,9 @@
 """Nested values as plain data, with tensors by number. Used by both sides.
 
-``{"t": 3}`` is tensor 3, ``{"v": x}`` a JSON value, ``{"f": "nan"}`` a float in hexadecimal, ``{"l": [...]}``,
-``{"u": [...]}`` and ``{"d": [[key, value], ...]}`` a list, a tuple and a dictionary, ``{"o": "name"}`` an object of
-another type, of which the type's name is told (by the judge, in inputs: the pickled object).
+``{"t": 3}`` is tensor 3, ``{"p": 3}`` a parameter on its memory, ``{"v": x}`` a JSON value, ``{"f": "nan"}`` a float in
+hexadecimal, ``{"l": [...]}``, ``{"u": [...]}`` and ``{"d": [[key, value], ...]}`` a list, a tuple and a dictionary,
+``{"o": "name"}`` an object of another type, of which the type's name is told (by the judge, in inputs: the pickled
+object).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 
+#: The one subclass that PyTorch's own functions take for a plain tensor, whatever is set on it.
+_Parameter = torch.nn.Parameter
 #: Deeper nesting, more leaves or longer texts than these are no outputs of a model.
 DEPTH, LEAVES, TEXT = 32, 4096, 1000
 
@@ -28,14 +31,15 @@ def type_name(value: object) -> str:
     """The qualified name of a value's type, from the type alone."""
     kind = type(value)
     module, name = type.__getattribute__(kind, "__module__"), type.__getattribute__(kind, "__qualname__")
-    answers = ANSWERS if issubclass(kind, torch.Tensor) and kind not in (torch.Tensor, torch.nn.Parameter) else ""
+    answers = ANSWERS if issubclass(kind, torch.Tensor) and kind not in (torch.Tensor, _Parameter) else ""
     return answers + (f"{module}.{name}"[:200] if isinstance(module, str) else str(name)[:200])
 
 
 def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
            other: Callable[[object], dict[str, Any]] | None = None, depth: int = 0, count: list[int] | None = None
            ) -> dict[str, Any]:
-    """``value`` as plain data. ``leaf`` tells a plain tensor, ``other`` what is of another type (by default its name).
+    """``value`` as plain data. ``leaf`` tells a plain tensor or a parameter, ``other`` what is of another type (by
+    default its name).
 
     No method that an object's class defines is called. Raises TooComplex, also for a dictionary whose keys are objects
     of which only the type would be told: they could not be told apart.
@@ -47,8 +51,9 @@ def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
     if depth > DEPTH or count[0] > LEAVES:
         raise TooComplex(f"more than {LEAVES} values, or nested more than {DEPTH} deep")
     kind = type(value)
-    if kind is torch.Tensor:
-        return leaf(value) or other(value)
+    if kind is torch.Tensor or kind is _Parameter:
+        told = leaf(value) or other(value)
+        return {"p": told["t"]} if kind is _Parameter and "t" in told else told
     if value is None or kind is bool or (kind is int and abs(value) < 1 << 63):
         return {"v": value}
     if kind is float:
@@ -78,6 +83,8 @@ def decode(data: Any, tensor: Callable[[int], Any], other: Callable[[str], Any],
     again = lambda item: decode(item, tensor, other, depth + 1)  # noqa: E731
     if kind == "t" and type(content) is int:
         return tensor(content)
+    if kind == "p" and type(content) is int:
+        return _Parameter(tensor(content), requires_grad=False)
     if kind == "v" and (content is None or type(content) in (bool, int, str)):
         return content
     if kind == "f" and type(content) is str:
@@ -94,7 +101,7 @@ def decode(data: Any, tensor: Callable[[int], Any], other: Callable[[str], Any],
 def numbers_in(data: dict[str, Any]) -> list[int]:
     """The numbers of the tensors in data that `encode` wrote, in order."""
     (kind, content), = data.items()
-    if kind == "t":
+    if kind in "tp":
         return [content]
     if kind == "d":
         return [number for key, item in content for number in (*numbers_in(key), *numbers_in(item))]

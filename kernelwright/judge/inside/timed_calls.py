@@ -31,6 +31,7 @@ _contiguous, _no_grad, _times = torch.Tensor.contiguous, torch.no_grad, os.times
 _storage, _data_ptr = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr
 _size, _dtype, _device = torch.Tensor.size, torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
 _INTEGER_POISON = 0x6B
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def poison(tensor: torch.Tensor) -> torch.Tensor:
@@ -160,13 +161,13 @@ class TimedCalls:
         found = made if made is self.preset else named_leaves(made)
         kept: list[torch.Tensor | None] = []
         for place, (path, shape, dtype) in enumerate(self.specification):
-            leaf = found.get(path)
-            if type(leaf) is torch.Tensor and list(_size(leaf)) == shape and _dtype(leaf) is dtype \
+            leaf: Any = found.get(path)
+            if type(leaf) in _TENSORS and list(_size(leaf)) == shape and _dtype(leaf) is dtype \
                     and _device(leaf).type == self.device.type:
                 kept.append(_detach(leaf))
                 _copy(self.snapshots[number][place], kept[-1])
             else:
-                what = f"{list(_size(leaf))}, {_dtype(leaf)} on {_device(leaf).type}" if type(leaf) is torch.Tensor \
+                what = f"{list(_size(leaf))}, {_dtype(leaf)} on {_device(leaf).type}" if type(leaf) in _TENSORS \
                     else type(leaf).__name__
                 wanted = f"{shape}, {dtype} on {self.device.type}"
                 self.odd = self.odd or f"{path} of call {number + 1} is {what[:90]}, the model's {wanted[:90]}"
