@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge import layouts
+from kernelwright.judge import lacking, layouts
 from kernelwright.judge.variants import VariantResult, check_variants, variants
 from kernelwright.problem import load_problem
 from kernelwright.verify import Plan
@@ -246,6 +246,101 @@ def test_skipped_for_time_instances_and_ended_processes():
     ended = [r for r in found.values() if r.wrong]
     assert [r.name for r in ended] == ["transposed"] and "broke the device's context" in ended[0].sentence
     assert found["misaligned"].outcome == "skipped" and "ended" in found["misaligned"].sentence
+
+
+class Saying(Model):
+    """Says that memory is lacking, ``often`` times, where a second instance is made or called, or for five entries."""
+
+    first: list = []
+    often, where, said = 99, "made", 0
+
+    def __init__(self):
+        if self.first:
+            self.say("made")
+        super().__init__()
+        self.first.append(id(self))
+
+    def forward(self, x):
+        if id(self) != self.first[0]:
+            self.say("called")
+        if x.shape[0] == 5:
+            self.say("five")
+        return super().forward(x)
+
+    @classmethod
+    def say(cls, where):
+        if where == cls.where and cls.said < cls.often:
+            cls.said += 1
+            raise RuntimeError("CUDA error: out of memory")
+
+
+def saying(monkeypatch, where, often=99, free=1 << 30):
+    """The results of a candidate that says so where a GiB is free, and ``free`` bytes from then on."""
+    kind = type("Saying", (Saying,), {"where": where, "often": often, "first": []})
+    monkeypatch.setattr(lacking, "free_on", lambda device: free if kind.said else 1 << 30)
+    return results(kind, alive=False)
+
+
+@pytest.mark.parametrize("where", ["made", "called"])
+def test_a_second_instance_that_only_says_that_memory_is_lacking_is_refused(monkeypatch, where):
+    """Else nothing is known of it. One that runs when it is tried again is right."""
+    second = saying(monkeypatch, where)["second instance"]
+    assert second.gates and second.wrong and second.verdict == "CRASH-MEMORY"
+    assert "out of memory" in second.sentence and second.fix
+    assert saying(monkeypatch, where, often=1)["second instance"].outcome == "right"
+
+
+def test_memory_that_a_second_instance_does_lack_is_a_limit(monkeypatch):
+    """Others have taken half of it; or as much is free as for the first one's calls, which is too little beside it."""
+    for where, free in (("made", 1 << 29), ("called", 1 << 29), ("made", (7 << 27) + 10)):
+        second = saying(monkeypatch, where, free=free)["second instance"]
+        assert not second.wrong and not second.verdict and second.sentence.startswith("Not tried: the candidate says")
+        assert second.limit == "not tried for want of memory: another instance with other parameters, made after the " \
+            "first was called"
+    assert saying(monkeypatch, "called", free=(7 << 27) + 10)["second instance"].verdict == "CRASH-MEMORY"
+
+
+def test_memory_lacking_at_another_size_is_a_limit(monkeypatch):
+    found = saying(monkeypatch, "five")
+    assert wrong(found) == {} and found["batch of 1"].outcome == "right"
+    assert found["batch of 5"].limit == "not tried for want of memory: a batch of 5 instead of 4"
+
+
+def test_what_the_judge_keeps_is_let_go_before_memory_is_lacking():
+    problem, candidate, gone = problem_of(), Model(), []
+
+    class Full(Model):
+        def __init__(self):
+            if not gone:
+                raise MemoryError
+            super().__init__()
+
+    candidate.load_state_dict(problem.make_model(SEED).state_dict())
+    second = [v for v in variants(problem, SEED) if v.name == "second instance"]
+    found = check_variants(lambda: problem.make_model(SEED), candidate, problem, second,
+                           Plan().tolerance_for("normal"), 60.0, make_second=Full, let_go=lambda: gone.append(1))
+    assert gone == [1] and found[0].outcome == "right"
+
+
+def test_a_second_instance_that_cannot_be_made_is_a_limit_and_one_that_ends_the_process_is_not():
+    from kernelwright.judge.process import WorkerFailure
+
+    for error in (ValueError("once is enough"), WorkerFailure("CRASH-SIGNAL", "The candidate ended.", "", "build")):
+        made = []
+
+        class Once(Model):
+            def __init__(self, made=made, error=error):
+                made.append(1)
+                if len(made) > 1:
+                    raise error
+                super().__init__()
+
+        second = results(Once, alive=False)["second instance"]
+        if isinstance(error, ValueError):
+            assert second.limit == "only one instance in a process" and "once is enough" in second.sentence
+            assert not second.wrong
+        else:
+            assert second.wrong and second.verdict == "CRASH-SIGNAL" and second.call == 2
 
 
 def test_a_stateful_model_keeps_step_with_the_candidate():

@@ -246,7 +246,7 @@ class Checker:
         distribution = self.card.varying[0] if self.card.varying else AS_GIVEN
         checked = seconds.during("check", lambda: check_variants(
             self._make_model, remote, self.problem, variants(self.problem, self.card.seed, distribution), tolerance,
-            self.budget.variants, both_alive=False, make_second=lambda: RemoteCandidate(
+            self.budget.variants, both_alive=False, let_go=self.kept.forget, make_second=lambda: RemoteCandidate(
                 worker, self.problem, self.card.seed + 1, self.card.training, load=False)))
         for variant in checked:
             if variant.gates and variant.wrong:

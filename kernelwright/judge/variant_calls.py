@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from kernelwright.judge.lacking import LacksMemory, Memory, bytes_of
 from kernelwright.judge.layouts import batch_of
 from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.variant_records import Step, Variant, VariantResult
@@ -34,7 +36,12 @@ _SEED = 271
 
 
 class _Skipped(Exception):
-    """The variant says nothing here; the message says why."""
+    """The variant says nothing here; the message says why. ``limit``: what is not known of the candidate for that,
+    where it is the candidate's doing."""
+
+    def __init__(self, why: str, limit: str = "") -> None:
+        super().__init__(why)
+        self.limit = limit
 
 
 @dataclass
@@ -58,7 +65,8 @@ class Caller:
 
     def __init__(self, make_model: Callable[[], nn.Module], candidate: nn.Module, problem: Problem,
                  tolerance: Tolerance, budget_seconds: float, make_second: Callable[[], nn.Module] | None,
-                 both_alive: bool) -> None:
+                 both_alive: bool, let_go: Callable[[], None]) -> None:
+        self._memory, self._let_go_more = Memory(problem.device, self._let_go), let_go
         self._make_model, self._make_second, self._both_alive = make_model, make_second, both_alive
         self._problem, self._tolerance, self._budget = problem, tolerance, budget_seconds
         self._started, self._slowest = clock(), 0.0
@@ -93,16 +101,36 @@ class Caller:
                 raise _Skipped(f"would take about {needed:.2g} s, {max(0.0, left):.2g} s are left")
             result = self._sequence(variant, result)
         except _Skipped as why:
-            result = replace(result, sentence=f"Not tried: {why}.", fix="")
+            result = replace(result, sentence=f"Not tried: {why}.", fix="", limit=why.limit)
+        except LacksMemory as lack:
+            result = self._lacking(variant, result, lack)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            result = replace(result, sentence=f"Not tried: not enough memory ({first_line(error)}).", fix="")
+            result = replace(result, sentence=f"Not tried: not enough memory ({first_line(error)}).", fix="",
+                             limit=_without_memory(variant) if variant.gates else "")
         seconds = clock() - started
         if result.outcome != "skipped":
             self._slowest = max(self._slowest, seconds / len(variant.steps))
         self._restore()
         return replace(result, seconds=seconds)
+
+    def _lacking(self, variant: Variant, result: VariantResult, lack: LacksMemory) -> VariantResult:
+        """The candidate lacks memory, where the model has what it needs, or says so."""
+        if not (variant.gates and lack.refuted):
+            return replace(result, sentence=f"Not tried: the candidate says that memory is lacking ({lack}).", fix="",
+                           limit=_without_memory(variant))
+        return replace(result, outcome="raised", verdict="CRASH-MEMORY",
+                       sentence=f"{_capital(variant.meaning)}: the candidate says that memory is lacking ({lack}), "
+                       "where as much is free as it had enough with.",
+                       fix="Allocate less, or free what is not needed between calls.")
+
+    def _let_go(self) -> None:
+        """Free what is only kept for later: results, and the copies in float64."""
+        self._let_go_more()
+        self._kept.clear()
+        for pair in self._pairs.values():
+            pair.bench.double = None
 
     def _restore(self) -> None:
         if not self._ended:
@@ -110,11 +138,15 @@ class Caller:
 
     def _sequence(self, variant: Variant, result: VariantResult) -> VariantResult:
         steps = list(enumerate(variant.steps, 1))
-        if not self._both_alive and any(s.instance for s in variant.steps):
-            # The first instance is called before the second is made, and is gone then.
-            self._instance(1, variant)
-            steps = [(n, s) for n, s in steps if s.instance]
-        for pair in [self._instance(number, variant) for number in sorted({s.instance for _, s in steps})]:
+        try:
+            if not self._both_alive and any(s.instance for s in variant.steps):
+                # The first instance is called before the second is made, and is gone then.
+                self._instance(1, variant)
+                steps = [(n, s) for n, s in steps if s.instance]
+            pairs = [self._instance(number, variant) for number in sorted({s.instance for _, s in steps})]
+        except WorkerFailure as failure:
+            return self._raised(variant, result, 1 + [s.instance for s in variant.steps].index(1), failure)
+        for pair in pairs:
             pair.reset()
         last: list[Any] = []
         for number, step in steps:
@@ -123,16 +155,12 @@ class Caller:
             expected = self._expected(variant, step, pair, inputs)
             self._check_batch(variant, expected)
             last = self._arguments(step, last)
-            seed_all(_SEED)
-            poison_before(pair.candidate, tensors_of(expected.outputs))
-            if any(other.into_last for other in variant.steps):
-                _keep_inputs(pair.candidate)
+            kept = any(other.into_last for other in variant.steps)
             try:
-                outputs = _called(pair.candidate, last, gradients=step.gradients)
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                # Whatever else a candidate raises is its result.
+                outputs = self._memory.for_candidate(partial(_asked, pair.candidate, last, expected, step, kept))
+            except LacksMemory:
+                raise
+            except Exception as error:  # whatever else a candidate raises is its result
                 return self._raised(variant, result, number, error)
             found = self._compared(pair, step, expected, outputs)
             if not found.passed:
@@ -162,11 +190,15 @@ class Caller:
         # The first instance must have been called before the second one is made.
         first = self._pairs[0]
         first.reset()
-        _called(first.candidate, variant.steps[0].inputs(), gradients=False)
+        inputs = variant.steps[0].inputs()
+        self._memory.for_candidate(lambda: _called(first.candidate, inputs, gradients=False))
         try:
-            second = self._make_second()
+            second = self._memory.for_candidate(self._make_second, more=bytes_of(first.candidate))
+        except (LacksMemory, WorkerFailure):
+            raise
         except Exception as error:
-            raise _Skipped(f"a second instance cannot be made: {first_line(error)}") from error
+            raise _Skipped(f"a second instance cannot be made: {first_line(error)}",
+                           "only one instance in a process") from error
         self._pairs[number] = self._pair(second, model)
         if not self._both_alive:
             # What the process held before is gone: the new one stands for the candidate from here on.
@@ -251,6 +283,15 @@ class Caller:
                        limit=variant.limit)
 
 
+def _asked(candidate: nn.Module, arguments: list[Any], expected: Expected, step: Step, keep_inputs: bool) -> Any:
+    """What the candidate returns, in the memory and the random state of a call of a variant."""
+    seed_all(_SEED)
+    poison_before(candidate, tensors_of(expected.outputs))
+    if keep_inputs:
+        _keep_inputs(candidate)
+    return _called(candidate, arguments, gradients=step.gradients)
+
+
 def _keep_inputs(module: nn.Module) -> None:
     """The inputs of the next call stay where they are, also where the candidate runs in another process."""
     own = getattr(type(module), "keep_inputs", None)
@@ -265,6 +306,10 @@ def _called(module: nn.Module, arguments: Sequence[Any], *, gradients: bool) -> 
         for device in {t.device for t in tensors_of(list(arguments)) if t.is_cuda}:
             torch.cuda.synchronize(device)
     return outputs
+
+
+def _without_memory(variant: Variant) -> str:
+    return f"not tried for want of memory: {variant.meaning}"
 
 
 def _capital(words: str) -> str:

@@ -112,16 +112,19 @@ def _layouts(problem: Problem, seed: int) -> list[Variant]:
 
 def check_variants(make_model: Callable[[], nn.Module], candidate: nn.Module, problem: Problem,
                    tried: Sequence[Variant], tolerance: Tolerance, budget_seconds: float, *,
-                   make_second: Callable[[], nn.Module] | None = None, both_alive: bool = True
-                   ) -> list[VariantResult]:
+                   make_second: Callable[[], nn.Module] | None = None, both_alive: bool = True,
+                   let_go: Callable[[], None] = lambda: None) -> list[VariantResult]:
     """Run ``tried`` on model and candidate; each result is compared with eager and float64 by ``tolerance``.
 
     ``make_model`` makes the model in the mode of the judgement. ``make_second`` makes a second instance of the
     candidate; with ``both_alive`` False the first one must not be called again. A variant that the model itself does
-    not take, or for which there is no time, is skipped with the reason. State and mode of the candidate are restored,
+    not take, or for which there is no time, is skipped with the reason. Where the candidate says that memory is lacking
+    it is tried again, after ``let_go``, which frees what is kept elsewhere; that is a limit of it then, or, where as
+    much is free as it had enough with, its verdict. State and mode of the candidate are restored,
     and PyTorch's random state is. Raises nothing that a candidate does.
     """
     devices = list(range(torch.cuda.device_count())) if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        caller = Caller(make_model, candidate, problem, tolerance, budget_seconds, make_second, both_alive)
+        caller = Caller(make_model, candidate, problem, tolerance, budget_seconds, make_second, both_alive,
+                        let_go)
         return [caller.run(variant) for variant in tried]
