@@ -223,6 +223,39 @@ def test_layouts_that_the_problem_itself_has_gate():
     assert by_name["sliced"].gates and by_name["sliced"].verdict == "WRONG-NUMERIC"
 
 
+class Ranged(nn.Module):
+    """Takes a number that must lie near its own value, and one in Python, which stays as it is."""
+
+    def forward(self, x, scale, offset):
+        if not 0.6 < float(scale) < 1.2:
+            raise ValueError("the scale must be above 0.6 and below 1.2")
+        return x * scale + offset
+
+
+class Frozen(nn.Module):
+    def forward(self, x, scale, offset):
+        return x * 0.75 + offset
+
+
+@pytest.mark.parametrize(("scale", "tried"), [(0.7, {1.25}), (1.0, {0.8}), (0.9, {1.25, 0.8}), (0.625, {1.25})])
+def test_single_numbers_are_varied_as_far_as_the_model_takes_them(scale, tried):
+    """They are the same in every draw, and no distribution of the trials may give what the model takes."""
+    problem = load_problem(Ranged, [torch.rand(4, 3), torch.tensor(scale), 2.0], device="cpu")
+    for candidate, outcome in ((Ranged, "right"), (Frozen, "wrong")):
+        found = check_variants(lambda: problem.make_model(SEED), candidate(), problem, variants(problem, SEED),
+                               Plan().tolerance_for("normal"), 60.0)
+        varied = {factor: next(r for r in found if r.name == f"numbers times {factor}") for factor in (1.25, 0.8)}
+        assert {factor for factor, r in varied.items() if r.outcome == outcome} == tried
+        for factor, result in varied.items():
+            assert result.verdict == ("WRONG-DISTRIBUTION" if factor in tried and outcome == "wrong" else "")
+            assert factor in tried or "the model itself fails" in result.sentence
+
+
+def test_inputs_without_single_numbers_have_none_to_vary():
+    problem = load_problem(Ranged, [torch.rand(4, 3), torch.tensor(3), 2.0], device="cpu")
+    assert not [v for v in variants(problem, SEED) if v.name.startswith("numbers")]
+
+
 def test_skipped_for_time_instances_and_ended_processes():
     found = results(Model, budget=0.0)
     assert {r.outcome for r in found.values()} == {"skipped"} and "left" in found["gradients"].sentence

@@ -16,7 +16,7 @@ from kernelwright.judge.variant_calls import Caller
 from kernelwright.judge.variant_records import Inputs, Step, Variant, VariantResult
 from kernelwright.problem import Problem
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
-from kernelwright.verify.flatten import tensors_of
+from kernelwright.verify.flatten import map_tensors, tensors_of
 from kernelwright.verify.tolerance import Tolerance
 
 __all__ = ["Variant", "VariantResult", "check_variants", "variants"]
@@ -47,6 +47,7 @@ def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN) -> list[
         Variant("second instance", "another instance with other parameters, made after the first was called",
                 (Step(first), Step(first, instance=1)), True, "WRONG-PARAMETERS",
                 fix="Keep what belongs to a model in the model, not in the module or in C++ statics."),
+        *_numbers(problem, seed),
         Variant("other mode", "train() or eval() after the first call, and back",
                 (Step(first), Step(first, switched=True), Step(first)),
                 limit="only in the mode in which it is constructed",
@@ -60,6 +61,23 @@ def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN) -> list[
     found += _batches(problem, seed)
     found += _layouts(problem, seed)
     return found
+
+
+def _numbers(problem: Problem, seed: int) -> list[Variant]:
+    """Single numbers that come as tensors are often the same in every draw, and a model may raise for all values that
+    distributions give them: near their own values it is likelier to take them."""
+    def is_number(tensor: torch.Tensor) -> bool:
+        return tensor.dtype.is_floating_point and tensor.numel() == 1
+
+    def made(factor: float) -> Inputs:
+        return lambda: map_tensors(problem.make_inputs(seed + 107), lambda t: t * factor if is_number(t) else t)
+
+    if not any(map(is_number, tensors_of(problem.make_inputs(seed)))):
+        return []
+    return [Variant(f"numbers times {factor}", f"inputs that are single numbers {factor} times as large",
+                    (Step(made(factor)),), True, "WRONG-DISTRIBUTION",
+                    fix="Read every number from the inputs of the call, not from a constant.")
+            for factor in (1.25, 0.8)]
 
 
 def _batches(problem: Problem, seed: int) -> list[Variant]:
