@@ -76,8 +76,8 @@ class Layout(Steps):
 
     @cached_property
     def packing(self) -> tuple[int, int]:
-        """Where the core packs x: the warpgroups that do, and the chunks that their warps ask for at a time. The most on
-        their way for which registers are left, beside two sets of sums where these are of use and fit."""
+        """Where the core packs x: the warpgroups that do, and the chunks that their warps ask for at a time. Of those
+        for which registers are left the most on their way, beside two sets of sums where these are of use and fit."""
         useful = [(groups, batch) for groups, batch in _PACKING if batch < 2 * self.geometry.part_chunks]
         for parts in range(self._most_parts, min(1, self._most_parts) - 1, -1):
             for groups, batch in useful:
