@@ -116,6 +116,8 @@ SHAPES: dict[str, Shape] = {
     "positive_2048x8192x4096": linear(2048, 8192, 4096, positive=True),
     "conv_64_128": conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1),
     "conv_64_128_fp16": conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16"),
+    "conv_64_64_fp16": conv(64, 1, 64, 64, (256, 256), (3, 3), scheme="fp16"),
+    "conv_64_64_pool2_fp16": pooled(conv(64, 1, 64, 64, (256, 256), (3, 3), padding=1, scheme="fp16"), 2),
     "conv_128_256": conv(64, 1, 128, 256, (128, 128), (3, 3), padding=1),
     "conv_128_256_fp16": conv(64, 1, 128, 256, (128, 128), (3, 3), padding=1, scheme="fp16"),
     "conv_8_64": conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1),
