@@ -56,6 +56,16 @@ def wrong(found):
     return {name: (r.verdict or r.limit) for name, r in found.items() if r.wrong}
 
 
+def test_inputs_of_the_problem_may_require_gradients():
+    problem = load_problem(Model, [torch.rand(4, 6, 5, 7, requires_grad=True)], device="cpu")
+    assert problem.make_inputs(SEED)[0].requires_grad
+    model = problem.make_model(SEED)
+    found = check_variants(lambda: problem.make_model(SEED), model, problem, variants(problem, SEED),
+                           Plan().tolerance_for("normal"), 60.0)
+    assert wrong({r.name: r for r in found}) == {}
+    assert {r.name: r.outcome for r in found}["same memory"] == "right"
+
+
 def test_the_model_itself_is_right_in_all_variants_and_keeps_its_state():
     found = results(Model)
     assert wrong(found) == {}

@@ -263,8 +263,9 @@ class Caller:
     def _arguments(self, step: Step, last: list[Any]) -> list[Any]:
         arguments = step.inputs()
         if step.into_last:
-            for old, new in zip(tensors_of(last), tensors_of(arguments), strict=True):
-                old.copy_(new)
+            with torch.no_grad():  # the problem's own inputs may require gradients
+                for old, new in zip(tensors_of(last), tensors_of(arguments), strict=True):
+                    old.copy_(new)
             return last
         if step.gradients:
             for tensor in tensors_of(arguments):
