@@ -57,7 +57,8 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     with progress.stage("card"):
         kept = kept_for(problem)
         card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
-    checker = Checker(problem, card, settings, limits, budget, kept, fixed_state(problem, card.seed))
+    fixed = fixed_state(problem, card.seed, settings.tiny)
+    checker = Checker(problem, card, settings, limits, budget, kept, fixed)
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []

@@ -169,7 +169,7 @@ def _add_block(
     rtol: float,
     exact_kind: bool,
 ) -> None:
-    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(r.to(dtype))
+    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(r.to(dtype).to(r.dtype))
     everything = bool(usable.all())
     if not everything:
         bad = _misplaced(c, e, r, dtype, atol, exact_kind)
@@ -214,7 +214,7 @@ def _misplaced(
     c: torch.Tensor, e: torch.Tensor, r: torch.Tensor, dtype: torch.dtype, atol: float, exact_kind: bool
 ) -> torch.Tensor:
     """Elements whose finiteness is wrong: a boolean tensor."""
-    kind_c, kind_e, kind_r = _kind(c), _kind(e), _kind(r.to(dtype))
+    kind_c, kind_e, kind_r = _kind(c), _kind(e), _kind(r.to(dtype).to(r.dtype))
     if not exact_kind:
         kind_c, kind_e, kind_r = (kind.clamp(max=1) for kind in (kind_c, kind_e, kind_r))
     near_r = (c - r).abs() <= atol + LOOSE * r.abs()
