@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 
@@ -83,6 +84,19 @@ def test_nobody_reads_what_is_not_packed_yet():
     library, = compiled([hasty])
     with pytest.raises(AssertionError):
         check(case, run(*library, case.inputs())[0])
+
+
+@pytest.mark.parametrize(("channels", "depth"), [(8, 8), (40, 16), (48, 16), (96, 32), (80, 16), (140, 16)])
+def test_nothing_is_read_beyond_the_channels(channels, depth):
+    """What those who pack ask for ends with the channels, of a part and of chunks asked for together, too."""
+    case = convolution(2, 1, channels, 8, (4, 5), (3, 3), padding=1)
+    source = all_generated([(case, replace(PACKS, depth=depth))])[0]
+    head, body = re.search(r"float case0_left\([^)]*\) {\n", source.text)[0], f"if (c >= {channels}) ++outside;\n"
+    counts = 'static int outside = 0;\nextern "C" int outside_reads() { return outside; }\n'
+    library, = compiled([replace(source, text=counts + source.text.replace(head, head + body))])
+    inputs = case.inputs()
+    check(case, run(*library, inputs)[0])
+    assert library[0].outside_reads() == 0
 
 
 @pytest.mark.parametrize("edit", [infinite, zero_image])

@@ -158,7 +158,8 @@ def definitions(layout: Layout, name: str) -> str:
                  "known.inside = inside && known.scale != 0.0f;  // what is not finite is taken for zeros"]
     find += [f"known.place = {place};"] * guess
     bound = "c" if kernel.in_channels % CHUNK == 0 else "c + e"
-    bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < geometry.chunks * CHUNK)
+    asked = (layout.asked_chunks if geometry.tiling.packs_left else geometry.chunks) * CHUNK
+    bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < asked)
     take = [f"const {entry} n = known.n;", "const int " + ", ".join(f"q{a} = known.q{a}" for a in axes) + ";",
             "#pragma unroll",
             f"for (int e = 0; e < {CHUNK}; ++e)",

@@ -85,6 +85,12 @@ class Layout(Steps):
                     return groups, batch
         return _PACKING[-1]
 
+    @property
+    def asked_chunks(self) -> int:
+        """Chunks of x that those who pack ask for: their last ones may pass its channels."""
+        geometry, batch = self.geometry, self.packing[1]
+        return (geometry.left_parts - 1) * geometry.part_chunks + -(-geometry.part_chunks // batch) * batch
+
     def _spare_registers(self, producer_groups: int, parts: int) -> int:
         """Registers that warpgroups which multiply, with so many sets of sums, and one that brings steps leave."""
         groups = producer_groups + self.workers
