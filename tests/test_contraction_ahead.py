@@ -152,7 +152,7 @@ def test_totals():
 
 def test_items_are_all_of_x():
     for case in (FEW, MANY, PARTS, SEVERAL_PIECES, convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1)):
-        for depth in (16, 32, 64):
+        for depth in (16, 32, 48, 64):
             geometry = Geometry(case.kernel, replace(PACKS, depth=depth))
             assert geometry.left_parts * geometry.part_chunks >= geometry.chunks
             assert (geometry.left_parts - 1) * geometry.part_chunks < geometry.chunks

@@ -86,13 +86,14 @@ class Geometry(Rows):
 
     @property
     def left_parts(self) -> int:
-        """Parts of a row's chunks, each an item by itself where the core packs x: of 8 chunks, or of one step's."""
+        """Parts of a row's chunks, each an item by itself where the core packs x."""
         return -(-self.chunks // self.part_chunks)
 
     @property
     def part_chunks(self) -> int:
-        """Chunks of such a part."""
-        return min(self.chunks, max(_PART_CHUNKS, self.tiling.depth // CHUNK))
+        """Chunks of such a part: those of whole steps, so that none needs two parts, and 8 at least."""
+        step = self.tiling.depth // CHUNK
+        return min(self.chunks, -(-_PART_CHUNKS // step) * step)
 
     @property
     def left_items(self) -> int:
