@@ -173,6 +173,36 @@ def test_registers_are_enough_for_all():
                 assert 128 * used <= REGISTERS and layout.moved_registers >= layout.consumer_need
 
 
+@pytest.mark.parametrize(("columns", "rows", "teams"), [(8, 64, 3), (16, 64, 4), (32, 64, 1), (32, 128, 2)])
+def test_registers_move_between_all(columns, rows, teams):
+    """Who ends with fewer registers than it began with gives them back: others wait for them."""
+    tiling = Tiling("wgmma", rows, columns, 16, 2, teams=teams, packs_left=True)
+    layout = Layout(Geometry(replace(MANY.kernel, scheme="fp16"), tiling), 0)
+    text = all_generated([(MANY, replace(tiling, promote=0))])[0].text
+    begins = REGISTERS // layout.threads // 8 * 8
+    ends = {"producers": layout.producer_registers, "who packs x": layout.pack_registers, "worker":
+            layout.moved_registers}
+    assert re.findall(r"^ +kw_registers_(\w+)<(\d+)>", text, re.M) == [
+        ("fewer" if end <= begins else "more", str(end)) for end in ends.values()]
+    counts = 1, layout.packing[0], layout.workers
+    assert sum(n * end for n, end in zip(counts, ends.values(), strict=True)) <= begins * sum(counts)
+
+
+@pytest.mark.parametrize("columns", [8, 32])
+def test_two_blocks_only_where_those_who_pack_have_registers(columns):
+    tiling = Tiling("wgmma", 64, columns, 16, 2)
+    assert Layout(Geometry(MANY.kernel, tiling), 0).blocks == 2
+    layout = Layout(Geometry(MANY.kernel, replace(tiling, packs_left=True)), 0)
+    assert layout.blocks == 1 or layout.pack_registers <= REGISTERS // (2 * layout.threads) // 8 * 8
+
+
+@needs_nvcc
+def test_few_columns_compile_without_trouble(tmp_path):
+    kernel = replace(convolution(16, 1, 64, 8, (30, 30), (3, 3), padding=1, scheme="fp16").kernel, scheme="fp16")
+    check_compiles([replace(kernel, tiling=Tiling("wgmma", 64, 8, 16, 2, teams=teams, packs_left=True))
+                    for teams in (1, 3)], "90a", tmp_path)
+
+
 def test_others_are_packed_before():
     for case, tiling in ((matmul(70, 40, 36), PACKS), (FEW, Tiling("mma", 64, 32, 16, 2, packs_left=True)),
                          (FEW, replace(PACKS, split=2)), (FEW, replace(PACKS, raw_left=True))):

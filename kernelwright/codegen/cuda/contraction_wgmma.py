@@ -118,8 +118,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
         "BAND": max(1, _BAND_ROWS // tiling.rows // tiling.cluster), "CLUSTER": tiling.cluster,
         "PRODUCT": f"kw_wgmma_{kind}",
-        "FEWER": f"kw_registers_fewer<{layout.producer_registers}>();" if layout.moved_registers else "",
-        "MORE": f"kw_registers_more<{layout.moved_registers}>();" if layout.moved_registers else "",
+        "FEWER": parts.registers(layout, layout.producer_registers),
+        "MORE": parts.registers(layout, layout.moved_registers),
         "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
         "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
         "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." if cluster

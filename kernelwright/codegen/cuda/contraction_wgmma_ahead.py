@@ -34,6 +34,7 @@ from math import prod
 from kernelwright.codegen.contraction_geometry import ITEM_ROWS, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda import contraction_wgmma_fill as fill
+from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_points import device_function, guessed, type_of_rows
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 
@@ -85,7 +86,6 @@ def values(layout: Layout) -> dict[str, object]:
     if geometry.left_items >= 2**31:
         raise ValueError(f"{geometry.left_items} items of x")
     again, batch = guessed(geometry, "left"), layout.packing[1]
-    how = "fewer" if layout.pack_registers <= layout.launched_registers else "more"
     return {
         **fill.values(layout), "AWAIT_LEFT": AWAIT, "ITEMS": f"{geometry.left_items}u", "PARTS": geometry.left_parts,
         "ROW_TILES": _row_tiles(geometry), "PART": geometry.part_chunks, "ITEM_ROWS": ITEM_ROWS,
@@ -95,7 +95,7 @@ def values(layout: Layout) -> dict[str, object]:
         "THERE": " && ".join([*["row < ALL_ROWS"] * (geometry.allocated_rows % ITEM_ROWS > 0),
                               *[f"chunk + b < {geometry.part_chunks}"] * (geometry.part_chunks % batch > 0),
                               *["first + b < ALL_CHUNKS"] * (geometry.chunks % geometry.part_chunks > 0)]) or "true",
-        "PACK_REGISTERS": f"kw_registers_{how}<{layout.pack_registers}>();" if layout.moved_registers else ""}
+        "PACK_REGISTERS": parts.registers(layout, layout.pack_registers)}
 
 
 def definitions(layout: Layout, name: str) -> str:

@@ -219,10 +219,11 @@ class Layout(Steps):
     @cached_property
     def blocks(self) -> int:
         """Blocks of a multiprocessor: two where they fit, none where not even one does."""
-        need = self._need(min(1, self._most_parts))
-        if self.geometry.tiling.teams == 1 and self.workers == 1 and self.geometry.tiling.cluster == 1:
+        need, tiling = self._need(min(1, self._most_parts)), self.geometry.tiling
+        if tiling.teams == 1 and self.workers == 1 and tiling.cluster == 1:
             both = 2 * (self.shared_bytes + RESERVED_BYTES) <= PROCESSOR_BYTES
-            if both and need <= self._registers(2):
+            packs = self.pack_registers if tiling.packs_left else 0
+            if both and max(need, packs) <= self._registers(2):
                 return 2
         return 1 if self.shared_bytes <= BLOCK_BYTES and need <= self._registers(1) else 0
 
@@ -249,6 +250,6 @@ class Layout(Steps):
 
     @property
     def moved_registers(self) -> int:
-        """Registers that threads that multiply raise theirs to; 0 where they have enough from the start, or two blocks
-        share the multiprocessor: ptxas would not use more."""
+        """Registers that threads that multiply raise theirs to, or lower; 0 where they have enough from the start, or
+        two blocks share the multiprocessor: ptxas would not use more."""
         return 0 if self.blocks == 2 or self._launch_registers(1) >= 232 else self._consumer_registers()

@@ -3,6 +3,10 @@
 ``@NAME@`` stands for what `contraction_wgmma` fills in; a part may hold another part.
 """
 
+from __future__ import annotations
+
+from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+
 BRING = "kw_bulk_copy(buffer + LEFT_BYTES + j * (SHARE * 16), from, SHARE * 16, filled);"
 
 # Each block of the cluster brings its share to all of them.
@@ -208,3 +212,11 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   }@END@
 }
 @MERGE@"""
+
+
+def registers(layout: Layout, count: int) -> str:
+    """The statement by which a warpgroup goes from the registers that it begins with to so many. Of many warpgroups
+    those that multiply few columns have fewer in the end: others wait for what they give back."""
+    if not layout.moved_registers:
+        return ""
+    return f"kw_registers_{'fewer' if count <= layout.launched_registers else 'more'}<{count}>();"
