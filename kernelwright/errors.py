@@ -254,6 +254,24 @@ class TinyUnusable(KernelwrightError):
     remedy = "Define TINY in the file, with names of its globals and literal values, or run without --tiny."
 
 
+class StateWithoutValues(KernelwrightError):
+    """The model holds a parameter or a buffer that has no values: of a lazy module, or on the meta device."""
+
+    code = "KW120"
+    sentence = "{model} holds {name}, {found}."
+    reason = "Models are copied, given the same values and compared before their first call."
+    remedy = "Give lazy modules their sizes (nn.Linear for nn.LazyLinear), and tensors on the meta device values."
+
+
+class StateNotPlain(KernelwrightError):
+    """The judge was asked about a model with a sparse, nested or quantized parameter or buffer."""
+
+    code = "KW121"
+    sentence = "{model} holds {name}, which is {found}: nothing can be judged for it."
+    reason = "Candidates run in processes of their own, which get the model's parameters and buffers as plain memory."
+    remedy = "Hold the values in plain tensors, and make the sparse or quantized one of them in forward."
+
+
 # ---- KW2xx: CAPTURE, what a model does when it runs ----------------------------------------------
 
 

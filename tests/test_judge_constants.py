@@ -118,7 +118,8 @@ def test_a_file_that_runs_but_once(tmp_path):
     path = tmp_path / "once.py"
     path.write_text(PROBLEM + "\nimport sys\nassert not hasattr(sys, 'ran_once')\nsys.ran_once = True\n")
     try:
-        fixed = fixed_state(load_problem(path, device="cpu"), 0)
+        problem = load_problem(path, device="cpu")
+        fixed = fixed_state(problem, problem.make_model(0), 0)
     finally:
         vars(sys).pop("ran_once", None)
     assert "window" in fixed and "noise" not in fixed

@@ -24,13 +24,13 @@ _CLOSE = 1e-5
 _CLOSE_IN_NORM = 2e-4
 
 
-def fixed_state(problem: Problem, seed: int, tiny: bool = False) -> dict[str, torch.Tensor]:
-    """The parameters and buffers, by name and on the CPU, that the model's constructor makes the same under ``seed``
-    and another seed, under which its file is run anew, too: the file itself may draw. None of a model that is an
-    instance, or that cannot be made so. ``tiny``: as for `load_problem`. Raises what the constructor raises."""
+def fixed_state(problem: Problem, model: nn.Module, seed: int, tiny: bool = False) -> dict[str, torch.Tensor]:
+    """The parameters and buffers, by name and on the CPU, that the constructor made for ``model``, under ``seed``, and
+    makes the same under another one, under which its file is run anew, too: the file itself may draw. None of a model
+    that is an instance, or that cannot be made so. ``tiny``: as for `load_problem`."""
     if problem.is_instance:
         return {}
-    first = _values(problem.make_model(seed))
+    first = _values(model)
     try:
         other = _values(problem.make_model(seed + 1, _run_anew(problem, seed + 1, tiny)))
     except KernelwrightError:

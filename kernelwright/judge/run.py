@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import kernelwright
+from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.card import Card, make_card
 from kernelwright.judge.census import take_census
 from kernelwright.judge.check import Checker, kept_for, timed_tolerance
@@ -29,6 +30,7 @@ from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import current_device
 from kernelwright.timing.turns import clock
@@ -42,8 +44,8 @@ MOST_TOGETHER = 8
 def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progress: Progress) -> JudgeResult:
     """Judge candidates for the problem at ``path``, each in a process of its own; see `JudgeResult`.
 
-    Raises the coded errors of loading the problem, and ForwardRaised (KW114) where its model does not run. Nothing that
-    a candidate does is raised.
+    Raises the coded errors of loading the problem, ForwardRaised (KW114) where its model does not run, StateNotPlain
+    (KW121) where its state cannot be handed over. Nothing that a candidate does is raised.
     """
     started = clock()
     device = settings.place()
@@ -57,8 +59,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     with progress.stage("card"):
         kept = kept_for(problem)
         card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
-    fixed = fixed_state(problem, card.seed, settings.tiny)
-    checker = Checker(problem, card, settings, limits, budget, kept, fixed)
+    checker = Checker(problem, card, settings, limits, budget, kept, _fixed(problem, card.seed, settings))
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
@@ -92,6 +93,14 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
         results = [replace(r, verdict="JUDGE-UNFIT", reason="The judge failed its self-test in this run: "
                            + " ".join(fitness.sentences), timing=None, fix="") for r in results]
     return _result(problem, path, rank(results), card, fitness, clocked, untimed, settings, clock() - started)
+
+
+def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, torch.Tensor]:
+    """What the constructor makes whatever the seed, see `fixed_state`. Raises StateNotPlain (KW121)."""
+    model = problem.make_model(seed)
+    if odd := not_plain(model):
+        raise StateNotPlain(where=place(problem.path), model=type(model).__name__, name=odd[0], found=odd[1])
+    return fixed_state(problem, model, seed, settings.tiny)
 
 
 def _together(problem: Problem, card: Card) -> int:

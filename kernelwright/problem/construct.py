@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.errors import ConstructorRaised, InitInputsMismatch, describe, where_of
+from kernelwright.errors import ConstructorRaised, InitInputsMismatch, StateWithoutValues, describe, place, where_of
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import is_opaque, plain_attributes, same
+from kernelwright.problem.state import is_opaque, plain_attributes, same, without_values
 
 # Drawing this many weights takes longer than copying them; what is kept of them is limited.
 _MANY_WEIGHTS = 1 << 22
@@ -49,7 +49,8 @@ class Constructor:
     def __call__(self, seed: int, kind: type[nn.Module] | None = None) -> nn.Module:
         """A new model. kind: another class with the same constructor (its ModelNew, say).
 
-        Raises InitInputsMismatch (KW111), ConstructorRaised (KW110), NotEnoughMemory (KW115).
+        Raises InitInputsMismatch (KW111), ConstructorRaised (KW110), NotEnoughMemory (KW115), StateWithoutValues
+        (KW120).
         """
         kind = kind or self._kind
         if self._repeatable and self._kept is not None and self._kept.seed == seed:
@@ -81,13 +82,14 @@ class Constructor:
                         exception=mismatch, signature=inspect.signature(kind)) from exception
                 raise ConstructorRaised(where=where, model=kind.__name__, arguments=shown,
                                         exception=describe(exception)) from exception
+            if empty := without_values(model):
+                raise StateWithoutValues(where=place(self._file), model=kind.__name__, name=empty[0], found=empty[1])
             return model.to(self._device)
 
     def _keep(self, model: nn.Module, seed: int) -> None:
         attributes = plain_attributes(model)
         tensors = dict(_named(model))
-        lazy = any(isinstance(t, nn.parameter.UninitializedTensorMixin) for t in tensors.values())
-        if lazy or _holds_tensor(attributes) or sum(t.nbytes for t in tensors.values()) > _MOST_KEPT_BYTES:
+        if _holds_tensor(attributes) or sum(t.nbytes for t in tensors.values()) > _MOST_KEPT_BYTES:
             self._repeatable = False
             return
         self._kept = _Kept(seed, {name: t.detach().clone() for name, t in tensors.items()}, attributes)

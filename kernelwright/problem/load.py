@@ -22,6 +22,7 @@ from kernelwright.errors import (
     NoCudaDevice,
     NoGetInputs,
     NoModelClass,
+    StateWithoutValues,
     describe,
     place,
     where_of,
@@ -32,6 +33,7 @@ from kernelwright.problem.inputs import checked_inputs, fresh_copy, map_tensors,
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import without_values
 from kernelwright.problem.tiny import apply_tiny
 from kernelwright.settings import check_versions
 
@@ -213,6 +215,8 @@ def _copier(model: nn.Module, device: torch.device) -> Callable[..., nn.Module]:
                     raise
                 raise ModelNotCopyable(model=type(model).__name__,
                                        exception=describe(exception)) from exception
+            if empty := without_values(duplicate):
+                raise StateWithoutValues(model=type(model).__name__, name=empty[0], found=empty[1])
             return duplicate.to(device)
     return make
 

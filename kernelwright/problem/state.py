@@ -12,6 +12,26 @@ from torch.nn.parameter import UninitializedTensorMixin
 _OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook")
 
 
+def without_values(model: nn.Module) -> tuple[str, str] | None:
+    """The first parameter or buffer of ``model`` that has no values, and why: (name, words); None where all have."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, UninitializedTensorMixin):
+            return name, "which has no shape before the first call (a lazy module)"
+        if tensor.device.type == "meta":
+            return name, "which is on the meta device"
+    return None
+
+
+def not_plain(model: nn.Module) -> tuple[str, str] | None:
+    """The first parameter or buffer of ``model`` that is more than strided memory, and what: (name, words); or None."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return name, f"{'nested' if tensor.is_nested else str(tensor.layout).removeprefix('torch.')}"
+        if tensor.is_quantized:
+            return name, "quantized"
+    return None
+
+
 def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of the parameters and buffers by state_dict name; those not yet initialized are left out."""
     named = [*model.named_parameters(), *model.named_buffers()]

@@ -43,7 +43,8 @@ class Distribution:
             if tensor.dtype.is_floating_point and tensor.layout == torch.strided and tensor.numel():
                 if tensor.device not in generators:
                     generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
-                copied = self.transform(copied, generators[tensor.device])
+                wide = copied if tensor.element_size() > 1 else copied.float()  # nothing is drawn in 8 bits
+                copied = self.transform(wide, generators[tensor.device]).to(tensor.dtype)
             return copied.requires_grad_(tensor.requires_grad)
 
         return map_tensors(inputs, change)

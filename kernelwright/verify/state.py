@@ -34,7 +34,8 @@ def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
 
 def apart(outputs: Any, module: nn.Module) -> Any:
     """``outputs`` with copies of those that lie in parameters or buffers of ``module``, which later trials change."""
-    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers()) if t.numel()}
+    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())
+           if t.layout is torch.strided and t.numel()}
 
     def shared(tensor: torch.Tensor) -> bool:
         return tensor.layout is torch.strided and tensor.untyped_storage().data_ptr() in own
