@@ -11,6 +11,7 @@ import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
 from contraction_tools import all_generated, check_thread_order, compiled, guessed_scales, on_hopper, run, wrong_scales
+from test_contraction_channels import softmax
 from test_contraction_epilogue_dense import DOUBLED, overlapping
 from test_contraction_raw import MARKED, TOTALLED, infinite, zero_image
 from test_contraction_wgmma import NARROW, SEVERAL_PIECES, SMALL, TEAMS, check, check_on_the_device
@@ -211,11 +212,13 @@ def test_others_are_packed_before():
 
 
 def test_tilings_of_much_x():
-    large = convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16").kernel
+    case = convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16")
+    large = case.kernel
     small = convolution(1, 1, 64, 128, (26, 26), (3, 3), padding=1, scheme="fp16").kernel
     found = tilings(large, "wgmma")
     assert any(t.packs_left for t in found[:2]) and any(not t.packs_left for t in found[:2])
     assert not any(t.packs_left for t in tilings(small, "wgmma"))
+    assert not any(t.packs_left for t in tilings(softmax(case).kernel, "wgmma"))
     assert prod(small.left_domain) < prod(large.left_domain)
 
 

@@ -195,7 +195,9 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     chosen = [with_epilogue(convolution(128, 1, 64, 64, (128, 128), (3, 3), **plane, scheme="fp16")),
               with_epilogue(convolution(128, 1, 64, 128, (64, 64), (4, 4), **plane)),
               with_epilogue(convolution(16, 1, 32, 64, (16, 32, 32), (3, 3, 3), **plane))]
-    kernels = [replace(c.kernel, tiling=next(t for t in tilings(c.kernel, "wgmma") if t.phases == 2)) for c in chosen]
+    # Of those that overlap and pack x as well 12 bytes spill, and they are the fastest of some even so.
+    kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma")
+                                                if t.phases == 2 and not t.packs_left)) for case in chosen]
     kernels.append(replace(FAR.kernel, tiling=replace(BOTH, promote=1)))
     check_compiles(kernels, "90a", tmp_path)
 

@@ -152,7 +152,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and (bool(kernel.pools) or steps_of_stores <= {1})
     overlaps, raw = _overlaps(kernel), _may_stay_raw(kernel)
-    packs = not raw and bool(kernel.axes) and prod(kernel.left_domain) >= _LEAST_PACKED
+    packs = not raw and _may_pack(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
@@ -202,6 +202,13 @@ def _may_stay_raw(kernel: Contraction) -> bool:
         return False
     classes = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2)).classes
     return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_RAW
+
+
+def _may_pack(kernel: Contraction) -> bool:
+    """Whether blocks may as well pack x: of a convolution with much of it, whose epilogue leaves registers for that.
+    With two reductions of channels, or three totals, ptxas spills."""
+    large = bool(kernel.axes) and prod(kernel.left_domain) >= _LEAST_PACKED
+    return large and len(kernel.reductions) < 2 and len(kernel.totals) < 3
 
 
 def _steps(kernel: Contraction, depth: int) -> int:

@@ -26,6 +26,8 @@ PROCESSOR_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 #: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
 _TURNING_REGISTERS = 48
+#: Registers of a producer's thread that waits for x to be packed.
+_WAITING_REGISTERS = 48
 #: What an epilogue of tiles that overlap needs more: ptxas spills with less.
 _DENSE_REGISTERS = 16
 #: Where the core packs x: warpgroups that do, and chunks that a warp of theirs asks for at a time; the best first.
@@ -96,7 +98,7 @@ class Layout(Steps):
         groups = producer_groups + self.workers
         pool = min(255, REGISTERS // (128 * groups) // 8 * 8) // 8 * 8 * groups
         need = self._need(parts) + _DENSE_REGISTERS * (self.geometry.tiling.overlap > 0)
-        return pool - self.workers * -(-need // 8) * 8 - PRODUCER_REGISTERS
+        return pool - self.workers * -(-need // 8) * 8 - _WAITING_REGISTERS
 
     def _pack_registers(self, batch: int) -> int:
         """Registers of a thread that packs x, ``batch`` chunks at a time."""
@@ -111,7 +113,7 @@ class Layout(Steps):
     def producer_registers(self) -> int:
         """Registers of a thread that brings steps."""
         if not self.geometry.tiling.raw_left:
-            return PRODUCER_REGISTERS
+            return _WAITING_REGISTERS if self.geometry.tiling.packs_left else PRODUCER_REGISTERS
         return -(-(PRODUCER_REGISTERS + ITEM_REGISTERS * self.fill_batch) // 8) * 8
 
     @property
