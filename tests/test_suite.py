@@ -550,9 +550,12 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
-    # b measures when c has begun, so that c is stopped when the end comes.
+    # b measures when c has begun, so that c is stopped when the end comes; and not before the first result is kept,
+    # because a measurement stops whoever has not ended.
     measure = "from pathlib import Path\nbegun = Path(task['path']).with_name('c.begun')\n" \
-              "while not begun.exists(): time.sleep(0.01)\nwith turns.exclusive():\n    time.sleep(600)"
+              f"kept = Path(task['path']).parent.with_name('out') / {FILE!r}\n" \
+              "while not (begun.exists() and kept.exists() and kept.stat().st_size): time.sleep(0.01)\n" \
+              "with turns.exclusive():\n    time.sleep(600)"
     begin = "from pathlib import Path\nPath(task['path']).with_name('c.begun').touch()\ntime.sleep(600)"
     write(tmp_path / "p", a_long_first_name_that_ends="time.sleep(0.1)  # " + "x" * 500,
           b=textwrap.dedent(CHILD) + measure, c=textwrap.dedent(CHILD) + begin)
@@ -565,7 +568,7 @@ def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
                               # Tests that run in the background inherit a SIGINT that is ignored.
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     file, notes = tmp_path / "out" / FILE, tmp_path / "p" / "journal.txt"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # three interpreters start, on two cores with other tests
     while not (file.exists() and file.read_bytes() and notes.exists() and notes.read_text().count("child") == 2):
         assert time.monotonic() < deadline and runner.poll() is None
         time.sleep(0.05)
