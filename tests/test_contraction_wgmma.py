@@ -19,6 +19,7 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.contraction_wgmma_truncation import lost
 from kernelwright.plan.kernels import Tiling
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
@@ -32,6 +33,9 @@ SEVERAL_PIECES = convolution(1, 1, 17, 9, (5, 4, 6), (3, 3, 3), padding=1)
 WIDE = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 KEEPING = (replace(SMALL, stages=3), replace(SMALL, stages=6, cluster=2), replace(SMALL, rows=128, stages=3, teams=2))
 NARROW = Tiling("wgmma", rows=64, columns=16, depth=64, stages=6, promote=2)
+# Sums of 16 channels and two taps are promoted at a time.
+LONG_WINDOW = convolution(2, 1, 40, 24, (5, 30), (3, 7), padding=2)
+FINE = Tiling("wgmma", rows=64, columns=24, depth=16, stages=3, promote=1)
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((case, SMALL) for case in cases()), *((case, TEAMS) for case in cases()[::5]),
@@ -45,6 +49,9 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((matmul(90, 50, 40, scheme="native", dtype=dtype), replace(SMALL, promote=0)) for dtype in ("float16", "bfloat16")
       ),
     *((with_epilogue(WIDE), tiling) for tiling in KEEPING),
+    (LONG_WINDOW, FINE), (with_epilogue(LONG_WINDOW), replace(FINE, rows=128, columns=32, teams=2, cluster=2)),
+    (with_epilogue(convolution(2, 1, 40, 24, (4, 9), (5, 5), stride=2, padding=2, transposed=True)),
+     replace(FINE, phases=2)),
 ]
 
 
@@ -132,6 +139,16 @@ def test_tilings_fit_and_differ(case):
     for tiling in found:
         generate(replace(case.kernel, tiling=tiling), "k")
     assert any(t.cluster == 1 for t in found)
+
+
+def test_fine_promotion_is_proposed_where_sums_are_long():
+    """Windows of many taps: some libraries' sums are shorter than 128 channels."""
+    window = convolution(16, 1, 32, 64, (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True)
+    fine, usual = (Layout(Geometry(window.kernel, t), 0) for t in (tilings(window.kernel, "wgmma")[n] for n in (3, 0)))
+    assert fine.geometry.tiling.promote == 1 and lost(fine) < lost(usual) / 5
+    assert all(max(piece.counts) <= 2 * fine.geometry.tiling.phases for group in fine.pieces for piece in group)
+    for kernel in (WIDE.kernel, replace(window.kernel, scheme="fp16"), matmul(4096, 4096, 4096).kernel):
+        assert not any(t.depth == 16 and t.promote == 1 for t in tilings(kernel, "wgmma"))
 
 
 @pytest.mark.parametrize("change", [{"rows": 96}, {"columns": 264}, {"columns": 136}, {"stages": 1}, {"cluster": 3},

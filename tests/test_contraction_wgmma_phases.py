@@ -31,13 +31,13 @@ FAR = SEVERAL[9]  # taps of one phase alone in each piece
 # Every kind of block: rows of a warpgroup, one and two warpgroups to a tile, two slabs, promotion, few taps a step.
 TILINGS = (replace(BOTH, rows=128, columns=64, cluster=2), replace(BOTH, rows=256, columns=24, promote=0),
            replace(BOTH, columns=128, stages=2, promote=0), replace(BOTH, columns=96, teams=2, promote=1),
-           replace(BOTH, depth=64, stages=8, promote=1))
+           replace(BOTH, depth=64, stages=8, promote=1), replace(BOTH, columns=64, depth=32, teams=3, promote=0))
 CHECKED = [
     *((case, TEAMS if number in (1, 3, 5, 11, 12) else BOTH) for number, case in enumerate(SEVERAL)),
     *((with_epilogue(convolution(2, 1, 24, 100, (7, 9), (3, 3), stride=2, padding=1, transposed=True)), tiling)
       for tiling in TILINGS),
     (SEVERAL[6], replace(BOTH, columns=40, depth=64, stages=4, promote=1)),
-    (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)),
+    (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, teams=3)),
     (two_phase_cases("native", "bfloat16")[11], replace(BOTH, promote=0)),
 ]
 NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
@@ -181,6 +181,17 @@ def test_both_kinds_of_tiles_are_proposed(case):
     assert not any(t.phases == 2 for c in (case, cases()[0]) for t in tilings(c.kernel, "mma"))
 
 
+def test_three_teams_of_both_phases_are_proposed():
+    """They leave no registers for those who pack x or read it as it lies; lines of odd lengths are not overlapped."""
+    for longer in (0, 1):
+        case = convolution(128, 1, 64, 128, (64, 64), (4, 4), stride=2, padding=1, output_padding=longer,
+                           transposed=True, scheme="fp16")
+        found = tilings(case.kernel, "wgmma")
+        three = [t for t in found if t.teams == 3]
+        assert three[0] == found[2] and three[0].rows == 64 and (three[0].overlap == 0) == longer
+        assert not any(t.packs_left or t.raw_left for t in three if not t.overlap)
+
+
 def test_words_and_records():
     assert words(Choice("fp16", TEAMS)) == "fp16 wgmma 128x64x32, 2 stages, teams 2, phases 2"
     assert "both output phases of the last axis in a tile" in tiling_words(TEAMS)
@@ -198,7 +209,8 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     # Of those that overlap and pack x as well 12 bytes spill, and they are the fastest of some even so.
     kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma")
                                                 if t.phases == 2 and not t.packs_left)) for case in chosen]
-    kernels.append(replace(FAR.kernel, tiling=replace(BOTH, promote=1)))
+    kernels += [replace(chosen[0].kernel, tiling=replace(TEAMS, rows=64, stages=6, cluster=2, teams=3)),
+                replace(FAR.kernel, tiling=replace(BOTH, promote=1))]
     check_compiles(kernels, "90a", tmp_path)
 
 

@@ -65,7 +65,10 @@ class Steps:
     def taps(self) -> int:
         """Taps (or pairs of them) of a step at most: as many of a run as leave room for all stages."""
         longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
-        most = _MOST_PAIRS if self.geometry.pairs and self.geometry.tiling.promote else longest
+        tiling = self.geometry.tiling
+        most = _MOST_PAIRS if self.geometry.pairs and tiling.promote else longest
+        if not self.geometry.pairs and tiling.promote == 1 and tiling.depth == 16:
+            most = 2 * tiling.phases  # that few channels are asked for where the sums of more taps are too short
         for parts in range(1, longest):
             taps = -(-longest // parts)
             if taps <= most and self.bytes_with(taps) <= BLOCK_BYTES:
