@@ -325,7 +325,7 @@ def test_terms_that_all_vary_stay() -> None:
 
 _INNER = ("sigmoid", "relu", "exp", "tanh", "softmax", "square", "abs", "gelu_erf", "hardsigmoid", "silu", "softsign",
           "erf", "hardswish", "mish", "selu", "sin", "neg", "clamp", "add", "maximum", "minimum", "gelu_tanh", "expm1",
-          "logsigmoid", "gt")
+          "logsigmoid", "gt", "sub", "mul", "div", "times", "over")
 
 
 @st.composite
@@ -341,6 +341,12 @@ def bounded(draw: st.DrawFn) -> Node:
             y = make(draw(st.sampled_from(("clamp_min", "clamp_max"))), y, bound)
         elif kind == "add":
             y = make("add", y, bound if draw(st.booleans()) else make("relu", leaf("z", 6)))
+        elif kind in ("sub", "mul", "div"):
+            y = make(kind, y, bound)
+        elif kind == "times":
+            y = make("mul", y, make(draw(st.sampled_from(("sigmoid", "relu", "neg"))), leaf("z", 6)))
+        elif kind == "over":
+            y = make("div", y, make("add", make("sigmoid", leaf("z", 6)), constant(0.5)))
         elif kind in ("maximum", "minimum"):
             y = make(kind, y, make("sigmoid", leaf("z", 6)))
         elif kind == "gt":
@@ -369,15 +375,30 @@ def test_redundant_clamps_keep_every_value(data: st.DataObject) -> None:
     assert torch.equal(torch.nan_to_num(before, nan=12345.0), torch.nan_to_num(after, nan=12345.0))
 
 
-@examples(150)
-@given(bounded())
-def test_ranges_hold(y: Node) -> None:
+@examples(300)
+@given(bounded(), st.sampled_from((torch.float64, torch.float32, torch.bfloat16)))
+def test_ranges_hold(y: Node, dtype: torch.dtype) -> None:
     low, high = value_range(y)
     assert low == low and high == high, "bounds are numbers"
     values = {"x": SPECIAL, "z": torch.tensor([1e9, inf, -inf, 0.0, 0.3, -2.0], dtype=torch.float64)}
-    found = evaluate([y], values)[0].double()
+    found = evaluate([y], {name: value.to(dtype) for name, value in values.items()})[0].double()
     finite = found[~found.isnan()]
+    if dtype != torch.float64:  # bounds of functions and of constants are those of exact ones
+        low, high = low - 2**-6 * abs(low) if abs(low) < inf else low, high + 2**-6 * abs(high) if high < inf else high
     assert bool(((finite >= low) & (finite <= high)).all())
+
+
+def test_ranges_of_arithmetic() -> None:
+    x = make("relu", leaf("x", 3, 4))
+    y = make("div", make("add", x, constant(3.0)), constant(6.0))
+    low, high = value_range(y)
+    assert 0.49 < low < 0.5 and high == inf
+    assert rewritten(graph_of(make("clamp_min", y, constant(0.0))))[0].outputs[0] is y
+    acts = make("clamp_min", y, constant(0.5))  # rounding may take it there
+    assert rewritten(graph_of(acts))[0].outputs[0] is acts
+    assert value_range(make("sub", constant(1.0), make("sigmoid", leaf("x", 3, 4))))[0] >= -2**-8
+    assert value_range(make("mul", x, constant(-2.0))) == (-inf, 0.0)
+    assert value_range(make("div", x, make("tanh", leaf("x", 3, 4)))) == (-inf, inf)
 
 
 @pytest.mark.parametrize(("inner", "op", "bound", "drops"), [

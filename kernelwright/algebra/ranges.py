@@ -9,6 +9,9 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import FUNCTIONS
 
 Range = tuple[float, float]
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+#: What a result in 16 bits may be off, of itself, and the least that it is off by no more.
+_ROUNDING, _LEAST = 2.0**-8, 2.0**-14
 _PASS = ("reshape", "permute", "expand", "slice", "amax", "amin", "mean", "max_pool", "adaptive_average_pool")
 
 
@@ -16,6 +19,8 @@ def value_range(node: Node, depth: int = 12) -> Range:
     """Closed bounds of a node's finite values (NaN is outside every statement about ranges)."""
     if node.op == "constant":
         return (float(node["value"]), float(node["value"]))
+    if depth and node.op == "cast" and node.dtype in ("float32", "float64") and node.inputs[0].dtype in _FLOATS[:-1]:
+        return value_range(node.inputs[0], depth - 1)  # without rounding
     if depth == 0 or node.kind in ("leaf", "opaque"):
         return (-inf, inf)
     if node.op in _PASS:
@@ -35,11 +40,29 @@ def value_range(node: Node, depth: int = 12) -> Range:
         return max(low, 0.0), max(high, 0.0)
     if node.op == "neg":
         return -high, -low
-    if node.op == "add":
-        other = value_range(node.inputs[1], depth - 1)
-        # inf - inf says nothing.
-        return (-inf if isnan(low + other[0]) else low + other[0]), (inf if isnan(high + other[1]) else high + other[1])
+    if node.op in ("add", "sub", "mul", "div") and node.dtype in _FLOATS:
+        return _arithmetic(node.op, (low, high), value_range(node.inputs[1], depth - 1))
     return FUNCTIONS[node.op].range if node.op in FUNCTIONS else (-inf, inf)
+
+
+def _arithmetic(op: str, one: Range, two: Range) -> Range:
+    """Bounds of a sum, a difference, a product or a quotient, as wide as rounding may make them in 16 bits."""
+    if op == "div":
+        if two[0] <= 0.0 <= two[1]:
+            return -inf, inf
+        op, two = "mul", (1.0 / two[1], 1.0 / two[0])
+    if op == "sub":
+        op, two = "add", (-two[1], -two[0])
+    if op == "add":
+        ends = (one[0] + two[0], one[1] + two[1])
+    else:
+        products = [a * b for a in one for b in two]
+        ends = (min(products), max(products)) if not any(map(isnan, products)) else (-inf, inf)
+    # inf - inf says nothing.
+    low, high = (-inf if isnan(ends[0]) else ends[0]), (inf if isnan(ends[1]) else ends[1])
+    low = low - _ROUNDING * abs(low) if abs(low) < inf else low
+    high = high + _ROUNDING * abs(high) if abs(high) < inf else high
+    return (0.0 if 0.0 < low < _LEAST else low), (0.0 if -_LEAST < high < 0.0 else high)
 
 
 @rule("clamp that never acts", "relu", "clamp_min", "clamp_max", "abs",

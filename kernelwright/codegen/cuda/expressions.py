@@ -21,6 +21,8 @@ C_TYPES = {
 
 #: Divisors from which on the reciprocal is a usual number.
 _LEAST_DIVISOR = 2.0**-100
+#: The least slope that is a usual number of float32.
+_LEAST_SLOPE = 2.0**-126
 #: Texts other than those of :mod:`kernelwright.ir.scalar`.
 _TEXTS = {"rsqrt": "kw_rsqrt({0})", "softplus": "kw_softplus({0}, {1}, {2})", "elu": "kw_elu({0}, {1})",
           "celu": "kw_celu({0}, {1})", "softsign": "kw_softsign({0})"}
@@ -54,6 +56,16 @@ def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
         case Apply(function="div", arguments=(_, Constant(value=float(divisor)))) \
                 if real == "float" and _LEAST_DIVISOR <= abs(divisor) <= 1 / _LEAST_DIVISOR:
             return f"{arguments[0]} * {literal(1 / divisor, real)}"
+        # One instruction, where a comparison and a choice are two; NaN stays in both.
+        case Apply(function="clamp_min" | "clamp_max", arguments=(_, Constant(value=float(bound)))) \
+                if real == "float" and not isnan(bound):
+            return f"{'kw_greatest' if node.function == 'clamp_min' else 'kw_least'}({', '.join(arguments)})"
+        case Apply(function="relu") if real == "float":
+            return f"kw_greatest({arguments[0]}, 0.0f)"
+        # Of x and a smaller multiple of it the greater one; not of a slope so small that infinity times it is none.
+        case Apply(function="leaky_relu", arguments=(_, Constant(value=float(slope)))) \
+                if real == "float" and _LEAST_SLOPE <= slope <= 1:
+            return f"kw_greatest({arguments[0]}, {arguments[0]} * {arguments[1]})"
     text = KERNEL_FUNCTIONS[node.function].text
     if not isinstance(node.arguments[-1], Constant) or node.function != "div":
         text = (_FLOAT_TEXTS if real == "float" else {}).get(node.function, text)

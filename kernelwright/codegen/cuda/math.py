@@ -214,16 +214,6 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
-    "kw_hardswish": _both(
-        "kw_hardswish",
-        "x",
-        "const R y = x + 3.0_; return x * (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) * 0.16666666666666667_;",
-    ),
-    "kw_hardsigmoid": _both(
-        "kw_hardsigmoid",
-        "x",
-        "const R y = x + 3.0_; return (y < 0.0_ ? 0.0_ : (y > 6.0_ ? 6.0_ : y)) * 0.16666666666666667_;",
-    ),
     "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),
     "kw_take_min": _TAKE.format(name="min", sign="<").lstrip("\n"),
     "kw_reverse4": _REVERSE.lstrip("\n"),

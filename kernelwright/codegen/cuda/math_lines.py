@@ -166,6 +166,12 @@ STRAIGHT: dict[str, str] = {
     "kw_selu": _function("kw_selu", ("x",), """
   const float below = 1.75809932f * kw_quick_expm1(x), above = 1.05070102f * x;
   return x > 0.0f ? above : below;""", "x > 0.0 ? 1.0507009873554805 * x : 1.7580993408473766 * expm1(x)"),
+    "kw_hardswish": _function("kw_hardswish", ("x",), """
+  return x * kw_least(kw_greatest(x + 3.0f, 0.0f), 6.0f) * 0.16666667f;""", """
+  const double y = x + 3.0; return x * (y < 0.0 ? 0.0 : (y > 6.0 ? 6.0 : y)) * 0.16666666666666667;"""),
+    "kw_hardsigmoid": _function("kw_hardsigmoid", ("x",), """
+  return kw_least(kw_greatest(x + 3.0f, 0.0f), 6.0f) * 0.16666667f;""", """
+  const double y = x + 3.0; return (y < 0.0 ? 0.0 : (y > 6.0 ? 6.0 : y)) * 0.16666666666666667;"""),
     "kw_softsign": _function("kw_softsign", ("x",), """
   return x * kw_quick_inverse(0.25f + 0.25f * fabsf(x)) * 0.25f;""", "x / (1.0 + fabs(x))"),
 }
