@@ -126,6 +126,16 @@ def moments_of(rows: int, length: int, columns: bool = False) -> LoopCase:
     )
 
 
+def kept_values(rows: int, length: int, count: int) -> LoopCase:
+    """Sums of several inputs in float64, then what their means leave of each."""
+    values = [load(n, length, 1) for n in range(count)]
+    made = kernel_of((rows,), (length,), reductions=[("sum", value) for value in values],
+                     row_stores=[store(n, (length, 1), call("sub", value, call("div", Reduced(n), length)))
+                                 for n, value in enumerate(values)],
+                     inputs=("float64",) * count, outputs=("float64",) * count, compute="float64")
+    return LoopCase(f"kept_values_{rows}_{length}_{count}", made, (rows * length,) * count)
+
+
 def pool(kind: str, size: int, width: int, padding: int = 0, stride: int = 2) -> LoopCase:
     """A pool over (4, 12, width) with square windows."""
     height, out_h = 12, (12 + 2 * padding - size) // stride + 1
@@ -148,6 +158,21 @@ def pool(kind: str, size: int, width: int, padding: int = 0, stride: int = 2) ->
         outer_stores=[store(0, (out_h * out_w, out_w, 1, 0, 0), Reduced(0))],
     )
     return LoopCase(f"pool_{kind}_{size}_{width}_{padding}_{stride}", made, (4 * height * width, size * size))
+
+
+def group_norm_of(entries: int, groups: int, positions: int, padding: int = 0) -> LoopCase:
+    """What a norm of groups does to values, from its statistics; ``padding``: read around each row, as ones."""
+    sizes, given = (entries, groups, 2, positions), positions - 2 * padding
+    strides = (groups * 2 * given, 2 * given, given, 1)
+    guards = (Guard(Index((0, 0, 0, 1), -padding), given),) if padding else ()
+    x = Load(0, Index(strides, -padding), guards, 1.0)
+    mean, deviation, weight = load(1, groups, 1, 0, 0), load(2, groups, 1, 0, 0), load(3, 0, 2, 1, 0)
+    value = call("mul", call("mul", call("sub", x, mean), call("exp", deviation)), weight)
+    made = kernel_of(sizes, (), inputs=("float32",) * 4, outer_stores=[
+        store(0, (groups * 2 * positions, 2 * positions, positions, 1), value)])
+    statistics = entries * groups
+    inputs = statistics * 2 * given, statistics, statistics, groups * 2
+    return LoopCase(f"group_norm_{positions}_{padding}", made, inputs)
 
 
 def forced() -> list[tuple[LoopCase, Schedule]]:
@@ -179,6 +204,9 @@ def forced() -> list[tuple[LoopCase, Schedule]]:
             (tall, replace(columns, group=1, unroll=5)),
             (tall, replace(columns, lanes=4, group=2, unroll=3)),
         ]
+    for case in (group_norm_of(3, 5, 203), group_norm_of(3, 5, 203, padding=2), group_norm_of(2, 3, 256)):
+        result += [(case, replace(rows, group=group, unroll=unroll, splits=splits))
+                   for group, unroll, splits in ((256, 1, 1), (64, 2, 1), (8, 4, 3), (1, 8, 5), (32, 8, 7))]
     for kind in ("max", "sum"):
         for case in (
             pool(kind, 2, 16),
@@ -262,8 +290,21 @@ def test_chosen_schedules() -> None:
     kept = chosen_schedule(softmax_of(1000, 65535).kernel)
     assert kept.keep == "shared" and kept.kept_steps % kept.unroll == 0
     assert 0 < kept.kept_steps * kept.group * kept.lanes * 4 <= 200 * 1024
+    for length, weight in ((17001, 4), (16004, 4), (5004, 16)):  # of several values in float64
+        wide = chosen_schedule(kept_values(1000, length, weight // 2).kernel)
+        assert wide.keep == ("" if weight == 16 else "shared") and (wide.kept_steps > 0) == (wide.keep == "shared")
+        assert wide.kept_steps * wide.group * wide.lanes * weight * 4 <= 200 * 1024
     assert chosen_schedule(softmax_of(1000, 4 * 65536).kernel).keep == ""
     assert chosen_schedule(softmax_of(10, 65535).kernel).keep == "", "too few rows for a block each"
+    many, few = (chosen_schedule(softmax_of(n, 5000).kernel) for n in (30000, 100))
+    assert many.keep == few.keep == "registers" and few.group == 512 > many.group == 128
+    for length in (512, 1536, 4096, 10000, 16384, 20000, 25600, 32768):
+        chosen = chosen_schedule(softmax_of(30000, length).kernel)
+        if chosen.keep == "registers":
+            values = -(-length // (chosen.group * chosen.lanes)) * chosen.lanes
+            assert values <= 48 and chosen.group * values <= 32768
+        else:
+            assert 2 * length * 4 <= 200 * 1024 and chosen.threads == 512, "two blocks of a multiprocessor"
     columns = softmax_of(2**18, 128, columns=True).kernel
     schedule = chosen_schedule(columns)
     assert schedule.family == "columns" and schedule.keep == "registers" and fits(schedule, columns)
@@ -274,6 +315,21 @@ def test_chosen_schedules() -> None:
         for n in (2**26, 2**28)
     ]
     assert parts[1] == 4 * parts[0] == 2**28 // 32768
+
+
+def test_points_stay_in_long_rows_of_no_multiple_of_four() -> None:
+    """Where something is the same all along a row: it is read and computed once for many elements."""
+    case = group_norm_of(64, 16, 2047).kernel
+    schedule = chosen_schedule(case)
+    assert schedule.family == "rows" and schedule.group * schedule.unroll * schedule.splits >= 1024
+    text = generate(case, "name").definition
+    assert text.index("kw_exp(b") < text.index("for (int u"), "before the elements"
+    others = group_norm_of(64, 16, 2048), group_norm_of(64, 64, 127), group_norm_of(2, 2, 2047)
+    for other in others:  # fours of neighbours, short rows, little work
+        assert chosen_schedule(other.kernel).family == "points"
+    strides = (2047 * 2, 2047, 1)
+    plain = kernel_of((999, 2, 2047), (), outer_stores=[store(0, strides, call("exp", load(0, *strides)))])
+    assert chosen_schedule(plain).family == "points", "nothing to keep"
 
 
 def test_offsets_are_64_bits_wide_only_where_they_must_be() -> None:
@@ -328,6 +384,35 @@ def test_divisions_by_usual_constants_are_products(divisor: float, real: str, te
     """As PyTorch computes them on a GPU, in float32. Of others the reciprocal may be no usual number."""
     node = Apply("div", (Load(0, Index((1,), 0)), Constant(divisor)))
     assert apply_text(node, ["x", literal(float(divisor), real)], real) == text
+
+
+@pytest.mark.parametrize(("function", "bound", "real", "text"), [
+    ("relu", None, "float", "kw_greatest(x, 0.0f)"), ("relu", None, "double", "x < double(0) ? double(0) : x"),
+    ("clamp_min", -0.5, "float", "kw_greatest(x, (-0.5f))"),
+    ("clamp_max", inf, "float", "kw_least(x, float(INFINITY))"),
+    ("clamp_max", nan, "float", "x > float(NAN) ? float(NAN) : x"),
+    ("leaky_relu", 0.25, "float", "kw_greatest(x, x * 0.25f)"),
+    ("leaky_relu", 1.0, "float", "kw_greatest(x, x * 1.0f)"),
+    *(("leaky_relu", slope, "float", f"x > float(0) ? x : x * {literal(slope, 'float')}")
+      for slope in (0.0, -0.25, 1.5, 1e-39, nan))])
+def test_bounds_take_one_instruction(function: str, bound: float | None, real: str, text: str) -> None:
+    """In float32, where it is the same: of a leaky ReLU for slopes whose product with infinity is infinite."""
+    node = Apply(function, (Load(0, Index((1,), 0)), *([] if bound is None else [Constant(bound)])))
+    assert apply_text(node, ["x", *([] if bound is None else [literal(bound, real)])], real) == text
+
+
+@pytest.mark.parametrize("slope", [2.0**-126, 0.01, 0.5, 1.0, 0.0, -0.5, 2.0])
+def test_leaky_slopes(slope: float) -> None:
+    """Infinities, zeros and NaN included."""
+    made = kernel_of((32,), (), inputs=("float32",), outputs=("float32",), compute="float32",
+                     outer_stores=[store(0, (1,), Apply("leaky_relu", (load(0, 1), Constant(slope))))])
+    source = generate(made, "leaky")
+    given, output = aligned(32, torch.float32), aligned(32, torch.float32)
+    given.copy_(torch.tensor([0.0, -0.0, inf, -inf, nan, 1.5, -1.5, 1e-45, -1e-45, 3e38, -3e38, 1e-30, -1e-30, 2.0,
+                              -2.0, 7.0] * 2))
+    assert launch(compile_emulated(source_text([source])), source, [given, output]) is None
+    expected = torch.nn.functional.leaky_relu(given, slope)
+    assert torch.equal(output.nan_to_num(nan=9.0), expected.nan_to_num(nan=9.0)), (output, expected)
 
 
 def test_unknown_names_are_refused() -> None:

@@ -99,7 +99,7 @@ def _lane_cost(kernel: LoopKernel, axis: int) -> float:
 def _stride_cost(stride: int) -> float:
     if abs(stride) <= 1:
         return 1.0 if stride else 0.25
-    return 2.0 if abs(stride) == 2 else 8.0
+    return float(min(8, abs(stride)))
 
 
 def _window(kernel: LoopKernel) -> bool:

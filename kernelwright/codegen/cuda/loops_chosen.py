@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelwright.codegen.cuda.loops_domain import arranged, normalise, passes, shared_rows
-from kernelwright.codegen.cuda.loops_schedule import Schedule, fits, points, reductions
+from kernelwright.codegen.cuda.loops_schedule import Schedule, fits, points, points_in_rows, reductions
 from kernelwright.codegen.cuda.loops_tiles import TileSchedule, pointwise_walk
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import LoopKernel
 
 
 def pointwise(kernel: LoopKernel) -> tuple[LoopKernel, Schedule | TileSchedule]:
-    """A pointwise kernel in normal form and in the order of its walk, and its schedule."""
+    """A pointwise kernel in normal form and in the order of its walk, and its schedule.
+
+    Of the family "rows" where threads stay on rows of the last axis (`loops_forms.along_row`).
+    """
     kernel = normalise(kernel)
     walk_order = pointwise_walk(kernel)
     if walk_order.extents:
         return kernel, TileSchedule(walk_order)
     if walk_order.order != tuple(range(len(kernel.outer))):
         kernel = arranged(kernel, walk_order.order, ())
-    return kernel, points(kernel)
+    return kernel, points_in_rows(kernel) or points(kernel)
 
 
 def walks(kernel: LoopKernel) -> tuple[int, list[Expression]]:

@@ -88,7 +88,8 @@ def reduction_kernel(
     partial: Buffer | None = None,
     taken: int = 0,
 ) -> DeviceKernel:
-    """A kernel that walks the row for each pass, then stores; or one pass into ``partial``.
+    """A kernel that walks the row for each pass, then stores; or one pass into ``partial``. Without ``walks`` a row is
+    only stored, and may be in ``schedule.splits`` parts.
 
     ``partial`` takes the states of ``schedule.splits`` parts of every row, in double, as
     [outer point][part][component]. ``taken``: how many of the last outer axes are parts of one row.
@@ -120,7 +121,7 @@ def reduction_kernel(
     )
     emitter = Emitter(site, buffers.inputs, slots)
     columns = threads // group
-    lines = place_in_block(site, schedule, outer)
+    lines = place_in_block(site, schedule, outer, neighbours=not walks)
     lines += _keep_lines(emitter, schedule, count, steps, columns)
     if schedule.turned:
         lines += fill_lines(kernel, site, emitter, schedule, columns + 1)

@@ -35,6 +35,12 @@ def only_row(kernel: LoopKernel) -> LoopKernel:
                    row_stores=())
 
 
+def along_row(kernel: LoopKernel) -> LoopKernel:
+    """A pointwise kernel with its last axis as a row, whose threads stay on it."""
+    return replace(kernel, outer=kernel.outer[:-1], row=kernel.outer[-1:], outer_stores=(),
+                   row_stores=kernel.outer_stores)
+
+
 def without_row(kernel: LoopKernel) -> LoopKernel:
     """The outer stores of reductions over nothing, which are constants."""
 

@@ -53,8 +53,11 @@ def needs_active(schedule: Schedule, outer: int) -> bool:
     return outer % (columns * (1 if schedule.family == "rows" else schedule.lanes)) != 0
 
 
-def place_in_block(site: Site, schedule: Schedule, outer: int) -> list[str]:
-    """Which outer point (the first of its lanes) and which part of its row a thread takes."""
+def place_in_block(site: Site, schedule: Schedule, outer: int, neighbours: bool = False) -> list[str]:
+    """Which outer point (the first of its lanes) and which part of its row a thread takes.
+
+    neighbours: whether blocks one after the other take the parts of a row, not a part of one row after the other.
+    """
     group, threads, rows = schedule.group, schedule.threads, schedule.family == "rows"
     columns = threads // group
     lanes = 1 if rows else schedule.lanes
@@ -64,7 +67,9 @@ def place_in_block(site: Site, schedule: Schedule, outer: int) -> list[str]:
     lines = []
     block = "blockIdx.x"
     if schedule.splits > 1:
-        lines.append(f"const unsigned block = blockIdx.x % {blocks}u, part = blockIdx.x / {blocks}u;")
+        splits = schedule.splits
+        lines.append(f"const unsigned block = blockIdx.x / {splits}u, part = blockIdx.x % {splits}u;" if neighbours else
+                     f"const unsigned block = blockIdx.x % {blocks}u, part = blockIdx.x / {blocks}u;")
         block = "block"
     if rows:
         if group > 1:

@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.loops_device import (
 )
 from kernelwright.codegen.cuda.loops_domain import passes
 from kernelwright.codegen.cuda.loops_emitter import Buffer
-from kernelwright.codegen.cuda.loops_forms import only_row, reading, taking_last, used_later
+from kernelwright.codegen.cuda.loops_forms import along_row, only_row, reading, taking_last, used_later
 from kernelwright.codegen.cuda.loops_schedule import COMPONENTS, Schedule, column_parts, takes_columns
 from kernelwright.codegen.cuda.loops_tiles import TileSchedule, tiles_kernel
 from kernelwright.codegen.cuda.math import snippets_of
@@ -56,6 +56,10 @@ class Launches:
         schedule = schedule or chosen
         buffers = buffers or self.buffers
         comment = describe(kernel, buffers)
+        if isinstance(schedule, Schedule) and schedule.family == "rows":
+            kernel = along_row(kernel)
+            self.devices.append(reduction_kernel(kernel, [], [], schedule, buffers, self._next(), comment))
+            return
         make = tiles_kernel if isinstance(schedule, TileSchedule) else points_kernel
         self.devices.append(make(kernel, schedule, buffers, self._next(), comment))
 
@@ -143,7 +147,7 @@ class Launches:
             lines += [f"  (void){name};" for name in (*names, "stream")]
         for device in self.devices:
             where = f'"{self.name}"'
-            if device.shared_bytes > 48 * 1024:
+            if device.shared_bytes:  # 48 KiB are there without asking, which static arrays count against as well
                 lines.append(
                     f"  KW_CHECK({where}, cudaFuncSetAttribute({device.name}, "
                     f"cudaFuncAttributeMaxDynamicSharedMemorySize, {device.shared_bytes}));"

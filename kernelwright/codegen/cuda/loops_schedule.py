@@ -17,6 +17,11 @@ MULTIPROCESSORS = 132
 REGISTER_ROW = 32
 """Most 4-byte values of a row that a thread keeps in registers between walks."""
 
+WIDE_ROW = 48
+"""The same where there are rows enough to fill a device with at most 256 threads for each: several blocks of a
+multiprocessor hold rows then, and one loads while another reduces (H200, benchmarks/results/h200_rows.txt: 0.69 to
+0.50 ms for rows of 62 KB, with two blocks of 512 threads instead of one of 1024; at the memory's peak 0.48)."""
+
 SHARED_BYTES = 200 * 1024
 """Most dynamic shared memory of a block."""
 
@@ -101,11 +106,31 @@ def points(kernel: LoopKernel) -> Schedule:
     count = prod(kernel.outer)
     lanes = lanes_along(kernel, len(kernel.outer) - 1) if kernel.outer else 1
     unroll = 4
+    # One element of each load at a time leaves too few bytes on their way (five loads, H200: 0.50 ms with four, 0.79).
+    most = 8 if lanes > 1 else 20
     while unroll > 1 and (
-        count // (256 * lanes * unroll) < MULTIPROCESSORS * 8 or unroll * len(loads(kernel)) > 8
+        count // (256 * lanes * unroll) < MULTIPROCESSORS * 8 or unroll * len(loads(kernel)) > most
     ):
         unroll //= 2
     return Schedule("points", lanes=lanes, unroll=unroll)
+
+
+def points_in_rows(kernel: LoopKernel) -> Schedule | None:
+    """The schedule of a pointwise kernel whose threads stay on one row of the last axis; None where that is no gain.
+
+    It is where rows are long, of no multiple of four elements, and some operand is the same all along a row (a norm's
+    statistics, say): where every thread takes elements from anywhere it finds out for each of them, by divisions, which
+    row it is of, and reads and computes what belongs to the row once more.
+    """
+    if len(kernel.outer) < 2 or kernel.outer[-1] < 512 or prod(kernel.outer) < MULTIPROCESSORS * 4096:
+        return None
+    last = len(kernel.outer) - 1
+    moves = [any(i.strides[last] for i in (load.index, *(g.index for g in load.guards))) for load in loads(kernel)]
+    if all(moves) or lanes_along(kernel, last) > 1:
+        return None
+    # Eight elements of a thread; with sixteen or more, up to a third slower (benchmarks/results/h200_rows.txt).
+    unroll = max(1, 8 // max(1, sum(moves)))
+    return Schedule("rows", group=64, threads=256, unroll=unroll, splits=-(-kernel.outer[last] // 512))
 
 
 def reductions(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
@@ -168,19 +193,21 @@ def _rows(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
     lanes = lanes_along(kernel, len(kernel.outer) + len(kernel.row) - 1) if kernel.row else 1
     vectors = max(1, count // lanes)
     if kept:
-        weight = _weight(kernel, kept)
-        group = min(1024, max(power_at_least(-(-count * weight // 16)), 1))
-        if group > 16 and -(-vectors // 32) * lanes * weight <= REGISTER_ROW:
-            group = 32
+        weight, per_row = _weight(kernel, kept), count * _weight(kernel, kept) * 4
+        group = _group(vectors, lanes * weight, outer)
         steps = -(-vectors // group)
-        if steps * lanes * weight <= REGISTER_ROW:
+        two = group == 1024 and 2 * per_row <= SHARED_BYTES and outer >= 2 * MULTIPROCESSORS
+        if two:  # In registers there would be one.
+            return Schedule("rows", lanes, group=512, threads=512, unroll=_unroll(lanes, steps), keep="shared")
+        if steps * lanes * weight <= (WIDE_ROW if group <= 256 else REGISTER_ROW):
             threads = max(group, 256 if group <= 128 else group)
             return Schedule("rows", lanes, group=group, threads=threads, unroll=steps, keep="registers")
-        per_row = count * weight * 4
         fewest = 16 if per_row <= SHARED_BYTES else MULTIPROCESSORS // 2
-        if per_row <= SHARED_BYTES + CACHED_BYTES and outer >= fewest:
+        room = SHARED_BYTES // (1024 * lanes * weight * 4)
+        if per_row <= SHARED_BYTES + (CACHED_BYTES if room else 0) and outer >= fewest:
             unroll = _unroll(lanes, -(-vectors // 1024))
-            room = SHARED_BYTES // (1024 * lanes * weight * 4)
+            if per_row > SHARED_BYTES:
+                unroll = min(unroll, room)
             return Schedule(
                 "rows",
                 lanes,
@@ -205,6 +232,22 @@ def _rows(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule:
     return Schedule(
         "rows", lanes, group=group, threads=max(256, group), unroll=_unroll(lanes, steps), splits=splits
     )
+
+
+def _group(vectors: int, weight: int, outer: int) -> int:
+    """Threads that hold a row of so many vectors in registers, ``weight`` for each, if 1024 of them can.
+
+    As few of them as can, but a warp at least, where there are rows enough to fill the device; otherwise those that
+    keep 16 registers each. A warp needs no meeting of others: it may take rows of 32 registers each whatever there is.
+    """
+    group = power_at_least(-(-vectors * weight // 16))
+    wide = 32
+    while wide < 1024 and -(-vectors // wide) * weight > (WIDE_ROW if wide <= 256 else REGISTER_ROW):
+        wide *= 2
+    if group <= 16 or outer * wide < MULTIPROCESSORS * 512:
+        in_warp = group > 16 and -(-vectors // 32) * weight <= REGISTER_ROW
+        return 32 if in_warp else min(group, 1024)
+    return wide
 
 
 def _unroll(lanes: int, steps: int) -> int:
