@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,32 @@ def test_pools(name: str, on_chip: None) -> None:
 def test_padding_of_a_maximum_never_wins() -> None:
     plan = check_model(Of(lambda m, x: F.max_pool2d(-x.exp() - 5, 3, 1, 1).relu() - 1), (torch.randn(2, 2, 4, 4),))
     assert plan.kernels
+
+
+BOUNDED = {
+    "clamp": lambda x: F.softmax(x.clamp(0, 1), -1), "sigmoid": lambda x: F.softmax(x.sigmoid() * 8 - 2, 1) * 3,
+    "log": lambda x: F.log_softmax(F.hardtanh(x), 1), "of 16 bits": lambda x: F.softmax(x.half().tanh(), -1) + 1,
+}
+NOT_BOUNDED = {
+    "plain": lambda x: F.softmax(x * 2, -1), "one side": lambda x: F.softmax(x.relu(), 1),
+    "too far": lambda x: F.softmax(x.clamp(0, 40), -1), "log": lambda x: F.log_softmax(x * 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", [*BOUNDED, *(f"not: {name}" for name in NOT_BOUNDED)])
+def test_a_softmax_of_what_is_bounded_needs_no_maximum(name: str) -> None:
+    function = BOUNDED.get(name) or NOT_BOUNDED[name.removeprefix("not: ")]
+    x = torch.randn(4, 6, 8) * 3
+    if name != "of 16 bits":  # whose values in float64 are rounded to 16 bits on the way
+        plan = check_model(Of(lambda m, x: function(x)), (x,))
+        special = torch.tensor([inf, -inf, nan, 1.0, 0.0, -2.0, 5.0, 40.0]).repeat(4, 6, 1)
+        if name in BOUNDED:
+            check_model(Of(lambda m, x: function(x)), (special,))
+    else:
+        graph = capture(Of(lambda m, x: function(x)), (x,))
+        plan = make_plan(graph, graph)
+    kinds_of = {r.kind for step in plan.kernels if isinstance(step.kernel, LoopKernel) for r in step.kernel.reductions}
+    assert kinds_of == ({"sum"} if name in BOUNDED else {"sum", "max"})
 
 
 VIEWS = {

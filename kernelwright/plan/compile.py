@@ -10,7 +10,7 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import INTEGERS
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
-from kernelwright.plan.groups import REDUCTIONS, Group, wide
+from kernelwright.plan.groups import REDUCTIONS, Group, base, wide
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.typed import as_real, sum_type
@@ -190,7 +190,8 @@ def reduced_value(node: Node, expression: Expression, own: Iterable[Node], reduc
     """Register a reduction; the expression of its result. Mean and variance of one value, of those in ``own``, share
     moments."""
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
-    paired = any(n.op == "var" and n.inputs[0] is node.inputs[0] for n in own)
+    value = base(node.inputs[0])  # of a norm over groups of channels another shape of the same
+    paired = any(n.op == "var" and base(n.inputs[0]) is value for n in own)
     kind = "moments" if node.op == "mean" and paired else _KINDS[node.op]
     wanted = Reduction(kind, expression)
     if wanted not in reductions:

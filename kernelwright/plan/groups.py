@@ -149,6 +149,7 @@ class Grouping:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
         self.joined = joining(self.order, self.roles, self.readers, self.roots, self.products, apart)
+        self.stored = stored
         self.in_memory = self._in_memory(stored)
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
@@ -208,7 +209,7 @@ class Grouping:
             if current in seen:
                 continue
             seen.add(current)
-            if self.roles[current] == "pointwise":
+            if self.roles[current] == "pointwise" and (current is node or current not in self.stored):
                 cost += FUNCTIONS[current.op].cost if current.op in FUNCTIONS else 0
             elif self.roles[current] != "view" and current.op != "constant":
                 loads += current.bytes

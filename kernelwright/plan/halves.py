@@ -31,6 +31,7 @@ from kernelwright.plan.positions import (
     windows_below,
 )
 from kernelwright.plan.products import TYPES
+from kernelwright.plan.traced import traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,7 @@ class Halves:
 
     def sources(self, source: Mapping[Node, Node]) -> dict[Node, Node]:
         """Where each node of the new graph came from. source: the same of the given graph."""
-        result: dict[Node, Node] = {}
-        for old, new in self.moved.items():
-            stack = [new]
-            while stack:
-                part = stack.pop()
-                if part not in result:
-                    result[part] = source[old]
-                    stack += part.inputs
-        return result
+        return traced(((old, (new,)) for old, new in self.moved.items()), source)
 
 
 def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node]

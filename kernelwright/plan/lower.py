@@ -15,19 +15,28 @@ from math import inf, prod
 from kernelwright.algebra.build import NARROW, per_channel, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.norms import batch_norm_affine
+from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.plan import lower_losses
 from kernelwright.plan.products import as_product
 
 FLOATS = ("float32", "float64", *NARROW)
+# The exponential of this and that of its negative are far within float32, and so are sums of 2^50 of them.
+_MOST_EXPONENT = 32.0
 # Above this many multiply-adds a contraction is a library's product, not a row of dot products.
 MOST_CONTRACTION = 1 << 27
 
 
+def _exponentials_fit(x: Node) -> bool:
+    """Whether exponentials of x and sums of them are usual numbers in any case, so that no maximum need be found."""
+    low, high = value_range(x)
+    return low >= -_MOST_EXPONENT and high <= _MOST_EXPONENT
+
+
 def softmax(node: Node) -> Node:
-    """exp(x - max) / sum."""
+    """exp(x - max) / sum, or exp(x) / sum of an x that cannot be large."""
     x, axes = node.inputs[0], (node["axis"],)
-    shifted = make("exp", make("sub", x, reduce("amax", x, axes)))
+    shifted = make("exp", x if _exponentials_fit(x) else make("sub", x, reduce("amax", x, axes)))
     return make("div", shifted, reduce("sum", shifted, axes))
 
 
@@ -35,7 +44,7 @@ def log_softmax(node: Node) -> Node:
     """(x - max) - log(sum(exp(x - max))), as PyTorch does: x - logsumexp(x) would lose the digits of a small
     result under a large x, and give -inf where PyTorch gives NaN (beside +inf)."""
     x, axes = node.inputs[0], (node["axis"],)
-    shifted = make("sub", x, reduce("amax", x, axes))
+    shifted = x if _exponentials_fit(x) else make("sub", x, reduce("amax", x, axes))
     return make("sub", shifted, make("log", reduce("sum", make("exp", shifted), axes)))
 
 

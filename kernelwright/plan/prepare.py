@@ -1,4 +1,5 @@
-"""What is done to a graph before it is cut into groups: lowering, halving, computing twice, laying out."""
+"""What is done to a graph before it is cut into groups: lowering, then what brings reductions to contractions (sums
+before affine maps, halves, computing twice) and pools to reductions, and laying out."""
 
 from __future__ import annotations
 
@@ -6,24 +7,27 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.ir.node import Node, walk
+from kernelwright.plan.affine_sums import affine_sums
 from kernelwright.plan.groups import roles_of
 from kernelwright.plan.halves import in_halves
 from kernelwright.plan.layouts import lay_out
 from kernelwright.plan.lower import lower
 from kernelwright.plan.products import ANCHORS
 from kernelwright.plan.records import Choice
+from kernelwright.plan.small_pools import inlined
+from kernelwright.plan.traced import traced
 from kernelwright.plan.twice import computed_twice
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lowered:
     """A graph in primitives.
 
     values: for every root of the graph, the node that has its value. source: for every primitive, the graph's node that
     it came from. kept: what stays a torch call. anchors: contractions that become kernels. firsts: first halves of
     reductions, each with a lowered reduction that it is of and the graph's node of that; several may have the same
-    first half. stored: pointwise results to store, which are those of two second halves and the statistics that a
-    contraction reads when it is computed again.
+    first half. stored: pointwise results to store: those of two second halves, the statistics that a contraction reads
+    when it is computed again, and pools that several read.
     """
 
     values: dict[Node, Node]
@@ -33,43 +37,57 @@ class Lowered:
     firsts: list[tuple[Node, Node, Node]]
     stored: set[Node]
 
+    @property
+    def roles(self) -> dict[Node, str]:
+        """What each node becomes."""
+        return roles_of(walk(self.values.values()), self.kept, self.anchors)
+
+    def move(self, moved: Mapping[Node, Node], source: dict[Node, Node] | None = None) -> None:
+        """Go over to another graph. moved: for every node the one of its value; source: where that graph's nodes came
+        from, if it is not from what they were made for."""
+        made = ((old, (new,)) for old, new in moved.items())
+        self.source = traced(made, self.source) if source is None else source
+        self.values = {n: moved[v] for n, v in self.values.items()}
+        self.kept = {moved.get(n, n) for n in self.kept}
+        self.anchors = {moved[n]: choice for n, choice in self.anchors.items()}
+        self.firsts = [(moved[first], reduction, node) for first, reduction, node in self.firsts]
+        self.stored = {moved[n] for n in self.stored}
+
 
 def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, channels_last: frozenset[Node],
             products: Mapping[Node, Choice], whole: Collection[Node]) -> Lowered:
-    """The graph below ``roots`` lowered, its reductions halved where that may help, and laid out.
+    """The graph below ``roots`` lowered, its reductions moved and halved where that may help, and laid out.
 
     kept, move_bias, channels_last: see :func:`kernelwright.plan.planner.make_plan`. products: contractions that become
     kernels. whole: lowered reductions that are not halved.
     """
     lowered, source = lower(roots, frozenset(kept), move_bias=move_bias, products=frozenset(products))
     values = {n: lowered[n] for n in roots}
-    kept_lowered = {lowered[n] for n in kept if n in lowered}
     anchors = {n: products[source[n]] for n in walk(values.values()) if n.op in ANCHORS and source[n] in products}
-    firsts: list[tuple[Node, Node, Node]] = []
-    stored: set[Node] = set()
-    reducing = [n for n, choice in anchors.items() if choice.reduces]
-    if reducing:
-        roles = roles_of(walk(values.values()), kept_lowered, anchors)
-        halves = in_halves(values.values(), roles, reducing, whole)
-        firsts = [(first, reduction, source[reduction]) for first, reduction in halves.firsts]
-        moved, stored = halves.moved, halves.combined
-        values = {n: moved[v] for n, v in values.items()}
-        kept_lowered = {moved.get(n, n) for n in kept_lowered}
-        anchors = {moved[n]: choice for n, choice in anchors.items()}
-        source = halves.sources(source)
-    if any(choice.again is not None for choice in anchors.values()):
-        roles = roles_of(walk(values.values()), kept_lowered, anchors)
-        twice = computed_twice(values.values(), roles, anchors)
-        moved, anchors, source = twice.moved, twice.anchors, twice.sources(source)
-        values = {n: moved[v] for n, v in values.items()}
-        kept_lowered = {moved.get(n, n) for n in kept_lowered}
-        firsts = [(moved[first], reduction, node) for first, reduction, node in firsts]
-        stored = {moved[n] for n in stored} | twice.stored
+    graph = Lowered(values, source, {lowered[n] for n in kept if n in lowered}, anchors, [], set())
+    if any(choice.reduces for choice in anchors.values()):
+        graph.move(affine_sums(graph.values.values(), graph.roles, _reducing(graph)))
+        halves = in_halves(graph.values.values(), graph.roles, _reducing(graph), whole)
+        firsts = [(first, reduction, graph.source[reduction]) for first, reduction in halves.firsts]
+        graph.move(halves.moved)
+        graph.firsts, graph.stored = firsts, halves.combined
+    if any(choice.again is not None for choice in graph.anchors.values()):
+        twice = computed_twice(graph.values.values(), graph.roles, graph.anchors)
+        graph.move(twice.moved, twice.sources(graph.source))
+        graph.anchors, graph.stored = twice.anchors, graph.stored | twice.stored
+    moved, stored = inlined(graph.values.values(), graph.roles, {first for first, _, _ in graph.firsts})
+    graph.move(moved)
+    graph.stored |= stored
     if channels_last:
-        laid_out = lay_out(values.values(), kept_lowered, source, channels_last)
-        values = {n: laid_out.values[v] for n, v in values.items()}
-        kept_lowered, source = {laid_out.computed[n] for n in kept_lowered}, laid_out.source
-        anchors = {laid_out.computed[n]: c for n, c in anchors.items()}
-        firsts = [(laid_out.computed[first], reduction, node) for first, reduction, node in firsts]
-        stored = {laid_out.computed[n] for n in stored}
-    return Lowered(values, source, kept_lowered, anchors, firsts, stored)
+        laid_out = lay_out(graph.values.values(), graph.kept, graph.source, channels_last)
+        graph.values = {n: laid_out.values[v] for n, v in graph.values.items()}
+        graph.kept, graph.source = {laid_out.computed[n] for n in graph.kept}, laid_out.source
+        graph.anchors = {laid_out.computed[n]: c for n, c in graph.anchors.items()}
+        graph.firsts = [(laid_out.computed[first], reduction, node) for first, reduction, node in graph.firsts]
+        graph.stored = {laid_out.computed[n] for n in graph.stored}
+    return graph
+
+
+def _reducing(graph: Lowered) -> list[Node]:
+    """Contractions that take reductions along."""
+    return [n for n, choice in graph.anchors.items() if choice.reduces]

@@ -26,6 +26,7 @@ from kernelwright.ir.node import Node, make, rebuild, users, walk
 from kernelwright.plan.epilogues import Joined, joining
 from kernelwright.plan.positions import first_position, positions_of
 from kernelwright.plan.records import Choice
+from kernelwright.plan.traced import traced
 
 # Views that only say where an element stands.
 _VIEWS = ("reshape", "expand", "permute")
@@ -47,15 +48,9 @@ class Twice:
 
     def sources(self, source: Mapping[Node, Node]) -> dict[Node, Node]:
         """Where each node of the new graph came from. source: the same of the given graph."""
-        result: dict[Node, Node] = {}
-        for old, moved in self.moved.items():
-            stack = [moved, *(first[old] for first in self.firsts.values() if old in first)]
-            while stack:
-                part = stack.pop()
-                if part not in result:
-                    result[part] = source[old]
-                    stack += part.inputs
-        return result
+        firsts = self.firsts.values()
+        return traced(((old, (moved, *(first[old] for first in firsts if old in first)))
+                       for old, moved in self.moved.items()), source)
 
 
 def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Twice:

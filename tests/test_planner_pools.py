@@ -1,0 +1,125 @@
+"""Stage 5, PLAN: pools of few elements are computed by the reduction that reads them, and stay pools elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graph_tools import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_tools import Of, contractions, planned
+from test_planner import check_model
+from torch import nn
+
+from kernelwright.capture.export import capture
+from kernelwright.ir.node import walk
+from kernelwright.plan.groups import roles_of
+from kernelwright.plan.kernels import LoopKernel
+from kernelwright.plan.lower import lower
+from kernelwright.plan.small_pools import inlined
+
+INLINED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mean of maxima": lambda x: F.max_pool2d(x, 2).mean((2, 3)),
+    "pointwise between": lambda x: F.hardtanh(F.max_pool2d(x.exp(), 2) * 0.5).sum((2, 3)).tanh(),
+    "sum of averages": lambda x: F.avg_pool2d(x, (1, 4)).sigmoid().sum(1),
+    "log of sums": lambda x: F.max_pool2d(x, (2, 4)).logsumexp(1),
+    "a part is left": lambda x: F.max_pool2d(x, 3, 4).amax((2, 3)),
+    "dilated": lambda x: F.max_pool2d(x, 2, 3, 0, 2).sum(3),
+    "reshaped": lambda x: F.avg_pool2d(x, 2).flatten(1).sum(1),
+    "across": lambda x: F.max_pool2d(x, 2).transpose(1, 3).sum(1),
+}
+POINTWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a result": lambda x: F.max_pool2d(x, (2, 1)), "then pointwise": lambda x: F.avg_pool2d(x, (4, 1)).sigmoid() + 1,
+    "in space": lambda x: F.max_pool3d(x.unsqueeze(1), (1, 3, 1)).relu(),
+    "before a call": lambda x: torch.sort(F.max_pool2d(x, (2, 1)).relu(), 1)[0].cos(),
+    "lines of a softmax": lambda x: F.softmax(F.max_pool2d(x, (2, 1)), 1),
+    "lines of a norm": lambda x: F.instance_norm(F.avg_pool2d(x, (2, 1)) + 1),
+}
+KEPT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "overlap": lambda x: F.max_pool2d(x, 3, 2).mean((2, 3)),
+    "padding": lambda x: F.max_pool2d(x, 2, 2, 1).mean((2, 3)),
+    "many elements": lambda x: F.avg_pool2d(x, (3, 4)).sum((2, 3)),
+    "a result": lambda x: F.max_pool2d(x, 2).relu(),
+    "a result, too": lambda x: (lambda y: (y, y.sum(1)))(F.max_pool2d(x, 2)),
+    "read twice": lambda x: (lambda y: y.mean((2, 3)) * y.amax((2, 3)))(F.max_pool2d(x, 2)),
+    "softmax": lambda x: F.softmax(F.max_pool2d(x, 2), 1),
+    "variance": lambda x: F.max_pool2d(x, 2).var((2, 3), correction=0),
+    "pool of a pool": lambda x: F.max_pool2d(F.max_pool2d(x, 2), 2),
+    "repeated": lambda x: (F.max_pool2d(x, 2)[..., :1] * x[:, :, :6, :5]).sum(1),
+    "repeated lines": lambda x: F.max_pool2d(x, (2, 1))[:, :1] * x[:, :, :6] + 1,
+    "lines of a pool": lambda x: F.max_pool2d(F.max_pool2d(x, (2, 1)), 2),
+}
+
+
+def _rows(model: nn.Module, x: torch.Tensor) -> list[tuple[int, ...]]:
+    """The rows of the plan's loops, which is checked in float64."""
+    return [step.kernel.row for step in check_model(model, (x,)).kernels if isinstance(step.kernel, LoopKernel)]
+
+
+@pytest.mark.parametrize("name", INLINED)
+def test_a_reduction_computes_small_pools(name: str) -> None:
+    rows = _rows(Of(lambda m, x: INLINED[name](x * 2)), torch.randn(2, 3, 8, 12))
+    assert len(rows) == 1, "the pool is no kernel of its own"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_pools_stay(name: str) -> None:
+    rows = _rows(Of(lambda m, x: KEPT[name](x * 2)), torch.randn(2, 3, 13, 12))
+    windows = {"overlap": (3, 3), "many elements": (3, 4), "lines of a pool": (2,),
+               "repeated lines": (2,)}
+    assert windows.get(name, (2, 2)) in rows
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pools_of_lines_are_pointwise(name: str) -> None:
+    assert () in _rows(Of(lambda m, x: POINTWISE[name](x * 2)), torch.randn(2, 3, 13, 12))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_16_bits_are_in_float32(dtype: torch.dtype) -> None:
+    """As those of a kernel of its own: not rounded on the way."""
+    graph = capture(Of(lambda m, x: F.avg_pool2d(x, 2).sum(1)), (torch.randn(2, 3, 8, 8, dtype=dtype),))
+    lowered, _ = lower(graph.outputs, frozenset())
+    roots = [lowered[n] for n in graph.outputs]
+    moved, stored = inlined(roots, roles_of(walk(roots), set(), ()), ())
+    assert not stored
+    adds = [n for n in walk([moved[n] for n in roots]) if n.op == "add"]
+    assert len(adds) == 3 and all(n.dtype == "float32" for n in adds)
+
+
+@examples(60)
+@given(st.data())
+def test_any_small_pool(data: st.DataObject) -> None:
+    """Of any rank, kernel, stride and dilation; infinities and NaN included."""
+    rank = data.draw(st.integers(1, 3))
+    kernel = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    maximum = data.draw(st.booleans())
+    dilation = tuple(data.draw(st.integers(1, 2)) if maximum else 1 for _ in range(rank))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    stride = tuple(data.draw(st.integers(max(1, r - 1), r + 1)) for r in reach)
+    shape = (2, 3, *(r + data.draw(st.integers(0, 7)) for r in reach))
+    name = ("max_pool" if maximum else "avg_pool") + f"{rank}d"
+    pool = getattr(F, name)
+    options = {"dilation": dilation} if maximum else {}
+    axes = data.draw(st.sampled_from([(1,), tuple(range(2, 2 + rank)), tuple(range(1, 2 + rank)), (1 + rank,)]))
+    op = data.draw(st.sampled_from(("sum", "amax", "amin", "mean")))
+    x = torch.randn(shape)
+    for value in data.draw(st.lists(st.sampled_from((inf, -inf, nan)), max_size=2)):
+        x.view(-1)[data.draw(st.integers(0, x.numel() - 1))] = value
+    check_model(Of(lambda m, x: getattr(pool(x * 2, kernel, stride, **options).relu(), op)(axes)), (x,))
+
+
+def test_behind_a_convolution_the_rest_of_a_pool_joins_the_reduction() -> None:
+    """The kernel takes pairs along the last axis, the reduction those along the others."""
+    model = Of(lambda m, x: F.hardtanh(F.max_pool2d(m.conv(x), 2)).mean((2, 3)).tanh(),
+               conv=nn.Conv2d(4, 8, 3, padding=1))
+    plan = planned(model, (torch.randn(2, 4, 16, 16),))
+    (kernel,) = contractions(plan)
+    assert kernel.pool_size == 2
+    (loop,) = [step.kernel for step in plan.kernels if isinstance(step.kernel, LoopKernel)]
+    assert loop.row == (8, 8) and loop.outer == (2, 8)
+    assert {n.op for step in plan.kernels for n in step.covers} >= {"max_pool", "convolution", "mean", "tanh"}
