@@ -297,7 +297,13 @@ def test_lanes_share_columns(columns, together):
     made = epilogue(Geometry(case.kernel, replace(WGMMA, columns=columns)), "k")
     assert re.search(rf"float k_sum_of_lanes\(float \(&value\)\[{together}\], int lane\)", made.definitions)
     components = sum(COMPONENTS[total.kind] for total in case.kernel.totals)
-    assert made.floats == components * 4 * columns + 8 + columns
+    assert made.floats == components * 4 * columns + 12 + columns
+
+
+def test_moments_of_more_rows_than_a_word_counts_are_refused():
+    with pytest.raises(ValueError, match="four bits"):
+        epilogue(Geometry(alone(APART).kernel, replace(WGMMA, rows=256, columns=8, teams=2, phases=2)), "k")
+    assert epilogue(Geometry(average(APART).kernel, replace(WGMMA, rows=256, columns=8, teams=2, phases=2)), "k")
 
 
 @needs_nvcc

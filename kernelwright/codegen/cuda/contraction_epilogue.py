@@ -1,9 +1,10 @@
 """CUDA text that finishes a slab of a contraction's sums: positions, scales, the store expressions, the stores.
 
 The core stages SLAB_ROWS x `slab_columns` sums in shared memory, and 128 threads call ``NAME_finish``. Where positions
-lie next to each other in the output a thread takes a row and walks over columns, so that a warp writes 32 neighbouring
-positions at a time; where channels do, a thread takes 4 neighbouring columns and walks over rows. What a walk does not
-change is computed before it.
+lie next to each other in the output a thread takes a row, or two where rows are neighbours in pairs
+(`contraction_epilogue_neighbours`), and walks over columns, so that a warp writes 32 or 64 neighbouring positions at a
+time; where channels do, a thread takes 4 neighbouring columns and walks over rows. What a walk does not change is
+computed before it.
 
 Sums are multiplied by the scales of both operands. Where that could leave the range of float32 on the way, or an
 operand is not finite (an infinite scale), the thread comes back to its elements after the walk: it multiplies with
@@ -24,6 +25,7 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingPairWalk, ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_neighbours import PairOfRowsWalk, in_pairs
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RegisterTotalsWalk, in_registers
@@ -112,7 +114,8 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     if not holds_channels(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of "
                          f"{slab_columns(kernel, geometry.tiling)}")
-    kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else RowWalk
+    kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else \
+        PairOfRowsWalk if in_pairs(geometry) else RowWalk
     if geometry.tiling.phases == 2:
         kind = ReducingPairWalk if kernel.reductions else PairWalk
     if kernel.pools:

@@ -22,8 +22,9 @@ meets this n; the tile's other cells have no positions, and `contraction_totals`
 tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the same
 for all of them.
 
-Moments take two walks over the sums, and evaluate twice: the mean, rounded, comes back to all threads before the second
-one. As in `contraction_epilogue_totals` what it is off is kept as well.
+Moments are of what values differ from a number near them, as in `contraction_epilogue_totals`: the mean of the first
+run of 8 rows of each warp that has positions. So a part of the sums is evaluated twice, and the number comes back to
+all threads before the walk over all. (The mean of all rows took a walk over all for itself.)
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ class RegisterTotalsWalk(WarpTotals):
             "#pragma unroll 1",
             f"for ({entry} of_n = first_n; of_n <= last_n; ++of_n) {{  // one, but where n changes within the rows",
             *indent([*self._places(), f"const {entry} n = of_n;", *self._own_positions(), *self._scale(),
-                     f"{self._meet}  // What was in `met` has been read, and the table is there.",
-                     *self._usual(), f"int* const counts = reinterpret_cast<int*>(met + {self.counts});",
-                     f"if (lane == 0) counts[warp] = {self._positions('places')};",
+                     f"int* const counts = reinterpret_cast<int*>(met + {self.counts});", *self._runs(),
+                     f"{self._meet}  // What was in `met` has been read, and the table is there.", *self._run(),
+                     *self._usual(), f"if (lane == 0) counts[warp] = {self._positions('places')};",
                      *[f"if (thread == 0) counts[{WARPS}] = first_column;"] * bool(second),
                      *first, f"{self._meet}  // The warps' results are there.", *self._cell(), *self.write(False),
                      *self._again(second)]), "}",
@@ -148,6 +149,23 @@ class RegisterTotalsWalk(WarpTotals):
             f"unsigned mine[{words}];  // of the thread's: bits 0 and 8 of a set, 16 and 24 of the next",
             "#pragma unroll",
             f"for (int w = 0; w < {words}; ++w) mine[w] = places[w] >> lane / 4;"]
+
+    def _runs(self) -> list[str]:
+        """Tell the other warps how many positions each run of 8 rows has. They look between two barriers, so that
+        nobody writes while somebody looks."""
+        if not self.has_moments:
+            return []
+        counts = [f"__popc(places[{run // 4}] >> {run % 4 * 8} & 0xffu) << {4 * run}" for run in range(2 * self.sets)]
+        return ["// The positions of each run of 8 rows, four bits each.",
+                f"if (lane == 0) counts[{2 * WARPS} + warp] = {' | '.join(counts)};"]
+
+    def _run(self) -> list[str]:
+        """Define ``run``, the first one in which some warp has a position, and ``of_run``, how many all have."""
+        if not self.has_moments:
+            return []
+        words = [f"counts[{2 * WARPS + warp}]" for warp in range(WARPS)]
+        return [f"const int run = max(__ffs({' | '.join(words)}) - 1, 0) / 4;",
+                f"const int of_run = {' + '.join(f'({word} >> 4 * run & 15)' for word in words)};"]
 
     def _own_positions(self) -> list[str]:
         """Define ``at0``, ``at1``, ...: the thread's positions, 0 where there are none, so that loads stay inside."""

@@ -6,12 +6,12 @@ to the workspace for each n of the slab, of which there are at most two where an
 (`contraction_totals`) takes those of all slabs together.
 
 Rows of a slab need not be positions, so masks behind the values say which are: of the first row's n, and of the next.
-Moments take two walks over the values: for their mean, then for the squares of what they differ from it. The mean is a
-rounded one. How far it is off is the sum of the differences, which is kept as well: so nothing is lost where the mean
-is large and the variance small.
+Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As near
+the mean as a value is, no digits are lost where the mean is large and the variance small; the last kernel, in double,
+moves both to the mean.
 
-For each element and distinct expression that is a write to shared memory and a quarter of a read of 16 bytes (two for
-moments), whose addresses meet no bank twice; for 64 rows (of two phases: 128 positions) of a column one number, or
+For each element and distinct expression that is a write to shared memory and a quarter of a read of 16 bytes, whose
+addresses meet no bank twice; for 64 rows (of two phases: 128 positions) of a column one number, or
 three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several distinct expressions need as many slabs.
 """
 
@@ -186,13 +186,16 @@ class TotalsWalk(RowWalk):
         return [*self._walk({"part": (kind, "value[v]")}), *self._write({at: "part"})]
 
     def _moments(self, at: int) -> list[str]:
-        """The mean, rounded, then what values differ from it: the sum, and the sum of squares."""
-        return ["const float each = __fdividef(1.0f, count);  // near enough",
-                *self._walk({"mean": ("sum", "value[v] * each")}),
-                *self._walk({"rest": ("sum", "from_mean"), "squares": ("sum", "from_mean * from_mean")},
-                            ["const float from_mean = value[v] - mean;"]),
-                "if (fabsf(mean) == INFINITY) rest = 0.0f;",
-                *self._write({at: "mean", at + 1: "rest", at + 2: "squares"})]
+        """The value of the first position, which stands in for a mean, then what values differ from it: the sum, and
+        the sum of squares. Where that value is not finite, what differs from zero."""
+        first = "".join(f"masks[{word}] ? {f'{32 * word} + ' * (word > 0)}__ffs(masks[{word}]) - 1 : "
+                        for word in range(self.positions // 32 - 1))
+        last = self.positions // 32 - 1
+        return [f"const float some = values[{first}{f'{32 * last} + ' * (last > 0)}__ffs(masks[{last}]) - 1];",
+                "const float near = fabsf(some) < INFINITY ? some : 0.0f;",
+                *self._walk({"rest": ("sum", "from_near"), "squares": ("sum", "from_near * from_near")},
+                            ["const float from_near = value[v] - near;"]),
+                *self._write({at: "near", at + 1: "rest", at + 2: "squares"})]
 
     def _walk(self, found: dict[str, tuple[str, str]], before: list[str] | None = None) -> list[str]:
         """Define each name of ``found`` as a reduction, of a kind and a term, over this n's positions of the slab."""

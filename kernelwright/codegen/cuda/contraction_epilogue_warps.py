@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.codegen.contraction_geometry import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.contraction_geometry import COMPONENTS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, ColumnTable
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, without_totals
 from kernelwright.codegen.cuda.contraction_epilogue_walks import Walk
@@ -28,16 +28,19 @@ from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Expression
 
 THREADS, WARPS = 128, 4
+#: Rows of four warps that are taken together for a number near a mean: 8 of each.
+RUN_ROWS = 32
 #: Whether row h of a set is a position. Of an array of bool the compiler would make numbers first.
 THERE = "mine[set / 2] & 1u << set % 2 * 16 + h * 8"
 
 
 def places(geometry: Geometry) -> tuple[int, int, int]:
     """Shared memory of a warpgroup, in floats: behind a result of each component, column and warp where integers begin
-    (the positions of each warp, and the first column), then ones in place of columns' scales; and all of it."""
+    (the positions of each warp, the first column, and four bits for each of a warp's runs of 8 rows: its positions),
+    then ones in place of columns' scales; and all of it."""
     columns = geometry.tiling.columns
     counts = geometry.components * WARPS * columns
-    ones = counts + 2 * WARPS
+    ones = counts + 3 * WARPS
     return counts, ones, ones + columns * geometry.scaled
 
 
@@ -57,6 +60,8 @@ class WarpTotals(Walk):
         tiling = geometry.tiling
         self.columns, self.products = tiling.columns, Layout(geometry, 0).products
         self.sets = self.products * tiling.phases
+        if self.has_moments and 2 * self.sets * 4 > 32:
+            raise ValueError(f"{name}: no moments of {self.sets} sets of 64 rows: a word has four bits for each half")
         # Values of columns of a thread that the lanes take together: a power of two.
         self.together = self.columns // 4 if self.columns in (8, 16) else 8
         self.distinct = distinct_totals(self.kernel)
@@ -84,29 +89,46 @@ class WarpTotals(Walk):
             at += COMPONENTS[total.kind]
         return result
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether there are moments among the totals."""
+        return any(total.kind == "moments" for total in self.kernel.totals)
+
     def first_walk(self) -> list[str]:
-        """Of all totals what the warps find; of moments the mean, of which each place brings an equal part."""
-        part = f"value * {1.0 / (SLAB_ROWS * self.sets)!r}f"
+        """Of all totals what the warps find. Where there are moments it is a number near their means alone: the mean of
+        one run of 8 rows of each warp, the first that has positions, of which each place brings an equal part."""
+        if not self.has_moments:
+            return [line for value in self.distinct
+                    for line in self._walk(value, {at: (kind, "value") for at, kind in self._found(value)}, [])]
         lines = []
-        for value in self.distinct:
-            takes = {at: ("sum", part) if kind == "moments" else (kind, "value") for at, kind in self._found(value)}
-            lines += self._walk(value, takes, [])
+        for run in range(2 * self.sets):
+            lines += [f"{'else ' * (run > 0)}if (run == {run}) {{"]
+            for value in self.distinct:
+                takes = {at: ("sum", f"value * {1.0 / RUN_ROWS!r}f") for at, kind in self._found(value)
+                         if kind == "moments"}
+                lines += indent(self._walk(value, takes, [], run)) if takes else []
+            lines += ["}"]
         return lines
 
     def second_walk(self) -> list[str]:
-        """Of moments the rest: what values differ from the mean, and the squares."""
+        """Where there are moments: what values differ from that number, and the squares, and all other totals."""
         lines = []
-        for value in self.distinct:
-            takes, means = {}, [at for at, kind in self._found(value) if kind == "moments"]
-            for at in means:
-                off = f"(value - mean{at})"
-                takes |= {at + 1: ("sum", off), at + 2: ("sum", f"{off} * {off}")}
-            if takes:
-                lines += self._walk(value, takes, means)
+        for value in self.distinct if self.has_moments else ():
+            takes, means = {}, []
+            for at, kind in self._found(value):
+                if kind == "moments":
+                    means.append(at)
+                    off = f"(value - mean{at})"
+                    takes |= {at + 1: ("sum", off), at + 2: ("sum", f"{off} * {off}")}
+                else:
+                    takes[at] = kind, "value"
+            lines += self._walk(value, takes, means)
         return lines
 
-    def _walk(self, value: Expression, takes: dict[int, tuple[str, str]], means: list[int]) -> list[str]:
-        """Reduce a value over the warp's positions: components by number, of a kind and a term."""
+    def _walk(self, value: Expression, takes: dict[int, tuple[str, str]], means: list[int], run: int | None = None
+              ) -> list[str]:
+        """Reduce a value over the warp's positions: components by number, of a kind and a term. ``run``: over one of
+        its runs of 8 rows alone."""
         columns, together, name = self.columns, self.together, self.name
         pairs = together // 2
         padded = columns % (8 * pairs) > 0
@@ -133,8 +155,7 @@ class WarpTotals(Walk):
                    *(f"some{at}[2 * i + e] = {THERE} ? {TAKES[kind].format(f'some{at}[2 * i + e]', term)} "
                      f": some{at}[2 * i + e];" for at, (kind, term) in takes.items())]
         inner = [*reads, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
-            *each, "#pragma unroll", f"for (int set = 0; set < {self.sets}; ++set)", "#pragma unroll",
-            "  for (int h = 0; h < 2; ++h) {", *indent(element, 4), "  }"]), "}"]
+            *each, *self._rows(element, run)]), "}"]
         lanes = 32 // together
         own = " && ".join([*[f"lane % {lanes} < 4"] * (lanes > 4), *[f"own < {columns}"] * padded])
         index = f"lane / {lanes}"
@@ -150,20 +171,27 @@ class WarpTotals(Walk):
             f"{f'if ({own}) ' * bool(own)}"
             + ", ".join(f"met[{at * WARPS * columns} + warp * {columns} + own] = all{at}" for at in takes) + ";"]), "}"]
 
+    def _rows(self, element: list[str], run: int | None) -> list[str]:
+        """The statements for a thread's rows: all, or that of a run."""
+        if run is not None:
+            return [f"constexpr int set = {run // 2}, h = {run % 2};", *element]
+        return ["#pragma unroll", f"for (int set = 0; set < {self.sets}; ++set)", "#pragma unroll",
+                "  for (int h = 0; h < 2; ++h) {", *indent(element, 4), "  }"]
+
     def write(self, rest: bool) -> list[str]:
         """Take the results of the warps together, and write them: those of the first walk, or the ``rest``."""
         lines, at = [], 0
         for total in self.kernel.totals:
-            if total.kind != "moments" and not rest:
+            if total.kind != "moments" and rest == self.has_moments:
                 lines += [*self._of_warps(total.kind, at), self._to(at)]
             elif total.kind == "moments" and not rest:
                 lines += [*self._of_warps("sum", at),
-                          f"const float mean{at} = all{at} * __fdividef({SLAB_ROWS * self.sets}.0f, count);",
+                          f"const float some{at} = all{at} * __fdividef({RUN_ROWS}.0f, of_run);",
+                          f"const float mean{at} = fabsf(some{at}) < INFINITY ? some{at} : 0.0f;",
                           f"met[{at * WARPS * self.columns} + c] = mean{at};", self._to(at, f"mean{at}")]
             elif total.kind == "moments":
-                lines += [*self._of_warps("sum", at + 1), *self._of_warps("sum", at + 2),
-                          f"const bool infinite{at} = fabsf(met[{at * WARPS * self.columns} + c]) == INFINITY;",
-                          self._to(at + 1, f"infinite{at} ? 0.0f : all{at + 1}"), self._to(at + 2)]
+                lines += [*self._of_warps("sum", at + 1), *self._of_warps("sum", at + 2), self._to(at + 1),
+                          self._to(at + 2)]
             at += COMPONENTS[total.kind]
         return [f"for (int c = thread; c < end; c += {THREADS}) {{", *indent(lines), "}"]
 

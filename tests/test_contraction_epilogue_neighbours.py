@@ -1,0 +1,115 @@
+"""Epilogues in which a thread takes two neighbouring rows: under the CPU emulation against float64, and on a device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
+from test_contraction_epilogue_dense import with_two_stores
+from test_contraction_wgmma import check, check_on_the_device
+
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue import epilogue
+from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
+from kernelwright.plan.expressions import Index
+from kernelwright.plan.kernels import Tiling
+
+LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
+HIGH = Tiling("wgmma", rows=128, columns=64, depth=16, stages=3, teams=2, promote=2)
+PORTABLE = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
+#: Columns that threads do not share evenly, and 8 of them: half of the threads have none.
+UNEVEN, FEW = replace(LOW, columns=24), replace(LOW, columns=8)
+LINES = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1)
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    (LINES, LOW), (with_epilogue(LINES), UNEVEN), (with_two_stores(LINES), HIGH), (with_epilogue(LINES), PORTABLE),
+    (convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, teams=2)),
+    (with_epilogue(convolution(2, 2, 9, 12, (10, 22), (3, 3))), FEW),
+    (convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1)), replace(LOW, split=2)),
+    (with_two_stores(convolution(3, 2, 8, 40, (7, 12), (3, 3), padding=1, scheme="fp16")), replace(HIGH, promote=0)),
+    (with_epilogue(convolution(2, 1, 16, 24, (7, 12), (3, 3), stride=(2, 1), padding=1, transposed=True)), LOW),
+    (convolution(2, 1, 20, 9, (30, 34), (4, 3), stride=(2, 1)), replace(HIGH, columns=16)),
+    (with_epilogue(convolution(3, 1, 8, 130, (7, 12), (3, 3), padding=1, scheme="fp16")),
+     replace(HIGH, columns=192, teams=1, promote=0)),
+]
+
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each."""
+    return compiled(all_generated(CHECKED))
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
+    f"{c.name}-{t.core}{t.rows}x{t.columns}t{t.teams}s{t.split}" for c, t in CHECKED])
+def test_agrees_with_float64(number, libraries):
+    case, tiling = CHECKED[number]
+    assert in_pairs(Geometry(case.kernel, tiling)) and "float2*>(out0" in libraries[number][1].text
+    check(case, run(*libraries[number], case.inputs())[0])
+
+
+def test_thread_order_changes_nothing(libraries):
+    check_thread_order("reverse", [case for case, _ in CHECKED[::3]], libraries[::3])
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 7, 8])
+def test_scales_that_are_not_usual(number, libraries):
+    """An image so small, and an output channel so large, that their scales are not usual; and what is not finite."""
+    case, _ = CHECKED[number]
+    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10}[case.kernel.scheme]
+    for factor, value in ((2.0**90, 1.0), (1.0, float("inf")), (1.0, float("nan"))):
+        inputs = case.inputs()
+        inputs[0][1] /= factor
+        (inputs[1][:, 1] if case.name.startswith("convolution_t_") else inputs[1][0]).mul_(factor)
+        inputs[0].view(-1)[5] *= value
+        found, expected = run(*libraries[number], inputs)[0][0], case.expected(inputs)[0]
+        size = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0].abs()
+        single = expected.float()
+        assert torch.equal(found.isnan(), single.isnan()) and torch.equal(found.isinf(), single.isinf())
+        finite = single.isfinite()
+        assert ((found.double() - expected).abs() <= bound * size + 1e-37)[finite].all()
+        assert value != 1.0 or finite.all()
+
+
+def test_each_element_is_written_once():
+    """A kernel that counts in place of its results."""
+    chosen, sources = [CHECKED[n] for n in (0, 4, 8, 9)], []
+    for source in all_generated(chosen):
+        written = re.sub(r"\*reinterpret_cast<float2\*>\((out0 \+ .*)\) = make_float2\(.*\);",
+                         r"{ (\1)[0] += 1.0f, (\1)[1] += 1.0f; }", source.text)
+        assert written != source.text
+        sources.append(replace(source, text=written))
+    for (case, _), library in zip(chosen, compiled(sources), strict=True):
+        counts = run(*library, case.inputs())[0][0]
+        assert (counts == counts.view(-1)[0]).all() and counts.isfinite().all(), case.name
+
+
+def test_rows_that_are_no_pairs_are_taken_by_themselves():
+    store = LINES.kernel.stores[0]
+    shifted = replace(LINES.kernel, stores=(replace(store, index=Index(store.index.strides, 1)),))
+    apart = replace(LINES.kernel, stores=(replace(store, index=Index((*store.index.strides[:-1], 2), 0)),))
+    odd = convolution(3, 1, 8, 20, (9, 15), (3, 3), padding=1).kernel  # 15 positions, and 17 rows
+    rows = convolution(3, 1, 8, 20, (9, 15), (3, 4), padding=(1, 1)).kernel  # 14 positions, and 17 rows
+    narrow = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1, scheme="native", dtype="float16").kernel
+    doubled = convolution(2, 1, 8, 8, (6, 6), (4, 4), stride=2, padding=1, transposed=True).kernel
+    for kernel in (shifted, apart, odd, rows, narrow, doubled, matmul(64, 64, 64).kernel):
+        assert not in_pairs(Geometry(kernel, replace(LOW, promote=0)))
+        assert "float2*>(out0" not in epilogue(Geometry(kernel, replace(LOW, promote=0)), "k").definitions
+
+
+@on_hopper
+def test_on_the_device(tmp_path):
+    def check_stored(case: ContractionCase, found: list[torch.Tensor]) -> None:
+        for output, store in zip(found, case.kernel.stores, strict=True):
+            assert output[:store.index.offset].isnan().all()  # what comes before it belongs to nobody
+            output[:store.index.offset] = 0
+        check(case, found)
+
+    check_on_the_device([entry for entry in CHECKED if entry[1].core == "wgmma"], tmp_path, check_stored)
