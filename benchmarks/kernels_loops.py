@@ -2,7 +2,7 @@
 
     python benchmarks/kernels_loops.py                  on a machine with a GPU and nvcc: one table
     python benchmarks/kernels_loops.py --compile-only   anywhere with nvcc: registers, spills, 128-bit accesses
-    python benchmarks/kernels_loops.py --only softmax   cases whose name contains the text
+    python benchmarks/kernels_loops.py --only softmax   cases whose name contains one of the texts
     python benchmarks/kernels_loops.py --only large     those of a gigabyte and more
     python benchmarks/kernels_loops.py --tune           neighbouring schedules of each case, fastest first
 
@@ -78,7 +78,7 @@ def kernel(outer, row, inputs, outputs, reductions=(), row_stores=(), outer_stor
     )
 
 
-def softmax(rows: int, length: int) -> Case:
+def softmax(rows: int, length: int, prefix: str = "") -> Case:
     x = load(0, length, 1)
     shifted = call("exp", call("sub", x, Reduced(0)))
     made = kernel(
@@ -90,11 +90,11 @@ def softmax(rows: int, length: int) -> Case:
         [store(0, (length, 1), call("div", shifted, Reduced(1)))],
     )
     return Case(
-        f"softmax {rows}x{length}", made, ((rows, length),), ((rows, length),), lambda x: x.softmax(-1)
+        f"{prefix}softmax {rows}x{length}", made, ((rows, length),), ((rows, length),), lambda x: x.softmax(-1)
     )
 
 
-def layer_norm(rows: int, length: int) -> Case:
+def layer_norm(rows: int, length: int, prefix: str = "") -> Case:
     x = load(0, length, 1)
     scale = call("rsqrt", call("add", Reduced(0, 1), 1e-5))
     value = call(
@@ -102,11 +102,24 @@ def layer_norm(rows: int, length: int) -> Case:
     )
     made = kernel((rows,), (length,), 3, 1, [("moments", x)], [store(0, (length, 1), value)])
     return Case(
-        f"layer_norm {rows}x{length}",
+        f"{prefix}layer_norm {rows}x{length}",
         made,
         ((rows, length), (length,), (length,)),
         ((rows, length),),
         lambda x, w, b: F.layer_norm(x, (length,), w, b),
+    )
+
+
+def instance_norm(rows: int, length: int) -> Case:
+    x = load(0, length, 1)
+    value = call("mul", call("sub", x, Reduced(0)), call("rsqrt", call("add", Reduced(0, 1), 1e-5)))
+    made = kernel((rows,), (length,), 1, 1, [("moments", x)], [store(0, (length, 1), value)])
+    return Case(
+        f"large: instance norm of {rows}x{length}",
+        made,
+        ((rows, length),),
+        ((rows, length),),
+        lambda x: F.instance_norm(x[None])[0],
     )
 
 
@@ -207,6 +220,28 @@ def normalise_relu(n: int, c: int, h: int, w: int) -> Case:
         return F.relu((x - mean) * (variance + 1e-5).rsqrt() * weight + bias)
 
     return Case("normalise + relu", made, ((n, c, h, w), *((c,),) * 4), ((n, c, h, w),), meaning)
+
+
+def group_norm_apply(n: int, groups: int, each: int, positions: int) -> Case:
+    strides = (groups * each * positions, each * positions, positions, 1)
+
+    def statistic(buffer):
+        return load(buffer, groups, 1, 0, 0)
+
+    def channel(buffer):
+        return load(buffer, 0, each, 1, 0)
+
+    scale = call("rsqrt", call("add", call("abs", statistic(2)), 1e-5))
+    value = call("mul", call("mul", call("sub", load(0, *strides), statistic(1)), scale), channel(3))
+    value = call("add", value, channel(4))
+    made = kernel((n, groups, each, positions), (), 5, 1, (), (), [store(0, strides, value)])
+
+    def meaning(x, mean, variance, weight, bias):
+        scale = (variance.abs() + 1e-5).rsqrt()[..., None, None]
+        return (x - mean[..., None, None]) * scale * weight[..., None] + bias[..., None]
+
+    shapes = ((n, groups, each, positions), (n, groups), (n, groups), (groups, each), (groups, each))
+    return Case(f"large: group norm of {n}x{groups}x{each}x{positions}", made, shapes, shapes[:1], meaning)
 
 
 def channel_logsumexp(n: int, c: int, h: int, w: int) -> Case:
@@ -425,6 +460,15 @@ def cases() -> list[Case]:
         middle("sum", 32, 4096, 4095),
         middle("max", 32, 4096, 4095),
         mean_norm(8192, 65535),
+        instance_norm(16384, 15876),
+        instance_norm(49152, 4096),
+        instance_norm(8192, 24000),
+        group_norm_apply(128, 4, 4, 123039),
+        group_norm_apply(512, 64, 4, 961),
+        softmax(32768, 8192, "large: "),
+        softmax(26816, 5000, "large: "),
+        softmax(13376, 10000, "large: "),
+        layer_norm(65536, 2048, "large: "),
         channel_rms(28, 64, 512, 512),
         pool_1d("sum", 16 * 128, 65536, 8, 4, 1, 330),
         pool_1d("max", 16 * 192, 65536, 8, 4, 3, 560),
@@ -569,7 +613,11 @@ def neighbours(case: Case) -> list[Schedule]:
     """The chosen schedule of a case, then others near it."""
     chosen = chosen_schedule(case.kernel)
     found = [chosen]
-    if chosen.family == "points":
+    if not case.kernel.reductions and chosen.family == "rows":
+        found += [Schedule("points", unroll=u, threads=256) for u in (1, 2, 4)]
+        found += [replace(chosen, group=g, unroll=u, splits=-(-case.kernel.outer[-1] // (g * s)))
+                  for g in (64, 256) for u in (4, 8, 16) for s in (8, 16, 32)]
+    elif chosen.family == "points":
         found += [replace(chosen, unroll=u, threads=t) for u in (1, 2, 4, 8) for t in (128, 256, 512)]
     elif chosen.window:
         found += [replace(chosen, unroll=u, threads=t) for u in (1, 2, 3) for t in (128, 256, 512, 1024)]
@@ -616,7 +664,7 @@ def neighbours(case: Case) -> list[Schedule]:
     return [schedule for schedule in dict.fromkeys(found) if fits(schedule, case.kernel)]
 
 
-def tune(chosen: list[Case], folder: Path, architecture: str) -> None:
+def tune(chosen: list[Case], folder: Path, architecture: str, most: int) -> None:
     """Compile the neighbours of every case, several files at a time, and print their times."""
     jobs = [
         [
@@ -652,7 +700,7 @@ def tune(chosen: list[Case], folder: Path, architecture: str) -> None:
             )
             timed.append((timer(run, 9) * 1e3, schedule, "" if same else "WRONG"))
         print(f"{case.name}: chosen {timed[0][0]:.1f} us {describe(timed[0][1])}")
-        for time, schedule, wrong in sorted(timed, key=lambda row: row[0])[:6]:
+        for time, schedule, wrong in sorted(timed, key=lambda row: row[0])[:most]:
             print(f"    {time:9.1f} {describe(schedule)} {wrong}", flush=True)
         for _, schedule, wrong in timed:
             if wrong:
@@ -696,10 +744,11 @@ def main() -> None:
     )
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--tune", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="+", default=[""])
+    parser.add_argument("--most", type=int, default=6, help="schedules of each case that --tune prints")
     parser.add_argument("--peak", type=float, default=4300.0)
     options = parser.parse_args()
-    chosen = [case for case in cases() if options.only in case.name]
+    chosen = [case for case in cases() if any(text in case.name for text in options.only)]
     sources = [generate(case.kernel, f"case{number}") for number, case in enumerate(chosen)]
     with tempfile.TemporaryDirectory() as folder:
         if options.compile_only:
@@ -710,7 +759,7 @@ def main() -> None:
         major, minor = torch.cuda.get_device_capability()
         architecture = f"{major}{minor}{'a' if major >= 9 else ''}"
         if options.tune:
-            tune(chosen, Path(folder), architecture)
+            tune(chosen, Path(folder), architecture, options.most)
             return
         library = ctypes.CDLL(
             str(compile_library(translation_unit(sources), Path(folder), architecture, verbose=False))
