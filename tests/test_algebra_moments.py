@@ -119,6 +119,19 @@ def test_variance_of_affine_maps(data: st.DataObject) -> None:
     check_rewrite(graph_of(node))
 
 
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_variances_keep_the_nan_of_an_input(op: str) -> None:
+    """What is added to all elements alike leaves their variance as it is, unless it is not finite."""
+    x, shift, offset = leaf("x", 2, 3, 4), leaf("y", 1, 3, 1), leaf("offset", 3, 1, op="parameter")
+    of_input, of_parameter = (graph_of(make("var", make(op, x, other), axes=(0, 2), keepdim=True, correction=0))
+                              for other in (shift, offset))
+    assert not check_rewrite(of_input) and check_rewrite(of_parameter) == ["variance of an affine map"]
+    values = random_values(of_input.outputs)
+    values["y"][0, 1] = torch.nan
+    (result,) = evaluate(rewritten(of_input)[0].outputs, values)
+    assert result.isnan().flatten().tolist() == [False, True, False]
+
+
 @examples(250)
 @given(st.data())
 def test_variance_of_an_unclipped_convolution(data: st.DataObject) -> None:

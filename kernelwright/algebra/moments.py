@@ -12,7 +12,7 @@ from math import prod
 from kernelwright.algebra.build import align, narrow, per_channel, reduce
 from kernelwright.algebra.collapse import cast, wide
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
-from kernelwright.ir.node import Node, constant, make
+from kernelwright.ir.node import Node, constant, make, walk
 
 
 @rule("biased variance", "var", law="var with correction c = var with correction 0 times n / (n - c)",
@@ -30,7 +30,8 @@ def _flat(term: Node, axes: tuple[int, ...]) -> bool:
 
 
 @rule("variance of an affine map", "var", law="var(a x + b) = a^2 var(x)",
-      condition="a and b do not vary along the reduced axes; not of 16-bit values", exactness=Exactness.ROUNDING)
+      condition="a and b do not vary along the reduced axes; b is none of the inputs (it may be NaN); not of 16-bit "
+                "values", exactness=Exactness.ROUNDING)
 def of_affine(node: Node, context: Context) -> Node | None:
     x, axes = node.inputs[0], node["axes"]
     if not node["keepdim"] or x.op not in ("add", "sub", "mul", "div", "neg") or narrow(node):
@@ -46,6 +47,8 @@ def of_affine(node: Node, context: Context) -> Node | None:
             continue
         result = reduce("var", value, axes, correction=node["correction"])
         if x.op in ("add", "sub"):
+            if any(n.op == "input" for n in walk([other])):
+                return None  # the variance of what is NaN throughout is NaN, whatever x is
             return result if result.shape == node.shape else make("expand", result, shape=node.shape)
         square = constant(other["value"] ** 2) if other.op == "constant" else make("square", other)
         return make(x.op, result, square)

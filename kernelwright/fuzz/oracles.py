@@ -30,7 +30,7 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.pipeline import explain
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
+from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
 from kernelwright.programs import new_model
@@ -138,8 +138,10 @@ def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
             continue
         with _Stage("capture"):
             _captured_is_the_model(model, graph, inputs, text)
-        with suppress(RuntimeError):  # a loss may refuse NaN
-            _captured_is_the_model(model, graph, DISTRIBUTIONS["with NaN"].apply(inputs, seed), text)
+        # A library pads 16-bit operands with zeros, by which neighbours are multiplied that have no part in a sum.
+        if not any(n.kind == "linear" and n.dtype in NARROW_TYPES for n in graph.nodes()):
+            with suppress(RuntimeError):  # a loss may refuse NaN
+                _captured_is_the_model(model, graph, DISTRIBUTIONS["with NaN"].apply(inputs, seed), text)
         _stages_agree(model, graph, inputs, target, seed)
 
 
