@@ -462,6 +462,27 @@ def test_draws_keep_their_order_whatever_fuses(on_chip: None) -> None:
         assert serials == sorted(serials)
 
 
+TURNED = {
+    "computed": lambda m, x: F.dropout((x.transpose(1, 2) * 2 + 1).tanh(), 0.5),
+    "as given": lambda m, x: F.dropout(x.transpose(1, 2), 0.5),
+    "turned back": lambda m, x: F.dropout(x.transpose(1, 2).contiguous(), 0.5),
+    "twice": lambda m, x: F.dropout(F.dropout(x.transpose(1, 2).relu(), 0.5) * 2, 0.5),
+    "taken apart": lambda m, x: F.dropout(x.transpose(1, 2).unflatten(1, (2, 3)) + 1, 0.5),
+    "in part": lambda m, x: F.dropout(x.transpose(1, 2)[:, 1:] + 1, 0.5),
+    "a part": lambda m, x: F.dropout(x.transpose(1, 2)[:, 1:], 0.5),
+    "expanded": lambda m, x: F.dropout(x[:, :1].transpose(1, 2).expand(-1, -1, 5), 0.5),
+    "reduced": lambda m, x: F.dropout(F.softmax(x.transpose(1, 2), -1), 0.5),
+    "in place": lambda m, x: F.dropout((x.transpose(1, 2) * 2 + 1).tanh(), 0.5, inplace=True) * 3,
+    "another's": lambda m, x: torch.rand_like(x.transpose(1, 2) * 2) * x.transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_draws_are_made_in_the_order_of_memory(name: str) -> None:
+    """As eager makes them: whether the axes of what they are for are turned there, or in the plan."""
+    check_model(Of(TURNED[name]), (torch.randn(3, 4, 6),))
+
+
 # The plan does not depend on hashing, and repeats ------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from kernelwright.capture.values import (
     as_type_of,
     check_structure,
     dtype_name,
+    in_memory_order,
     in_own_order,
     is_typed_as,
     leaf_of,
@@ -199,7 +200,17 @@ class Converter:
             else:
                 if is_typed_as(result, node.meta.get("val")):
                     return self._stamped(result, origin)
-        return self._opaque(node, str(node.target), arguments, origin)
+        return self._opaque(node, str(node.target), self._in_memory_order(node, arguments), origin)
+
+    def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, laid out as in the trace where it draws random numbers."""
+        if not _draws(node.target):
+            return arguments
+        names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+        traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        return {name: in_memory_order(value, traced[name].meta["val"])
+                if isinstance(value, Node) and isinstance(traced.get(name), torch.fx.Node) else value
+                for name, value in arguments.items()}
 
     def _stamped(self, result: Any, origin: Origin) -> Any:
         if isinstance(result, Node) and result.kind != "leaf":
@@ -239,16 +250,18 @@ class Converter:
                 raise NotCapturable(f"{target} has no functional form")
             twin = str(kind).removeprefix("aten.")
             names = [a.name for a in node.target._schema.arguments if a.name in arguments]  # type: ignore[union-attr]
-            arguments = dict(zip((a.name for a in kind._schema.arguments), map(arguments.get, names), strict=False))
+            own = [a.name for a in kind._schema.arguments]
             converter = CONVERTERS.get(twin)
             try:
                 if converter is None or old.dtype in INTEGERS:
                     raise NotConvertible
-                value = converter({**arguments, "operator": twin, "results_used": set()})
+                given = dict(zip(own, map(arguments.get, names), strict=False))
+                value = converter({**given, "operator": twin, "results_used": set()})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
                 stand_in = type("Twin", (), {"target": kind, "meta": node.meta})()
-                value = self._opaque(stand_in, f"aten.{twin}", arguments, origin)
+                given = dict(zip(own, map(self._in_memory_order(node, arguments).get, names), strict=False))
+                value = self._opaque(stand_in, f"aten.{twin}", given, origin)
         if value.shape != old.shape:
             raise NotCapturable(f"{target} changes the shape of its target")
         value = self._stamped(as_type_of(old, value), origin)

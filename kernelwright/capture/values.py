@@ -35,6 +35,31 @@ def in_own_order(leaf: Node) -> Node:
     return leaf if order is None else make("permute", leaf, axes=tuple(order.index(a) for a in range(leaf.rank)))
 
 
+def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
+    """``value`` such that it lies in memory as the trace's tensor does: random numbers are drawn in that order.
+
+    Whatever a plan stores is contiguous. Where that order, seen through what permutes the stored axes, is another one,
+    the value is stored once more. A tensor with gaps, or of which elements share memory, is left as it is.
+    """
+    order = tuple(range(traced.ndim)) if traced.is_contiguous() else memory_order(traced)
+    if order is None:
+        return value
+    below, axes = value, tuple(range(value.rank))
+    while below.op == "permute":
+        below, axes = below.inputs[0], tuple(below["axes"][a] for a in axes)
+    wide = [a for a in order if value.shape[a] != 1]
+    if _is_stored(below) and sorted(wide, key=lambda a: axes[a]) == wide:
+        return value
+    stored = make("copy", make("permute", value, axes=order))
+    return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
+
+
+def _is_stored(value: Node) -> bool:
+    while value.op == "reshape":
+        value = value.inputs[0]
+    return value.kind != "view"
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """A type by its name here: "float32"."""
     return str(dtype).removeprefix("torch.")
