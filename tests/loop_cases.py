@@ -501,6 +501,21 @@ def column_cases() -> list[LoopCase]:
                 (rows * columns,),
                 1e-5,
             )
+    for rows in (33, 300):  # two walks, and before each of them what changes with neither rows nor columns
+        shifted = call("add", load(0, 1, 70), load(1, 0, 0))
+        centred = call("square", call("sub", shifted, call("mul", Reduced(0), 1.0 / rows)))
+        add(
+            f"two_walks_{rows}",
+            kernel_of(
+                (70,),
+                (rows,),
+                reductions=[("sum", shifted), ("sum", centred)],
+                inputs=("float32",) * 2,
+                outer_stores=[store(0, (1, 0), Reduced(1))],
+            ),
+            (rows * 70, 1),
+            1e-5,
+        )
     sizes = (3, 10, 36)
     x = load(0, 360, 1, 36)
     reductions, value = softmax_parts(x)

@@ -124,7 +124,8 @@ class ColumnArrays:
         lines += lane_loop(
             roots, inner, self.names, self.lane, "left", "right", finish, skip_outside=skip, kernel=self.kernel
         )
-        return outside + self.row_loop(first, last, lines, step)
+        loop = self.row_loop(first, last, lines, step)
+        return braces("", [*outside, *loop]) if outside else loop  # another walk gives the same names
 
     def reduce(self, numbers: list[int], scope: Scope, first: str, last: str, joined: bool) -> list[str]:
         """Reduce rows [first, last) into arrays, or where ``joined`` into ``total{n}`` accumulators."""
