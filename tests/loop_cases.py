@@ -600,6 +600,13 @@ def window_cases() -> list[LoopCase]:
         place = (1,) + (0,) * (2 * rank)
         return call("relu", call("add", call("mul", x, load(1, *place)), load(2, *place)))
 
+    # Rows of two elements between two of padding, and no point at which all guards hold.
+    for width in (2, 3, 4):
+        guards = Guard(Index((1, 0), -3), 31), Guard(Index((0, 1), -2), width)
+        x = load(0, width, 1, offset=-2 - 3 * width, guards=guards)
+        centred = call("sub", x, call("mul", Reduced(0), 1 / (width + 4)))
+        made = kernel_of((37,), (width + 4,), reductions=[("sum", x)], row_stores=[store(0, (width + 4, 1), centred)])
+        result.append(LoopCase(f"window_padded_rows_{width}", made, (31 * width,)))
     add("max_2x2", "max", 3, (10, 38), (2, 2), 2, 0)
     add("max_2x2_affine", "max", 3, (10, 38), (2, 2), 2, 0, affine, inputs=(3, 3))
     add("max_3x3", "max", 4, (11, 43), (3, 3), 2, 1)

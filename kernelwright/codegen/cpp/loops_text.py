@@ -140,7 +140,9 @@ def lane_loop(
 ) -> list[str]:
     """A vectorised loop of axis ``lane`` over [first, last): evaluate ``roots``, then ``finish``.
 
-    Guards split the loop into the part where all hold, which tests nothing, and the rest.
+    Guards split the loop into the part where all hold, which tests nothing, and the rest. The rest is scalar where it
+    loads neighbours, or what may be neighbours, by several guards at a stride: g++ 12.2 takes them together and gives
+    wrong values (``float a = in[2 * i], b = in[2 * i + 1]``, both where ``i >= low && i < high``; -O3 -march=native).
     ``skip_outside`` drops the rest, for values that a reduction ignores. Loads that do not change
     along the lane must be named in ``scope`` already. Where the ``kernel`` is given, runs of its float16 are
     converted beside the loop.
@@ -149,28 +151,28 @@ def lane_loop(
     loads = unnamed_loads(roots, scope.bound)
     guards = {guard for load in loads for guard in load.guards}
 
-    def loop(load_text: Callable[[Load], str], begin: str, end: str) -> list[str]:
+    def loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str] = ()) -> list[str]:
         inner = scope.nested(prefix)
         runs = float16_loads(loads, kernel, lane)
         lines = inner.define(
             roots, lambda load: f"real({runs[load]}[{variable} - run])" if load in runs else load_text(load)
         )
-        body, results = float16_stores([*lines, *finish(inner)], kernel, names, lane)
+        body, results = float16_stores([*start, *lines, *finish(inner)], kernel, names, lane)
         if not runs and not results:
             head = f"for (int64_t {variable} = {begin}; {variable} < {end}; ++{variable})"
             return ["#pragma omp simd", *braces(head, body)]
-        start = [*names[:lane], "run", *names[lane + 1 :]]
+        at_run = [*names[:lane], "run", *names[lane + 1 :]]
         lines = [f"const int64_t stop = run + {RUN} < {end} ? run + {RUN} : {end};"]
         lines += [f"alignas(64) float {array}[{RUN}];" for array in (*runs.values(), *results.values())]
         for load, array in runs.items():
             lines.append(
-                f"kw_float16_load(in{load.buffer} + ({index_text(load.index, start)}), stop - run, {array});"
+                f"kw_float16_load(in{load.buffer} + ({index_text(load.index, at_run)}), stop - run, {array});"
             )
         head = f"for (int64_t {variable} = run; {variable} < stop; ++{variable})"
         lines += ["#pragma omp simd", *braces(head, body)]
         for store, array in results.items():
             lines.append(
-                f"kw_float16_store({array}, stop - run, out{store.buffer} + ({index_text(store.index, start)}));"
+                f"kw_float16_store({array}, stop - run, out{store.buffer} + ({index_text(store.index, at_run)}));"
             )
         return braces(f"for (int64_t run = {begin}; run < {end}; run += {RUN})", lines)
 
@@ -196,8 +198,12 @@ def lane_loop(
         legal = f"all.value || ({guard_text(load.guards, names)})"
         return f"({legal}) ? {element_text(load, names)} : {otherwise_text(load)}"
 
+    strides = [(load.buffer, abs(load.index.strides[lane])) for load in loads if load.guards]
+    together = not one_range and any(stride > 1 and strides.count((n, stride)) > 1 for n, stride in strides)
+    scalar = ['if (!all.value) asm volatile("");  // not vectorised: g++ 12 loads such neighbours wrongly']
     lines += [
-        *braces("const auto lanes = [&](auto all, int64_t low, int64_t high)", loop(text, "low", "high")),
+        *braces("const auto lanes = [&](auto all, int64_t low, int64_t high)",
+                loop(text, "low", "high", scalar if together else ())),
         f"lanes(std::false_type{{}}, {first}, inside);",
         "lanes(std::true_type{}, inside, outside);",
         f"lanes(std::false_type{{}}, outside, {last});",
