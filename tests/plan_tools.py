@@ -17,11 +17,11 @@ from kernelwright.plan.records import Choice, KernelStep, Plan
 
 
 def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True,
-            reduces: bool = True, again: bool = False) -> Plan:
-    """The plan with every contraction as a kernel, checked against the module in float64. again: those that can be are
-    computed twice."""
+            reduces: bool = True, lines: bool = True, again: bool = False) -> Plan:
+    """The plan with every contraction as a kernel, checked against the module in float64. reduces, lines: what joins
+    them, as in `Choice`. again: those that can be are computed twice."""
     graph = capture(model, inputs)
-    choice = Choice(scheme, reduces=reduces, again=Choice(scheme) if again else None)
+    choice = Choice(scheme, reduces=reduces, lines=lines, again=Choice(scheme, lines=lines) if again else None)
     chosen = {n: choice for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=move_bias, contractions=chosen)
     double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
@@ -60,9 +60,10 @@ class Of(nn.Module):
         return self.function(self, *inputs)
 
 
-def narrow_plan(function: Callable[..., Any], dtype: torch.dtype, *shapes: tuple[int, ...], **parts: Any) -> Plan:
+def narrow_plan(function: Callable[..., Any], dtype: torch.dtype, *shapes: tuple[int, ...], lines: bool = True,
+                **parts: Any) -> Plan:
     model = Of(function, **parts).to(dtype)
     graph = capture(model, tuple(torch.randn(s).to(dtype) for s in shapes))
-    chosen = {n: Choice("native") for n in graph.nodes() if can_contract(n)}
+    chosen = {n: Choice("native", lines=lines) for n in graph.nodes() if can_contract(n)}
     assert chosen
     return make_plan(graph, graph, contractions=chosen)

@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_column
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling
+from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling, in_pairs_of_lines
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
@@ -43,6 +43,13 @@ def pooled(case: ContractionCase, size: int, kind: str = "max", **changes) -> Co
     kernel = replace(case.kernel, pools=(Reduction(kind, Reduced(0)),), pool_size=size)
     kernel = replace(kernel, stores=(Store(0, Index(strides_of(kernel.pooled_domain)), Reduced(1)),), **changes)
     return ContractionCase(f"{case.name}_{kind}{size}", kernel, case.shapes)
+
+
+def lined(case: ContractionCase) -> ContractionCase:
+    """The case with the axis before the last one in pairs of lines, which are pooled together."""
+    *before, axis, last = case.kernel.axes
+    kernel = replace(case.kernel, axes=(*before, in_pairs_of_lines(axis), last), pool_lines=2)
+    return ContractionCase(f"{case.name}_lines", kernel, case.shapes)
 
 
 def with_much(case: ContractionCase, size: int) -> ContractionCase:
@@ -79,6 +86,8 @@ WIDE = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 ONE = convolution(2, 1, 40, 70, (9, 9), (1, 1))
 MANY = convolution(2, 1, 24, 100, (5, 11), (3, 3), padding=1)
 LONG = convolution(1, 1, 9, 20, (300,), (3,))
+PLANE = convolution(2, 1, 20, 24, (8, 12), (3, 3), padding=1)
+HIGH = convolution(1, 2, 9, 10, (21, 6), (5, 1), stride=3, padding=2)
 TWO = two_phase_cases()
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
@@ -105,6 +114,16 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
      replace(WGMMA, promote=0)),
     (pooled(convolution(2, 1, 16, 24, (9, 12), (3, 3), scheme="native", dtype="float16"), 2), replace(MMA, promote=0)),
     (with_much(two_phase_cases("native", "bfloat16")[0], 2), replace(BOTH, promote=0)),
+    # Two lines, which are two output phases of a tile.
+    *((pooled(lined(case), size, kind), tiling) for case, size, kind, tiling in (
+        (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(TEAMS, phases=2)), (WIDE, 8, "min", BOTH),
+        (ONE, 4, "max", replace(BOTH, rows=128, cluster=2)), (PLANE, 2, "max", BOTH), (HIGH, 2, "max", BOTH))),
+    *((with_much(lined(case), size), tiling) for case, size, tiling in (
+        (STRIDED, 2, BOTH), (DILATED, 4, replace(TEAMS, phases=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
+        (MANY, 2, replace(BOTH, columns=24, depth=32, stages=2)), (MANY, 2, replace(BOTH, teams=3, columns=40)),
+        (WIDE, 4, replace(BOTH, depth=8, raw_left=True)), (PLANE, 2, replace(BOTH, packs_left=True)),
+        (convolution(2, 1, 8, 24, (6, 18), (3, 3), padding=1, scheme="fp16"), 2, replace(BOTH, promote=0)),
+        (convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2, replace(BOTH, promote=0)))),
 ]
 NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}t{t.teams}x{t.split}p{t.phases}"
          for c, t in CHECKED]
@@ -145,6 +164,14 @@ def test_agrees_with_pytorchs_pools(libraries):
     x, w = case.inputs()
     expected = functional.max_pool2d(functional.conv2d(x.double(), w.double(), dilation=2), (1, 4))
     found = run(*libraries[4], [x, w])[0][0].reshape(expected.shape)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_lines_agree_with_pytorchs_pools(libraries):
+    number = next(n for n, (c, _) in enumerate(CHECKED) if c.name == pooled(lined(PLANE), 2).name)
+    x, w = CHECKED[number][0].inputs()
+    expected = functional.max_pool2d(functional.conv2d(x.double(), w.double(), padding=1), 2)
+    found = run(*libraries[number], [x, w])[0][0].reshape(expected.shape)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -237,11 +264,28 @@ def test_windows_lie_at_multiples_of_their_size(case, size):
     assert geometry.classes[0].counts == plain.classes[0].counts
 
 
+@pytest.mark.parametrize("case", [PLANE, VOLUME, STRIDED, DILATED, HIGH], ids=lambda c: c.name)
+def test_lines_share_their_rows(case):
+    """Two lines are the phases of one class; what both read of x is brought once, and every product is formed once."""
+    plain, kernel = Geometry(case.kernel, WGMMA), pooled(lined(case), 2).kernel
+    geometry = Geometry(kernel, BOTH)
+    (one,), (both,) = plain.classes, geometry.classes
+    assert both.counts[-2] == -(-one.counts[-2] // 2) and both.counts[-1] == one.counts[-1]
+    assert sum(len(run.taps) for run in both.runs) == 2 * sum(len(run.taps) for run in one.runs)
+    assert {feed for run in both.runs for feed in run.feeds} == {0, 1}
+    rows, alone = ({(run.phase, run.shift + beyond) for run in group.runs for beyond, _ in run.taps}
+                   for group in (both, one))
+    axis = case.kernel.axes[-2]
+    offsets = {tap.offset for tap in axis.taps}
+    assert (len(rows) < 2 * len(alone)) == any(offset + axis.in_stride in offsets for offset in offsets)
+    assert kernel.multiply_adds == case.kernel.multiply_adds
+
+
 @pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=NAMES)
 def test_slabs_are_read_in_vectors(case, tiling):
     """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
-    size, columns = case.kernel.pool_size, slab_columns(case.kernel, tiling)
+    size, columns = case.kernel.pool_size * case.kernel.pool_lines, slab_columns(case.kernel, tiling)
     assert finish.row_stride == tiling.phases and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
     assert finish.floats >= (columns - 1) * finish.column_stride + 64 * tiling.phases
     lanes = [lane // 4 * finish.row_stride + lane % 4 * 2 * finish.column_stride for lane in range(32)]
@@ -254,7 +298,7 @@ def test_threads_take_all_columns_once():
         columns = slab_columns(case.kernel, tiling)
         text = epilogue(Geometry(case.kernel, tiling), "k").definitions
         across, part = map(int, re.search(r"first_column \+ thread / (\d+) \* (\d+);", text).groups())
-        assert across * case.kernel.pool_size == 64 * tiling.phases
+        assert across * case.kernel.pool_size * case.kernel.pool_lines == 64 * tiling.phases
         assert part % 4 == 0 and 128 // across * part >= columns
         assert (f"first_column + {columns})" in text) == (128 // across * part > columns)
 
@@ -283,6 +327,10 @@ REFUSED: list[tuple[Contraction, dict, str]] = [
     (pooled(convolution(2, 1, 5, 8, (9,), (1,), stride=2, transposed=True), 2).kernel, {"phases": 2},
      "no tiles of 2 phases"),
     (pooled(LINE, 2, scheme="float32").kernel, {}, "float32 multiply-adds"),
+    (pooled(lined(PLANE), 2).kernel, {}, "tiles of 1 of 2 output phases of the axis of lines"),
+    (pooled(lined(PLANE), 2).kernel, {"core": "mma", "promote": 1}, "tiles of 1 of 2 output phases"),
+    (pooled(lined(PLANE), 3).kernel, {"phases": 2}, "pools of 3 among 64"),
+    (pooled(lined(TWO[4]), 2).kernel, {"phases": 2}, "pools of 2 lines of 2 output phases"),
 ]
 
 
@@ -305,9 +353,13 @@ def test_what_is_refused_is_not_proposed(kernel):
                                   pooled(TWO[7], 8), pooled(channels_last(TWO[1]), 2),
                                   pooled(convolution(64, 1, 64, 128, (64, 64), (3, 3), padding=1, scheme="fp16"), 2),
                                   pooled(convolution(64, 1, 64, 64, (64, 64), (4, 4), stride=2, padding=1,
-                                                     transposed=True), 2)], ids=lambda c: c.name)
+                                                     transposed=True), 2),
+                                  *(pooled(lined(convolution(64, 1, channels, 128, (64, 64), (3, 3), padding=1,
+                                                             scheme=scheme)), 2)
+                                    for channels, scheme in ((64, "fp16"), (64, "fp16x3"), (8, "fp16x3"))),
+                                  with_much(lined(VOLUME), 2)], ids=lambda c: c.name)
 def test_tilings_are_proposed_that_pool(case):
-    phases = case.kernel.axes[-1].out_stride
+    phases = case.kernel.axes[case.kernel.paired_axis].out_stride
     found = tilings(case.kernel, "wgmma")
     assert 1 <= len(set(found)) == len(found) <= 8 and {t.phases for t in found} == {phases}
     portable = tilings(case.kernel, "mma")
@@ -351,6 +403,14 @@ def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
         chosen += [(with_much(both, 2), None), *((with_much(MANY, size), TEAMS) for size in (8, 16, 64))]
     kernels = [replace(c.kernel, tiling=tiling or tilings(c.kernel, core)[0]) for c, tiling in chosen]
     check_compiles(kernels, architecture, tmp_path)
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("channels", "scheme"), [(64, "fp16"), (64, "fp16x3"), (8, "fp16x3")])
+def test_lines_compile(channels, scheme, tmp_path):
+    """All tilings that are proposed; two of them that bring x themselves spill a few registers."""
+    kernel = pooled(lined(convolution(32, 1, channels, 128, (64, 64), (3, 3), padding=1, scheme=scheme)), 2).kernel
+    check_compiles([replace(kernel, tiling=tiling) for tiling in tilings(kernel, "wgmma")], "90a", tmp_path, spilled=36)
 
 
 @on_hopper

@@ -252,11 +252,22 @@ POOLS = {
 }
 
 
+#: Those of which a kernel takes two lines of each window, with the loops that are left.
+OF_LINES = {"greatest": 0, "greatest of bare sums": 1, "least": 0, "three axes": 1, "two pools": 0, "groups": 0,
+            "windows of one": 1, "with a residual": 0}
+
+
 @pytest.mark.parametrize("name", POOLS)
 def test_pools_join(name):
     function, parts, shape, pools, size, loops = POOLS[name]
     plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),))
     (kernel,) = contractions(plan)
+    assert [r.kind for r in kernel.pools] == pools and kernel.pool_size == size
+    assert kernel.pool_lines == (2 if name in OF_LINES else 1)
+    assert work(plan) == ["Contraction"] + ["LoopKernel"] * OF_LINES.get(name, loops)
+    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), lines=False)
+    (kernel,) = contractions(plan)
+    assert kernel.pool_lines == 1
     assert [r.kind for r in kernel.pools] == pools and kernel.pool_size == size
     assert not whole(kernel) and not kernel.reductions and not kernel.totals
     assert work(plan) == ["Contraction"] + ["LoopKernel"] * loops
@@ -319,8 +330,10 @@ def test_pools_of_16_bit_values(dtype):
     name = str(dtype).removeprefix("torch.")
     (kernel,) = contractions(narrow_plan(lambda m, x: F.max_pool2d(m.a(x), 2), dtype, WIDE, a=image()))
     assert kernel.pools and kernel.output_dtypes == (name,)
-    (kernel,) = contractions(narrow_plan(lambda m, x: F.avg_pool2d(m.a(x), 2), dtype, WIDE, a=image()))
-    assert kernel.pools and kernel.output_dtypes == ("float32",)
+    average = narrow_plan(lambda m, x: F.avg_pool2d(m.a(x), 2), dtype, WIDE, lines=False, a=image())
+    assert contractions(average)[0].pools and contractions(average)[0].output_dtypes == ("float32",)
+    average = narrow_plan(lambda m, x: F.avg_pool2d(m.a(x), 2), dtype, WIDE, a=image())
+    assert contractions(average)[0].pool_lines == 2 and contractions(average)[0].output_dtypes == (name,)
 
 
 def test_totals_beside_a_convolution_that_is_channels_last():

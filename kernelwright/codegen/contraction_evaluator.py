@@ -52,21 +52,25 @@ def _loop(kernel: Contraction, reductions: Sequence[Reduction], stores: Sequence
 
 def _pooling(kernel: Contraction, stores: Sequence[Store]) -> LoopKernel:
     """Stores of pools: the domain is the pooled one, with the place in a window behind it."""
-    size, strides = kernel.pool_size, strides_of(kernel.domain)
+    strides, window = strides_of(kernel.domain), (kernel.pool_size,)
+    if kernel.pool_lines > 1:
+        window = kernel.pool_lines, kernel.pool_size
+    first = len(kernel.domain) - len(window)
 
     def inside(index: Index) -> Index:
         """The index in a pool's expression, which is over the kernel's domain."""
-        return Index((*index.strides[:-1], index.strides[-1] * size, index.strides[-1]), index.offset)
+        whole = (s * size for s, size in zip(index.strides[first:], window, strict=True))
+        return Index((*index.strides[:first], *whole, *index.strides[first:]), index.offset)
+
+    def behind(index: Index) -> Index:
+        """The index with the axes of a window, along which it does not move."""
+        return Index((*index.strides, *(0 for _ in window)), index.offset)
 
     reductions = [Reduction(r.kind, _moved(r.expression, inside)) for r in kernel.pools]
-    widened = [Store(s.buffer, _behind(s.index), _moved(s.expression, _behind)) for s in stores]
-    return _reducing(kernel, (*kernel.pooled_domain, size), inside(Index(strides)), reductions, widened,
-                     (len(kernel.domain),))
-
-
-def _behind(index: Index) -> Index:
-    """The index with one more axis, along which it does not move."""
-    return Index((*index.strides, 0), index.offset)
+    widened = [Store(s.buffer, behind(s.index), _moved(s.expression, behind)) for s in stores]
+    places = range(len(kernel.domain), len(kernel.domain) + len(window))
+    return _reducing(kernel, (*kernel.pooled_domain, *window), inside(Index(strides)), reductions, widened,
+                     tuple(places))
 
 
 def _moved(expression: Expression, moved: Callable[[Index], Index]) -> Expression:

@@ -53,7 +53,7 @@ class Geometry(Rows):
             raise ValueError(f"no pairs of taps without a window: {self.tiling}")
         if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
                                         or not has_two_phases(self.kernel)):
-            raise ValueError(f"no tiles of {self.tiling.phases} phases of the last axis")
+            raise ValueError(f"no tiles of {self.tiling.phases} phases of an axis")
         if self.pairs and not self.scaled and self._leaves_a_tap():
             raise ValueError(f"no pairs where a tap of unscaled operands has no partner: {self.tiling}")
 

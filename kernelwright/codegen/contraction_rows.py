@@ -12,8 +12,9 @@ is not below the class's counts are computed and dropped. A matrix product has r
 packing (Van Zee and van de Geijn, ACM TOMS 41(3), 2015), with the shifts of indirect convolutions (Dukhan,
 arXiv 1907.02129), which here are affine.
 
-Where a tile has both output phases of the last axis (``tiling.phases``) they are one class, whose taps say which of the
-two they feed. Rows u are the same for both, so one run of rows serves the taps of either.
+Where a tile has both output phases of an axis (``tiling.phases``: of the last one, or of that before it where lines are
+pooled) they are one class, whose taps say which of the two they feed. Rows u are the same for both, so one run of rows
+serves the taps of either.
 
 With a depth of 8 channels a product takes two taps of a run (`contraction_runs`), and w has one entry of zeros more.
 """
@@ -39,7 +40,7 @@ _SPAN = 64
 class PhaseClass:
     """Output positions ``phases[a] + out_stride * u`` for u below ``counts[a]``, and the runs that feed them.
 
-    Where a tile has two phases of the last axis, ``phases`` and ``counts`` are those of the first one, which has one
+    Where a tile has two phases of an axis, ``phases`` and ``counts`` are those of the first one, which has one
     position more than the other where the output's size is odd.
     """
 
@@ -49,9 +50,9 @@ class PhaseClass:
 
 
 def has_two_phases(kernel: Contraction) -> bool:
-    """Whether a tile can have both output phases of the last axis: there are two, with positions and taps each."""
-    last = kernel.axes[-1] if kernel.axes else None
-    return last is not None and last.out_stride == 2 and last.out_size > 1 and len({t.phase for t in last.taps}) == 2
+    """Whether a tile can have both output phases of its axis for them: there are two, with positions and taps each."""
+    axis = kernel.axes[kernel.paired_axis] if kernel.axes else None
+    return axis is not None and axis.out_stride == 2 and axis.out_size > 1 and len({t.phase for t in axis.taps}) == 2
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class Rows:
             most = -(-axis.out_size // axis.out_stride)
             result.append(most + max((t.offset // axis.in_stride + lead for t in axis.taps), default=0))
         if self.kernel.pools and result:
-            window = max(1, self.kernel.pool_size // self.tiling.phases)
+            lines = self.kernel.pool_lines
+            window = max(1, self.kernel.pool_size * lines // self.tiling.phases)
             result[-1] = -(-result[-1] // window) * window
         return tuple(result)
 
@@ -183,8 +185,8 @@ class Rows:
 
     @property
     def together(self) -> tuple[int, ...]:
-        """Per axis, the output phases of a class: one, along the last axis as many as the tiling says."""
-        return tuple(1 for _ in self.kernel.axes[1:]) + (self.tiling.phases,) * bool(self.kernel.axes)
+        """Per axis, the output phases of a class: one, along one axis as many as the tiling says."""
+        return tuple(self.tiling.phases if a == self.kernel.paired_axis else 1 for a in range(len(self.kernel.axes)))
 
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
@@ -199,7 +201,7 @@ class Rows:
 
     def _runs(self, phases: tuple[int, ...]) -> tuple[Run, ...]:
         """Taps of a class in runs, by input phase and shift."""
-        axes = self.kernel.axes
+        axes, several = self.kernel.axes, self.kernel.paired_axis
         flat = []
         for taps in product(*([t for t in a.taps if p <= t.phase < p + n]
                               for a, p, n in zip(axes, phases, self.together, strict=True))):
@@ -208,7 +210,7 @@ class Rows:
                 phase = phase * axis.in_stride + tap.offset % axis.in_stride
                 shift += (tap.offset // axis.in_stride + lead) * pitch
                 entry = entry * axis.kernel + tap.number
-            flat.append((phase, shift, entry, taps[-1].phase - phases[-1] if axes else 0))
+            flat.append((phase, shift, entry, taps[several].phase - phases[several] if axes else 0))
         runs: list[Run] = []
         for phase, shift, entry, feed in sorted(flat):
             last = runs[-1] if runs else None

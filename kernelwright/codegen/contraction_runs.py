@@ -45,7 +45,7 @@ class Run:
     """Taps that read one run of rows: of input phase ``phase``, from ``shift`` rows beyond a block's first one.
 
     ``taps``: (rows beyond ``shift``, entry of the window, row-major over the weight's axes) for each of them.
-    ``feeds``: for each of them the phase of the last axis whose sums it feeds, beyond the class's own.
+    ``feeds``: for each of them the phase (`Rows.together`) whose sums it feeds, beyond the class's own.
     ``seconds``: nothing, or where taps are paired, for each of ``taps`` the one that is multiplied with it: (rows
     beyond that tap's own, entry).
     """

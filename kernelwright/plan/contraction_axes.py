@@ -85,13 +85,14 @@ def joined(kernel: Contraction, split: int) -> Contraction:
     """The kernel with axes joined that have no window: rows that were split in vain, and neighbours in space.
 
     A convolution's batch stays apart from its space, as its operand is scaled by the entry of the batch. ``split``
-    counts the axes of the rows beside the batch, which come first. The last axis stays as it is where it is pooled.
+    counts the axes of the rows beside the batch, which come first. Axes stay as they are along which windows are
+    pooled.
     """
     count = len(kernel.axes)
     for axis in range(split, 0, -1):
         kernel = _joined(kernel, axis + 1 if axis > 1 else 0, axis + 2)
     first = split - (count - len(kernel.axes))
-    for axis in range(len(kernel.axes) - (2 if kernel.pools else 1), first, -1):
+    for axis in range(len(kernel.axes) - 1 - kernel.pool_lines * bool(kernel.pools), first, -1):
         kernel = _joined(kernel, axis + 2, axis + 3)
     return kernel
 

@@ -23,7 +23,7 @@ from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit
 from kernelwright.plan.contraction_stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, in_pairs_of_lines
 from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
 
@@ -45,7 +45,12 @@ class ContractionLoop:
     def kernel(self, outputs: tuple[Node, ...]) -> Contraction:
         """The kernel that stores ``outputs``."""
         stores = tuple(Store(n, self.places[output], self.values[output]) for n, output in enumerate(outputs))
-        return joined(replace(self.record, stores=stores, output_dtypes=tuple(n.dtype for n in outputs)), self.split)
+        kernel = joined(replace(self.record, stores=stores, output_dtypes=tuple(n.dtype for n in outputs)), self.split)
+        if kernel.pool_lines == 1:
+            return kernel
+        axes = list(kernel.axes)
+        axes[kernel.paired_axis] = in_pairs_of_lines(axes[kernel.paired_axis])
+        return replace(kernel, axes=tuple(axes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,8 @@ def _reduced(kernel: Contraction) -> str:
     if kernel.totals:
         return f"the {prod(kernel.domain[3:])} positions of each channel"
     if kernel.pools:
-        return f"each {kernel.pool_size} positions along the last axis"
+        lines = f" of each {kernel.pool_lines} lines" if kernel.pool_lines > 1 else ""
+        return f"each {kernel.pool_size} positions along the last axis{lines}"
     return f"the {kernel.out_channels} channels of each position"
 
 
@@ -131,7 +132,8 @@ def tiling_reasons(tiling: Tiling) -> list[str]:
     """What is unusual about a tiling, each with what it is for; in the order of importance to a reader."""
     said = []
     if tiling.phases > 1:
-        said.append("both output phases of the last axis in a tile, which are neighbours in memory")
+        said.append("both output phases of an axis in a tile, which are neighbours in memory, or in a window of two "
+                    "lines")
     if tiling.overlap:
         said.append(f"neighbouring tiles overlap by {tiling.overlap} rows, so that each stores whole sectors of memory")
     if tiling.teams > 1:

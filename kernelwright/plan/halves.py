@@ -7,7 +7,8 @@ left is tiny::
     sum = sum of sums      mean = mean of means      extremum = extremum of extrema
     var = mean of variances + variance of means      (all have equally many elements)
 
-In the same way a pool is one over windows of the last axis, and then one over the windows of the other axes.
+In the same way a pool is one over windows of the last axis, or of two lines of it, and then one over the windows of the
+other axes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from kernelwright.algebra.build import NARROW, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, walk
 from kernelwright.plan.positions import (
+    POOL_LINES,
     POOL_SIZES,
     POOLS,
     TOTALS,
     can_pool,
+    can_pool_lines,
     first_position,
     has_elements,
     in_order,
@@ -51,19 +54,19 @@ class Halves:
         return traced(((old, (new,)) for old, new in self.moved.items()), source)
 
 
-def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node]
-              ) -> Halves:
+def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node],
+              of_lines: Collection[Node] = ()) -> Halves:
     """The graph below ``roots`` with those reductions in halves whose first half may join a contraction.
 
     roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). anchors: contractions that reductions may
-    join. whole: reductions to leave as they are.
+    join. whole: reductions to leave as they are. of_lines: those of the anchors that pool two lines at a time.
     """
     result = Halves({}, [], set())
     for node in walk(roots):
         inputs = tuple(result.moved[i] for i in node.inputs)
         built = None
         if roles[node] == "reduction" and node not in whole and node.dtype in TYPES:
-            built = _halved(node, inputs[0], roles, anchors)
+            built = _halved(node, inputs[0], roles, anchors, of_lines)
         if built is not None:
             result.moved[node], firsts = built
             result.firsts.extend((first, node) for first in firsts)
@@ -75,12 +78,12 @@ def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collect
     return result
 
 
-def _halved(node: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node]
+def _halved(node: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node], of_lines: Collection[Node]
             ) -> tuple[Node, list[Node]] | None:
     """A reduction of ``x`` by halves, and the first ones; None where it is not one that can be."""
     windows = windows_below(node)
     if windows is not None:
-        return _of_windows(node, windows, x, roles, anchors)
+        return _of_windows(node, windows, x, roles, anchors, of_lines)
     operand = node.inputs[0]
     if node.op not in TOTALS:
         return None
@@ -140,8 +143,8 @@ def _correction(op: str) -> dict[str, int]:
     return {"correction": 0} if op == "var" else {}
 
 
-def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node]
-                ) -> tuple[Node, list[Node]] | None:
+def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node],
+                of_lines: Collection[Node]) -> tuple[Node, list[Node]] | None:
     """A pool of ``windows``, by now those in ``x``. One window of all positions is no window."""
     below, size = windows.inputs[0], windows["kernel"][-1]
     axes = tuple(range(below.rank, windows.rank))
@@ -153,21 +156,36 @@ def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], a
         value = (x.inputs[0] if x.op == "cast" else x).inputs[0]
         total = reduce(node.op, cast(value, x.dtype), tuple(range(2, below.rank)))
         return reshape(total, node.shape), [total]
-    plain = size in POOL_SIZES and windows["stride"][-1] == size and windows["padding"][-1] == 0 and \
-        windows["dilation"][-1] == 1
-    return _pool(node, x) if plain and any(can_pool(below, a, roles) for a in anchors) else None
+    if size not in POOL_SIZES or not _is_plain(windows, -1):
+        return None
+    lines = windows["kernel"][-2] if len(windows["kernel"]) > 1 and _is_plain(windows, -2) else 1
+    if lines % POOL_LINES == 0 and lines * windows["size"][-2] <= below.shape[-2] and \
+            any(can_pool_lines(below, a, roles) for a in of_lines):
+        return _pool(node, x, (POOL_LINES, size))
+    return _pool(node, x, (size,)) if any(can_pool(below, a, roles) for a in anchors) else None
 
 
-def _pool(node: Node, x: Node) -> tuple[Node, list[Node]]:
-    """A pool of the windows ``x`` (maybe converted) along the last axis, then along the others."""
+def _is_plain(windows: Node, axis: int) -> bool:
+    """Whether windows follow one another along one of their axes, without gaps."""
+    return windows["stride"][axis] == windows["kernel"][axis] and windows["padding"][axis] == 0 and \
+        windows["dilation"][axis] == 1
+
+
+def _pool(node: Node, x: Node, part: tuple[int, ...]) -> tuple[Node, list[Node]]:
+    """A pool of the windows ``x`` (maybe converted), of those of sizes ``part`` along the last axes first."""
     windows = x.inputs[0] if x.op == "cast" else x
-    size, rank = windows["kernel"][-1], len(windows["kernel"])
+    kernel, stride, rank = windows["kernel"], windows["stride"], len(windows["kernel"])
     below = windows.inputs[0]
-    last = make("windows", below, kernel=(size,), stride=(size,), padding=(0,), dilation=(1,), fill=windows["fill"],
-                size=windows["size"][-1:])
-    first = make(node.op, cast(last, x.dtype), axes=(below.rank,), keepdim=False)
-    if all(a == 1 for a in (*windows["kernel"][:-1], *windows["stride"][:-1])) and not any(windows["padding"]):
+    size = (*(n // p for n, p in zip(below.shape[-len(part):-1], part[:-1], strict=True)), windows["size"][-1])
+    last = make("windows", below, kernel=part, stride=part, padding=(0,) * len(part), dilation=(1,) * len(part),
+                fill=windows["fill"], size=size)
+    axes = tuple(range(below.rank, below.rank + len(part)))
+    first = make(node.op, cast(last, x.dtype), axes=axes, keepdim=False)
+    left = (*kernel[:-len(part)], *(k // p for k, p in zip(kernel[-len(part):], part, strict=True)))
+    steps = (*stride[:-len(part)], *(s // p for s, p in zip(stride[-len(part):], part, strict=True)))
+    if first.shape == below.shape[:-rank] + windows["size"] and all(a == 1 for a in (*left, *steps)) \
+            and not any(windows["padding"]):
         return reshape(first, node.shape), [first]
-    rest = make("windows", first, kernel=(*windows["kernel"][:-1], 1), stride=(*windows["stride"][:-1], 1),
-                padding=windows["padding"], dilation=windows["dilation"], fill=windows["fill"], size=windows["size"])
+    rest = make("windows", first, kernel=left, stride=steps, padding=windows["padding"], dilation=windows["dilation"],
+                fill=windows["fill"], size=windows["size"])
     return make(node.op, rest, axes=tuple(range(below.rank, below.rank + rank)), keepdim=True), [first]

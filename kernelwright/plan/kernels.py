@@ -6,7 +6,7 @@ Each record states its meaning in the mathematics of its docstring; the skeleton
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kernelwright.plan.expressions import Expression, Index
@@ -232,6 +232,12 @@ class ContractionAxis:
     taps: tuple[Tap, ...]
 
 
+def in_pairs_of_lines(axis: ContractionAxis) -> ContractionAxis:
+    """The same axis, of out_stride 1, with positions 2 * u and 2 * u + 1 as two output phases."""
+    taps = tuple(Tap(t.number, phase, t.offset + axis.in_stride * phase) for phase in (0, 1) for t in axis.taps)
+    return replace(axis, in_stride=2 * axis.in_stride, out_stride=2, taps=taps)
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How a contraction runs on tensor cores: a block computes ``rows`` positions of ``columns`` output channels.
@@ -244,8 +250,9 @@ class Tiling:
     right operand in float32, as it lies in memory, and split it themselves: once for every block of rows, and it is
     never packed. With ``split`` above 1 the steps of a block are shared among so many, whose sums a second kernel adds
     in order. With two ``phases`` a block has both output phases of the last axis (of out_stride 2), which are
-    neighbours in the output: twice as many positions as rows. With an ``overlap`` a block computes that many rows of
-    the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
+    neighbours in the output: twice as many positions as rows. Where windows of two lines are pooled the phases are
+    those of the axis before it, the two lines. With an ``overlap`` a block computes that many rows of the next one,
+    too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
     convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
     is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed.
     """
@@ -308,9 +315,10 @@ class Contraction:
     index does not move along positions, and neither does its expression depend on them.
 
     ``pools`` are reductions (sum, max, min) over windows of ``pool_size`` neighbouring positions along the last axis,
-    which do not overlap: positions j * pool_size to (j + 1) * pool_size - 1, for j below out_size // pool_size. A store
-    that uses ``Reduced(i + 1)`` is then over a domain in which j is the last axis's coordinate; what its expression
-    loads is, too. Other stores are as ever.
+    which do not overlap: positions j * pool_size to (j + 1) * pool_size - 1, for j below out_size // pool_size. With
+    ``pool_lines`` 2 a window has these positions of two neighbours along the axis before it, too, 2 * i and 2 * i + 1,
+    whose out_stride is then 2 (see :func:`in_pairs_of_lines`). A store that uses ``Reduced(i + 1)`` is over a domain in
+    which i and j are the last coordinates; what its expression loads is, too. Other stores are as ever.
 
     At most one of ``reductions``, ``totals`` and ``pools`` is not empty. The expression of a total or a pool uses no
     other.
@@ -332,6 +340,7 @@ class Contraction:
     totals: tuple[Reduction, ...] = ()
     pools: tuple[Reduction, ...] = ()
     pool_size: int = 1
+    pool_lines: int = 1
 
     @property
     def left_domain(self) -> tuple[int, ...]:
@@ -356,7 +365,14 @@ class Contraction:
     @property
     def pooled_domain(self) -> tuple[int, ...]:
         """The domain of stores of pools."""
-        return (*self.domain[:-1], self.domain[-1] // self.pool_size)
+        if self.pool_lines == 1:
+            return (*self.domain[:-1], self.domain[-1] // self.pool_size)
+        return (*self.domain[:-2], self.domain[-2] // self.pool_lines, self.domain[-1] // self.pool_size)
+
+    @property
+    def paired_axis(self) -> int:
+        """The spatial axis of which a tile may have both output phases: the last one, or that of pooled lines."""
+        return len(self.axes) - self.pool_lines
 
     @property
     def multiply_adds(self) -> int:

@@ -17,8 +17,8 @@ from kernelwright.plan.pieces import COPIES
 
 #: Reductions that a kernel takes over all positions.
 TOTALS = ("sum", "mean", "amax", "amin", "var")
-#: Reductions that a kernel takes over windows of the last axis, and the sizes of these.
-POOLS, POOL_SIZES = ("sum", "amax", "amin"), (2, 4, 8)
+#: Reductions that a kernel takes over windows of the last axis, the sizes of these, and lines of such a window.
+POOLS, POOL_SIZES, POOL_LINES = ("sum", "amax", "amin"), (2, 4, 8), 2
 
 
 def in_order(node: Node, roles: Mapping[Node, str]) -> set[Node]:
@@ -98,22 +98,31 @@ def _wide(x: Node, axes: Iterable[int]) -> list[int]:
 
 
 def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
-    """Whether a reduction is over windows of the last axis of a convolution's output, as a kernel takes them.
+    """Whether a reduction is over windows of the last axis of a convolution's output, or of two lines of it, as a
+    kernel takes them.
 
     A transposed convolution's output has phases: a kernel has neighbours along the last axis of at most two.
     """
     windows = windows_below(node)
-    if windows is None or node.op not in POOLS or node["axes"] != (windows.rank - 1,) or node["keepdim"]:
+    if windows is None or node.op not in POOLS or node["keepdim"]:
         return False
-    kernel = windows["kernel"]
-    plain = len(kernel) == 1 and kernel[0] in POOL_SIZES and kernel == windows["stride"] and \
-        windows["padding"] == (0,) and windows["dilation"] == (1,)
-    return plain and can_pool(windows.inputs[0], anchor, roles)
+    kernel, axes = windows["kernel"], tuple(range(windows.rank - len(windows["kernel"]), windows.rank))
+    plain = kernel[-1] in POOL_SIZES and kernel == windows["stride"] and node["axes"] == axes and \
+        not any(windows["padding"]) and all(d == 1 for d in windows["dilation"])
+    if plain and kernel[:-1] == (POOL_LINES,):
+        return can_pool_lines(windows.inputs[0], anchor, roles)
+    return plain and len(kernel) == 1 and can_pool(windows.inputs[0], anchor, roles)
 
 
 def can_pool(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
     """Whether ``x`` has the elements of a convolution, of which a kernel can pool neighbours along the last axis."""
     return has_elements(x, anchor, roles) and (not anchor["transposed"] or anchor["stride"][-1] <= 2)
+
+
+def can_pool_lines(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """The same of windows of two lines, which a kernel has as two output phases: so there are no others."""
+    return has_elements(x, anchor, roles) and anchor.rank > 3 and (
+        not anchor["transposed"] or all(s == 1 for s in anchor["stride"][-2:]))
 
 
 def has_elements(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:

@@ -67,7 +67,8 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
     graph = Lowered(values, source, {lowered[n] for n in kept if n in lowered}, anchors, [], set())
     if any(choice.reduces for choice in anchors.values()):
         graph.move(affine_sums(graph.values.values(), graph.roles, _reducing(graph)))
-        halves = in_halves(graph.values.values(), graph.roles, _reducing(graph), whole)
+        of_lines = [n for n in _reducing(graph) if (graph.anchors[n].again or graph.anchors[n]).lines]
+        halves = in_halves(graph.values.values(), graph.roles, _reducing(graph), whole, of_lines)
         firsts = [(first, reduction, graph.source[reduction]) for first, reduction in halves.firsts]
         graph.move(halves.moved)
         graph.firsts, graph.stored = firsts, halves.combined

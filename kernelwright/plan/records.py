@@ -26,14 +26,16 @@ class Choice:
     """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
-    where a kernel can take them. again: how it is computed a second time, once statistics of its results are known;
-    None where the results are stored and read again.
+    where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.
+    again: how it is computed a second time, once statistics of its results are known; None where the results are stored
+    and read again.
     """
 
     scheme: str
     tiling: Tiling | int | None = None
     figures: Figures | None = None
     reduces: bool = True
+    lines: bool = True
     again: Choice | None = None
 
 

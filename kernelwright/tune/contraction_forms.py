@@ -12,7 +12,7 @@ from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
 
 #: Kernels on tensor cores, with the least compute capability that has their instructions; wgmma is of 9.0 alone.
-_WGMMA, _MMA = (9, 0), (8, 0)
+WGMMA, _MMA = (9, 0), (8, 0)
 # With fewer channels than this on both sides, tensor cores multiply zeros for the most part.
 _FED = 4
 
@@ -29,12 +29,12 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
     alone = len(schemes) > 1 and only in schemes
     for scheme in [only] if alone else schemes:
         variant = replace(kernel, scheme=scheme, tiling=None)
-        if capability == _WGMMA:
+        if capability == WGMMA:
             found = [Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")]
             columns += [found[::2], found[1::2]] if alone else [found]
         if capability >= _MMA:
             found = [Choice(scheme, tiling) for tiling in tilings(variant, "mma")]
-            columns += [found[::2], found[1::2]] if alone and capability != _WGMMA else [found]
+            columns += [found[::2], found[1::2]] if alone and capability != WGMMA else [found]
     plain = replace(kernel, scheme="float32", tiling=None)
     if suits(plain):
         direct = [Choice("float32", number) for number in range(len(schedules(plain)))]
@@ -44,7 +44,7 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
             columns.insert(0 if is_fast(plain) else len(columns), direct)
     found = [c for c in chain.from_iterable(zip_longest(*columns)) if c is not None]
     portable = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"]
-    if capability == _WGMMA and portable:
+    if capability == WGMMA and portable:
         # Beside wgmma the portable core is tried once: it may win where blocks are few. Of convolutions that may round
         # last, as there are two schemes to try on wgmma: it lost on all 12 where both were tried (H200, level 2).
         others = [c for c in found if c not in portable]

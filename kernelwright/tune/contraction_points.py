@@ -39,15 +39,18 @@ def some_points(kernel: Contraction, device: torch.device) -> Points:
     generator = torch.Generator().manual_seed(1)
     if kernel.totals:
         return [p.to(device) for p in _some_planes(kernel, generator)]
-    together = kernel.out_channels if kernel.reductions else kernel.pool_size if kernel.pools else 1
+    window = kernel.pool_lines * kernel.pool_size
+    together = kernel.out_channels if kernel.reductions else window if kernel.pools else 1
     depth = kernel.in_channels * prod(len(a.taps) for a in kernel.axes) * together
     count = max(_LEAST_ROWS, min(_ROWS, _PRODUCTS // depth))
     sizes = list(kernel.pooled_domain if kernel.pools else kernel.domain)
     points = [torch.randint(0, size, (count, 1), generator=generator) for size in sizes]
     if kernel.reductions:
         points[2] = torch.arange(together)[None]
-    if kernel.pools:
-        points[-1] = points[-1] * together + torch.arange(together)
+    if kernel.pools:  # line after line of a window
+        points[-1] = points[-1] * kernel.pool_size + torch.arange(together) % kernel.pool_size
+    if kernel.pool_lines > 1:
+        points[-2] = points[-2] * kernel.pool_lines + torch.arange(together) // kernel.pool_size
     return [p.to(device) for p in points]
 
 
@@ -77,7 +80,11 @@ def points_of(kernel: Contraction, store: Store, points: Points) -> Points:
     if not is_once(kernel, store):
         return points
     once = [p[:, :1] for p in points]
-    return [*once[:-1], once[-1] // kernel.pool_size] if kernel.pools else once
+    if kernel.pools:
+        once[-1] = once[-1] // kernel.pool_size
+    if kernel.pool_lines > 1:
+        once[-2] = once[-2] // kernel.pool_lines
+    return once
 
 
 def values_at(root: Expression, points: Points, inputs: Sequence[torch.Tensor], dtype: torch.dtype,

@@ -24,7 +24,7 @@ from kernelwright.tune.contraction_after import seconds_after
 from kernelwright.tune.contraction_memory import Measured, Trial
 
 #: See :func:`variant`.
-Variant = tuple[Node, str, bool]
+Variant = tuple[Node, str, int]
 
 # The share of the float16 peak that contractions on tensor cores are taken to reach where nothing is measured.
 _EFFICIENCY = 0.5
@@ -57,9 +57,20 @@ def reduces(step: KernelStep) -> bool:
     return isinstance(kernel, Contraction) and bool(kernel.all_reductions)
 
 
+def pools_lines(step: KernelStep) -> bool:
+    """Whether a contraction's kernel reduces windows of several lines."""
+    return isinstance(step.kernel, Contraction) and step.kernel.pool_lines > 1
+
+
 def variant(step: KernelStep) -> Variant:
-    """A contraction, in which turn, and whether with reductions in its kernel or without."""
-    return step.covers[0], step.turn, reduces(step)
+    """A contraction, in which turn, and what its kernel reduces: nothing (0), something (1), windows of lines (2)."""
+    return step.covers[0], step.turn, reduces(step) + pools_lines(step)
+
+
+def as_tried(step: KernelStep, choice: Choice) -> Choice:
+    """The choice of a form that a step was tried in: a tiling that held no reductions may be too narrow for any."""
+    pools = isinstance(step.kernel, Contraction) and bool(step.kernel.pools)
+    return replace(choice, reduces=reduces(step), lines=pools_lines(step) if pools else choice.lines)
 
 
 def seconds_of(choice: Choice) -> float:
@@ -108,8 +119,9 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
          ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
     """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
 
-    A contraction that something reduces is tried with what its kernel can reduce and without that, and where totals are
-    read together with its results it is tried computed twice. The second kernel takes what reductions it can: without
+    A contraction that something reduces is tried with what its kernel can reduce and without that, where windows have
+    lines also with windows of the last axis alone, and where totals are read together with its results it is tried
+    computed twice. The second kernel takes what reductions it can: without
     them it would store as much as a kernel that is alone. What follows a pair counts as what follows its second step.
     """
     whole = make(choices)
@@ -118,10 +130,13 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
                                                                   if reduces(s)}
     if not found:
         return steps, {}, {}
+    lined = {s.covers[0] for s in steps if pools_lines(s)}
+    narrow = make({n: replace(c, lines=False) for n, c in choices.items()}) if lined else whole
     apart = make({n: replace(c, reduces=False) for n, c in choices.items()})
-    for step in contraction_steps(apart):
-        if step.covers[0] in found:
-            found[step.covers[0]].append((apart, [step]))
+    for plan, nodes in ((narrow, lined), (apart, found.keys())):
+        for step in contraction_steps(plan):
+            if step.covers[0] in nodes:
+                found[step.covers[0]].append((plan, [step]))
     twice, pairs = plan_twice(make, choices, with_totals(steps))
     for node, pair in pairs.items():
         found[node].append((twice, pair.steps))
@@ -135,16 +150,17 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
 def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
     """What is less to do after a kernel with reductions, or after two, than after the one without; infinite where that
     is not known."""
-    own, apart = variant(step), (step.covers[0], "", False)
+    own, apart = variant(step), (step.covers[0], "", 0)
     known = own != apart and own in after and apart in after
     return max(0.0, after[apart] - after[own]) if known else inf
 
 
 def without(choice: Choice, step: KernelStep) -> Choice:
-    """The choice of a contraction of which a step's form has no room for its reductions."""
+    """The choice of a contraction of which a step's form has no room for its reductions: without lines, or any."""
+    less = {"lines": False} if pools_lines(step) else {"reduces": False}
     if step.turn == "second" and choice.again is not None:
-        return replace(choice, again=replace(choice.again, reduces=False))
-    return replace(choice, reduces=False, again=None)
+        return replace(choice, again=replace(choice.again, **less))
+    return replace(choice, **less, again=choice.again if pools_lines(step) else None)
 
 
 # Measured -----------------------------------------------------------------------------------------
@@ -161,7 +177,7 @@ def decide_twice(pair: Pair, first: Measured | None, second: Measured | None, sh
                 best = seconds, one, other
     if best is None or best[0] > share * second.seconds:
         return None
-    choices = [replace(trial.form, reduces=reduces(step), figures=Figures(
+    choices = [replace(as_tried(step, trial.form), figures=Figures(
         trial.seconds, measured.seconds, trial.usual, measured.usual))
         for trial, measured, step in zip(best[1:], (first, second), pair.steps, strict=True)]
     return replace(choices[0], again=choices[1])
@@ -197,10 +213,11 @@ def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapp
             own = sum(predicted_seconds(contraction, sum(n.bytes for n in s.outputs), row) for s in some)
             return own + after[variant(some[-1])]
 
-        library = node_seconds(node, row) + after[node, "", False]
-        least = min(taken(found[node, "", True]), inf if node in promising else share * library)
+        library = node_seconds(node, row) + after[node, "", 0]
+        alone = [step for key, step in found.items() if key[:2] == (node, "") and key[2]]
+        least = min(*map(taken, alone), inf if node in promising else share * library)
         if None not in forms and taken(*pair.steps) < least:
-            first, second = (replace(choices[node], tiling=tiling, reduces=reduces(step))
+            first, second = (as_tried(step, replace(choices[node], tiling=tiling))
                              for tiling, step in zip(forms, pair.steps, strict=True))
             result[node] = replace(first, again=second)
     return result

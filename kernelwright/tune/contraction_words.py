@@ -26,7 +26,8 @@ def line(case: Case, measured: Measured | None, choice: Choice | None, reason: s
     kernel, turn = case.kernel, case.step.turn
     subject = f"{_sizes(case.node)}, its channels reduced," if kernel.reductions else \
         f"{_sizes(case.node)}, its positions reduced," if kernel.totals else \
-        f"{_sizes(case.node)}, its windows reduced," if kernel.pools else _sizes(case.node)
+        f"{_sizes(case.node)}, its windows{' of two lines' * (kernel.pool_lines > 1)} reduced," if kernel.pools else \
+        _sizes(case.node)
     subject += f" in the {turn} of two kernels" if turn else ""
     if measured is None or not measured.trials:
         return f"{subject}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))

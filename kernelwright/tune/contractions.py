@@ -36,12 +36,13 @@ from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_fit import fitting
-from kernelwright.tune.contraction_forms import forms
+from kernelwright.tune.contraction_forms import WGMMA, forms
 from kernelwright.tune.contraction_memory import Measured, generator_digest, recall
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Build, Case
 from kernelwright.tune.contraction_twice import (
     Variant,
+    as_tried,
     contraction_steps,
     decide_twice,
     predicted_seconds,
@@ -51,6 +52,7 @@ from kernelwright.tune.contraction_twice import (
     seconds_of,
     variant,
     ways,
+    without,
 )
 from kernelwright.tune.contraction_words import line, line_twice, nearest
 
@@ -79,20 +81,21 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str]) -> list[Node]:
 
 def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choice]:
     """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
-    every = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in worth_trying(graph, {})}
+    core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
+    every = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
+             for n in worth_trying(graph, {})}
     promising = {n: choice for n, choice in every.items()
                  if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
     if not every:
         return {}
-    core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     while True:
         steps = contraction_steps(_plan(graph, captured, {}, promising)) if promising else []
         best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in steps]
-        full = [s.covers[0] for s, tiling in best if tiling is None and reduces(s)]
+        full = [s for s, tiling in best if tiling is None and reduces(s)]
         if not full:
             break
-        promising |= {n: replace(promising[n], reduces=False) for n in full}  # no tiling has room for them
-    chosen = {s.covers[0]: _as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
+        promising |= {s.covers[0]: without(promising[s.covers[0]], s) for s in full}  # no tiling has room for them
+    chosen = {s.covers[0]: as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
               if tiling is not None}
     twice = predicted_twice(partial(_plan, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
     return chosen | twice
@@ -110,7 +113,9 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured.
     """
     nodes = worth_trying(graph, kept)
-    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3") for n in nodes}
+    # Two lines of windows are two output phases of a tile, which the portable core has not.
+    lines = device.type != "cuda" or torch.cuda.get_device_capability(device) == WGMMA
+    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
     steps, after, pairs = ways(partial(_plan, graph, captured, kept), first, row)
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
@@ -152,11 +157,6 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
 
 def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
     return make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
-
-
-def _as_tried(step: KernelStep, choice: Choice) -> Choice:
-    """The choice of a form that a step was tried in: a tiling that held no reductions may be too narrow for any."""
-    return replace(choice, reduces=reduces(step))
 
 
 def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]], list[KernelStep]]:
@@ -228,4 +228,4 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
     if best.seconds > share * measured.seconds:
         return None, f"measured on this device: {library} is as fast"
     figures = Figures(best.seconds, measured.seconds, best.usual, measured.usual)
-    return _as_tried(case.step, replace(best.form, figures=figures)), ""
+    return as_tried(case.step, replace(best.form, figures=figures)), ""

@@ -42,7 +42,7 @@ def _spread(kernel: Contraction, tiling: Tiling) -> float:
     those beside it, because memory takes whole sectors (of 8 elements). Of pools one for each window."""
     stores = ordinary_stores(kernel)
     if kernel.pools:
-        return tiling.phases / kernel.pool_size
+        return tiling.phases / (kernel.pool_size * kernel.pool_lines)
     if not kernel.axes or not stores or abs(stores[0].index.strides[-1]) != 1:
         return 1
     return 2 if tiling.phases == 2 else min(8, kernel.axes[-1].out_stride)
