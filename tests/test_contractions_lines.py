@@ -1,0 +1,142 @@
+"""Windows of two lines in a contraction's kernel: when they are chosen, and what becomes of them otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plan_tools import Of, contractions
+from test_contractions_tune import chosen as chosen_under_emulation
+from test_contractions_twice_tune import BYTE, CPU, LAUNCH, captured, measured
+from torch import nn
+
+from kernelwright.build.module import BuildFailed
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node
+from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice, Plan
+from kernelwright.roofline.devices import GENERIC_CUDA, H200
+from kernelwright.tune import accuracy, contraction_fit, contraction_rounds
+from kernelwright.tune import contractions as tune
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_memory import Measured
+from kernelwright.tune.contraction_trials import Case
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+
+
+def a_pool(*, norm: bool = False) -> tuple[Graph, Node]:
+    """A convolution's results, pooled in windows of 2 x 2; none of its tensors is made."""
+    model = Of(lambda m, x: F.max_pool2d((F.instance_norm(m.a(x)) if norm else m.a(x)).relu(), 2),
+               a=nn.Conv2d(64, 64, 3, padding=1, bias=False))
+    graph = captured(model, 64, 64, 128, 128)
+    (node,) = (n for n in graph.nodes() if can_contract(n))
+    return graph, node
+
+
+def way(case: Case) -> str:
+    kernel = case.kernel
+    return ("second" if kernel.pools and case.step.turn else case.step.turn) or \
+        ("lines" if kernel.pool_lines > 1 else "windows" if kernel.pools else "apart")
+
+
+def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured]
+           ) -> tuple[dict[Node, Choice], dict[str, Case]]:
+    """What is chosen where each case is measured as its way says; and the cases."""
+    cases: dict[str, Case] = {}
+
+    def try_out(case: Case, *_: Any, **__: Any) -> Measured:
+        cases[way(case)] = case
+        return found[way(case)]
+
+    monkeypatch.setattr(contraction_rounds, "try_out", try_out)
+    monkeypatch.setattr(contraction_rounds, "build", lambda some, build_all: [([], []) for _ in some])
+    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(tune, "recall", lambda key: None)
+    monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
+    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=8)
+    picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lambda line: None,
+                            build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))
+    return picked, cases
+
+
+def plan_with(graph: Graph, choices: dict[Node, Choice]) -> Plan:
+    return make_plan(graph, graph, move_bias=True, contractions=choices)
+
+
+def test_the_fastest_of_three_ways(monkeypatch):
+    """Each with what its plan does behind it: nothing, a pass over half of the results, or one over all of them."""
+    graph, node = a_pool()
+    of_lines = (node.bytes // 2 + node.bytes // 4) * BYTE + LAUNCH
+    of_windows = (node.bytes + node.bytes // 4) * BYTE + LAUNCH
+
+    def at(lines: float, windows: float, apart: float) -> Choice:
+        picked, cases = chosen(graph, monkeypatch, {
+            "lines": measured(lines, number=1), "windows": measured(windows, number=2),
+            "apart": measured(apart, number=3)})
+        assert cases.keys() == {"lines", "windows", "apart"}
+        assert cases["lines"].saved_seconds == pytest.approx(of_windows)
+        assert cases["windows"].saved_seconds == pytest.approx(of_windows - of_lines)
+        (kernel,) = contractions(plan_with(graph, picked))
+        assert kernel.tiling == picked[node].tiling
+        return picked[node]
+
+    assert at(0.3, 0.3 - 0.9 * of_lines, 0.3 - 0.9 * of_windows).tiling == 1
+    windows = at(0.3, 0.3 - 1.1 * of_lines, 0.3 - 0.9 * of_windows)
+    assert windows.tiling == 2 and windows.reduces and not windows.lines
+    apart = at(0.3, 0.3 - 0.9 * of_lines, 0.3 - 1.1 * of_windows)
+    assert apart.tiling == 3 and not apart.reduces
+
+
+def test_behind_a_norm(monkeypatch):
+    """The second of two kernels takes lines."""
+    graph, node = a_pool(norm=True)
+    slow = measured(0.9, torch_seconds=1.0)
+    picked, cases = chosen(graph, monkeypatch, {"first": measured(0.1, number=1), "second": measured(0.1, number=2),
+                                                "joined": slow, "apart": slow, "lines": slow, "windows": slow})
+    assert cases["second"].kernel.pool_lines == 2 and picked[node].again.lines
+    assert [k.pool_lines for k in contractions(plan_with(graph, picked))] == [1, 2]
+
+
+def test_they_are_measured_and_told(monkeypatch):
+    monkeypatch.setattr(tune, "_WIN", 1e9)
+    monkeypatch.setattr(accuracy, "_RMS_NOISE", 4.0)
+    monkeypatch.setattr(accuracy, "_MAX_NOISE", 4.0)
+    model = nn.Sequential(nn.Conv2d(16, 20, 3), nn.ReLU(), nn.MaxPool2d(2))
+    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=3)
+    picked, left, lines = chosen_under_emulation(model, torch.randn(2, 16, 8, 10), budget=budget)
+    assert len(lines) == 3 and not left and len(picked) == 1
+    assert sum("its windows of two lines reduced" in line for line in lines) == 1
+    assert sum("its windows reduced" in line for line in lines) == 1
+
+
+def test_without_a_device(monkeypatch):
+    """Where the portable core is all there is, it takes windows of the last axis."""
+    graph, _ = a_pool()
+    monkeypatch.setattr(tune, "node_seconds", lambda node, row: 1.0)  # a library that is slow
+    for row, lines in ((H200, 2), (GENERIC_CUDA, 1)):
+        picked = tune.predicted(graph, graph, row)
+        (kernel,) = contractions(plan_with(graph, picked))
+        assert kernel.pools and kernel.pool_lines == lines and isinstance(kernel.tiling, Tiling)
+
+
+def test_a_form_without_room_for_lines_takes_windows():
+    graph, node = a_pool()
+    one_phase = Choice("fp16x3", Tiling("wgmma", rows=64, columns=64, depth=16, stages=3, promote=2))
+
+    def kernel_of(choice: Choice) -> Contraction:
+        picked = contraction_fit.fitting(lambda choices: plan_with(graph, choices), {node: choice})
+        (kernel,) = contractions(plan_with(graph, picked))
+        return kernel
+
+    kernel = kernel_of(one_phase)
+    assert kernel.pools and kernel.pool_lines == 1 and kernel.tiling == one_phase.tiling
