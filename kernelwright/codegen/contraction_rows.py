@@ -144,7 +144,7 @@ class Rows:
         """Blocks along rows and along output channels, of one group and class."""
         return -(-self.rows // self.step), -(-self.kernel.out_channels // self.tiling.columns)
 
-    @property
+    @cached_property
     def allocated_rows(self) -> int:
         """Rows of x in memory: a block's last run may pass the end, where no output reads."""
         reach = max((run.shift for c in self.classes for run in c.runs), default=0) + self.run_rows
@@ -167,7 +167,7 @@ class Rows:
         """Output channels of w that lie together in memory, chunk after chunk: all, or for wgmma a tile's."""
         return self.tiling.columns if self.tiling.core == "wgmma" else self.allocated_columns
 
-    @property
+    @cached_property
     def run_rows(self) -> int:
         """Rows of the longest run of a block."""
         reach = max((reach for c in self.classes for run in c.runs for reach in run.reaches), default=0)
