@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from plan_tools import Of, contractions
+from graph_tools import examples
+from hypothesis import event, given
+from hypothesis import strategies as st
+from plan_tools import Of, contractions, planned
 from test_contractions_tune import chosen as chosen_under_emulation
 from test_contractions_twice_tune import BYTE, CPU, LAUNCH, captured, measured
 from torch import nn
@@ -140,3 +143,31 @@ def test_a_form_without_room_for_lines_takes_windows():
 
     kernel = kernel_of(one_phase)
     assert kernel.pools and kernel.pool_lines == 1 and kernel.tiling == one_phase.tiling
+
+
+@examples(80)
+@given(st.data())
+def test_any_pool_behind_any_convolution(data):
+    """Whatever joins the kernel: the plan gives what PyTorch does, in float64."""
+    rank, draw = data.draw(st.integers(2, 3)), data.draw
+    transposed, groups = draw(st.booleans()), draw(st.sampled_from((1, 1, 2)))
+    stride = tuple(draw(st.integers(1, 2)) for _ in range(rank))
+    options = {"stride": stride, "padding": draw(st.integers(0, 1)), "groups": groups, "bias": draw(st.booleans())}
+    kind = {(2, False): nn.Conv2d, (2, True): nn.ConvTranspose2d, (3, False): nn.Conv3d,
+            (3, True): nn.ConvTranspose3d}[rank, transposed]
+    layer = kind(4, 6, draw(st.integers(1, 3)), **options)
+    x = torch.randn(2, 4, *(draw(st.integers(5, 9)) for _ in range(rank)))
+    spatial = layer(x).shape[2:]
+    window = tuple(min(draw(st.sampled_from((2, 2, 2, 4, 3, 1))), size) for size in spatial)
+    step = draw(st.sampled_from((window, window, window, (1,) * rank)))
+    rounded_up, greatest, residual = draw(st.integers(0, 4)) == 4, draw(st.booleans()), draw(st.booleans())
+    pool = {(2, True): F.max_pool2d, (2, False): F.avg_pool2d, (3, True): F.max_pool3d,
+            (3, False): F.avg_pool3d}[rank, greatest]
+    r = torch.randn(1, 6, *spatial) if residual else torch.randn(6, *(1,) * rank)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(pool(F.leaky_relu(m.a(x) * 1.5 + m.r), window, step, ceil_mode=rounded_up)) * 2
+
+    kernels = contractions(planned(Of(forward, a=layer, r=r), (x,), lines=draw(st.booleans())))
+    assert len(kernels) == 1
+    event(f"{kernels[0].pool_lines if kernels[0].pools else 0} lines")
