@@ -447,6 +447,16 @@ def test_results_that_the_model_makes_are_no_memory_of_its_inputs(function: Call
         assert [memory(n).op for n in final.outputs if memory(n).kind == "leaf"] == []
 
 
+def test_broadcast_tensors_are_views() -> None:
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        a, b, c = torch.broadcast_tensors(x, x.sum(0), x[:, :1])
+        return a * 2, b * 2 + c, b
+
+    graph = check_capture(Of(forward), (X,))
+    assert not any(n.op == "opaque" for n in graph.nodes())
+    assert [memory(n).kind for n in graph.outputs] == ["pointwise", "pointwise", "reduction"]
+
+
 def test_results_that_are_views_of_inputs_stay_views() -> None:
     graph = check_capture(Of(lambda m, x: (x, x.t(), x[:2].reshape(-1))), (X,))
     assert {memory(n).op for n in graph.outputs} == {"input"}

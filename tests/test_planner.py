@@ -28,7 +28,7 @@ from torch import nn
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
 from kernelwright.codegen import loop_evaluator
-from kernelwright.ir.graph import Graph
+from kernelwright.ir.graph import Graph, memory
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
@@ -333,6 +333,14 @@ def test_several_outputs_that_later_kernels_read(on_chip: None) -> None:
 def test_inputs_and_buffers_as_results() -> None:
     check_model(Of(lambda m, x, y: (x, y + m.buffer_a, m.buffer_a, m.w), buffer_a=torch.randn(3), w=torch.randn(2)),
                 (torch.randn(3), torch.randn(2, 3)))
+
+
+@pytest.mark.parametrize("pool", [lambda x: F.max_pool2d(x, 1), lambda x: F.avg_pool2d(x, 1, 2),
+                                  lambda x: torch.broadcast_tensors(x, x[0, 0, 0].amax(0, keepdim=True))[1]])
+def test_what_is_left_of_an_operator_has_memory_of_its_own(pool: Any) -> None:
+    """Where nothing is computed the result would be the input's memory."""
+    plan = check_model(Of(lambda m, x: (pool(x), (x * 2 + 1).tanh())), (torch.randn(2, 3, 4, 1),))
+    assert memory(plan.results[0]).kind != "leaf"
 
 
 def test_kept_nodes_stay_torch_calls() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only
 from kernelwright.ir.node import Node, make
 from kernelwright.ir.ops.losses import REDUCTIONS
@@ -24,11 +26,8 @@ def _optionals(a: Arguments, names: tuple[str, ...]) -> tuple[tuple[str, ...], l
 
 @converts("broadcast_tensors.default")
 def _broadcast_tensors(a: Arguments) -> tuple[Node, ...]:
-    tensors = list(a["tensors"])
-    shape = tensors[0].shape
-    if any(t.shape != shape for t in tensors):
-        raise NotConvertible("tensors of several shapes")
-    return tuple(tensors)
+    shape = tuple(torch.broadcast_shapes(*(t.shape for t in a["tensors"])))
+    return tuple(t if t.shape == shape else make("expand", t, shape=shape) for t in a["tensors"])
 
 
 @converts("mse_loss.default", "l1_loss.default", "soft_margin_loss.default")
