@@ -51,7 +51,7 @@ from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.plan.access import strides_of  # noqa: E402
 from kernelwright.plan.expressions import Apply, Constant, Index, Reduced  # noqa: E402
-from kernelwright.plan.kernels import Reduction, Store, Tiling  # noqa: E402
+from kernelwright.plan.kernels import Reduction, Store, Tiling, in_pairs_of_lines  # noqa: E402
 
 DEVICE, FLUSH_BYTES, REPEATS, SAMPLES = "cuda", 256 << 20, 12, 48
 #: Errors (rms over rms, against float64) above which a result is called wrong.
@@ -99,13 +99,18 @@ def averaged(shape: Shape) -> Shape:
     return Shape(case, lambda x, w: shape.call(x, w).mean(spatial))
 
 
-def pooled(shape: Shape, size: int) -> Shape:
-    """The largest of each ``size`` neighbours along the last axis in place of the result."""
-    kernel = replace(shape.case.kernel, pools=(Reduction("max", Reduced(0)),), pool_size=size)
+def pooled(shape: Shape, size: int, lines: int = 1) -> Shape:
+    """The largest of each ``size`` neighbours along the last axis, of one line or of two, in place of the result."""
+    kernel = replace(shape.case.kernel, pools=(Reduction("max", Reduced(0)),), pool_size=size, pool_lines=lines)
     rank = len(kernel.axes)
+    if lines > 1:
+        axes = list(kernel.axes)
+        axes[kernel.paired_axis] = in_pairs_of_lines(axes[kernel.paired_axis])
+        kernel = replace(kernel, axes=tuple(axes))
+    window = (*(1,) * (rank - 2), lines, size) if rank > 1 else (size,)
     pool = getattr(F, f"max_pool{rank}d")
     kernel = replace(kernel, stores=(Store(0, Index(strides_of(kernel.pooled_domain)), Reduced(1)),))
-    return Shape(replace(shape.case, kernel=kernel), lambda x, w: pool(shape.call(x, w), (1,) * (rank - 1) + (size,)))
+    return Shape(replace(shape.case, kernel=kernel), lambda x, w: pool(shape.call(x, w), window))
 
 
 #: Transposed convolutions to twice the size, or one more.
@@ -126,6 +131,9 @@ SHAPES: dict[str, Shape] = {
     "conv_8_64_mean_fp16": averaged(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16")),
     "conv_8_64_mean": averaged(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1)),
     "conv_8_64_pool4": pooled(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1), 4),
+    "conv_8_64_lines4": pooled(conv(128, 1, 8, 64, (256, 256), (3, 3), padding=1), 4, 2),
+    "conv_64_64_lines2_fp16": pooled(conv(64, 1, 64, 64, (256, 256), (3, 3), padding=1, scheme="fp16"), 2, 2),
+    "conv_64_128_lines2_fp16": pooled(conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16"), 2, 2),
     "conv_64_128_mean_fp16": averaged(conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16")),
     "conv_64_128_pool2_fp16": pooled(conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16"), 2),
     "convt_128x128_pool2_fp16": pooled(conv(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16"), 2),
