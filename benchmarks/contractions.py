@@ -122,6 +122,7 @@ SHAPES: dict[str, Shape] = {
     "conv_64_128": conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1),
     "conv_64_128_fp16": conv(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16"),
     "conv_64_64_fp16": conv(64, 1, 64, 64, (256, 256), (3, 3), scheme="fp16"),
+    "conv_64_64_same_fp16": conv(64, 1, 64, 64, (256, 256), (3, 3), padding=1, scheme="fp16"),
     "conv_64_64_pool2_fp16": pooled(conv(64, 1, 64, 64, (256, 256), (3, 3), padding=1, scheme="fp16"), 2),
     "conv_128_256": conv(64, 1, 128, 256, (128, 128), (3, 3), padding=1),
     "conv_128_256_fp16": conv(64, 1, 128, 256, (128, 128), (3, 3), padding=1, scheme="fp16"),
@@ -144,6 +145,11 @@ SHAPES: dict[str, Shape] = {
     "convt_4x4_64_128": conv(128, 1, 64, 128, (64, 64), (4, 4), **DOUBLED),
     "convt_4x4_64_128_fp16": conv(128, 1, 64, 128, (64, 64), (4, 4), **DOUBLED, scheme="fp16"),
     "convt_4x4_odd_fp16": conv(32, 1, 64, 64, (256, 256), (4, 4), **DOUBLED, scheme="fp16"),
+    "convt_130_fp16": conv(128, 1, 64, 128, (64, 64), (4, 4), stride=2, transposed=True, scheme="fp16"),
+    "convt3d_odd_fp16": conv(16, 1, 64, 128, (24, 48, 48), (3, 3, 3), stride=2, padding=1, transposed=True,
+                             scheme="fp16"),
+    "conv_64_128_valid_fp16": conv(128, 1, 64, 128, (128, 128), (3, 3), scheme="fp16"),
+    "conv3d_8_32_fp16": conv(64, 1, 8, 32, (32, 64, 64), (3, 3, 3), scheme="fp16"),
     "convt3d_32_64": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED),
     "convt3d_32_64_fp16": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED, scheme="fp16"),
     "convt3d_48_24": conv(8, 1, 48, 24, (24, 32, 32), (3, 3, 3), stride=2, padding=1, transposed=True),
@@ -402,20 +408,20 @@ def describe(tiling: Tiling) -> str:
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth} s{tiling.stages} c{tiling.cluster} " \
         f"p{tiling.promote} t{tiling.teams} x{tiling.split}" + f" o{tiling.phases}" * (tiling.phases > 1) \
         + " raw" * tiling.raw_right + f" v{tiling.overlap}" * (tiling.overlap > 0) + " lies" * tiling.raw_left \
-        + " packs" * tiling.packs_left
+        + " packs" * tiling.packs_left + " a" * tiling.aligned + " f" * tiling.fragments
 
 
 def parsed(text: str) -> Tiling:
     """The tiling that `describe` writes so."""
     found = re.fullmatch(r"(\w+) (\d+)x(\d+)x(\d+) s(\d+) c(\d+) p(\d+) t(\d+) x(\d+)"
-                         r"(?: o(\d+))?( raw)?(?: v(\d+))?( lies)?( packs)?", text)
+                         r"(?: o(\d+))?( raw)?(?: v(\d+))?( lies)?( packs)?( a)?( f)?", text)
     if found is None:
         raise SystemExit(f"no tiling: {text!r}; one looks like 'wgmma 128x128x32 s4 c2 p2 t1 x1'")
     core, output_phases, raw = found[1], int(found[10] or 1), bool(found[11])
     rows, columns, depth, stages, cluster, promote, teams, split = map(int, found.groups()[1:9])
     overlap = int(found[12] or 0)
     return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases, overlap,
-                  bool(found[13]), bool(found[14]))
+                  bool(found[13]), bool(found[14]), bool(found[15]), bool(found[16]))
 
 
 def main() -> None:

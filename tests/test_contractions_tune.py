@@ -416,7 +416,8 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
     features = {"phases": (2, "both output phases"), "overlap": (12, "overlap by 12 rows"), "teams": (3, "3 teams"),
                 "raw_left": (True, "x is read where it lies"), "packs_left": (True, "while others multiply"),
                 "raw_right": (True, "the weight is read where it lies"), "split": (5, "5 blocks share the steps"),
-                "cluster": (2, "2 blocks share what they read")}
+                "cluster": (2, "2 blocks share what they read"), "aligned": (True, "at whole sectors of memory"),
+                "fragments": (True, "straight from registers")}
     assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
     for name, (value, said) in features.items():
         (reason,) = tiling_reasons(replace(TILING, **{name: value}))

@@ -45,6 +45,11 @@ class Geometry(Rows):
         if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
                 or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split > 1)):
             raise ValueError(f"no tiles that overlap so: {self.tiling}")
+        if self.tiling.aligned and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1):
+            raise ValueError(f"no warps that begin at sectors of memory: {self.tiling}")
+        if self.tiling.fragments and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1
+                                      or self.tiling.aligned or not self.kernel.axes):
+            raise ValueError(f"no lines of whole sectors: {self.tiling}")
         if self.tiling.takes_left and (self.tiling.core != "wgmma" or not self.kernel.axes):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
         if self.tiling.packs_left and (self.tiling.raw_left or self.tiling.split > 1):

@@ -34,6 +34,8 @@ from kernelwright.plan.kernels import Contraction, Tiling
 CHUNK = 8
 #: Taps whose rows are at most so far apart are served by one run of rows.
 _SPAN = 64
+#: Results of 32 bytes.
+_SECTOR = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class Rows:
     @cached_property
     def extents(self) -> tuple[int, ...]:
         """Per axis, the number of row coordinates; along the last one, of a kernel that pools positions there, as many
-        as whole windows have, so that each begins at a multiple of its size, whatever comes before it."""
+        as whole windows have, so that each begins at a multiple of its size, whatever comes before it; of a tiling with
+        fragments as many as whole sectors of results."""
         result = []
         for axis, lead in zip(self.kernel.axes, self.leads, strict=True):
             most = -(-axis.out_size // axis.out_stride)
@@ -122,6 +125,9 @@ class Rows:
             lines = self.kernel.pool_lines
             window = max(1, self.kernel.pool_size * lines // self.tiling.phases)
             result[-1] = -(-result[-1] // window) * window
+        if self.tiling.fragments:
+            sector = max(1, _SECTOR // self.tiling.phases)
+            result[-1] = -(-result[-1] // sector) * sector
         return tuple(result)
 
     @property

@@ -254,7 +254,9 @@ class Tiling:
     those of the axis before it, the two lines. With an ``overlap`` a block computes that many rows of the next one,
     too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
     convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
-    is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed.
+    is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
+    ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie; nothing is computed twice for that.
+    With ``fragments`` threads store the sums that they have, not by way of shared memory, in lines of whole sectors.
     """
 
     core: str
@@ -271,6 +273,8 @@ class Tiling:
     overlap: int = 0
     raw_left: bool = False
     packs_left: bool = False
+    aligned: bool = False
+    fragments: bool = False
 
     @property
     def takes_left(self) -> bool:

@@ -60,7 +60,8 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
 def _is_particular(kernel: Contraction) -> bool:
     """Whether a kernel asks something of its results that another plan may not give."""
     tiling = kernel.tiling
-    return bool(kernel.all_reductions) or (isinstance(tiling, Tiling) and (tiling.overlap > 0 or tiling.phases > 1))
+    return bool(kernel.all_reductions) or (isinstance(tiling, Tiling) and (
+        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:
@@ -68,6 +69,7 @@ def _nearest(kernel: Contraction) -> Iterator[Tiling]:
     tiling = kernel.tiling
     if not isinstance(tiling, Tiling):
         return
-    yield replace(tiling, overlap=0)
-    yield replace(tiling, overlap=0, phases=1)
+    plain = replace(tiling, overlap=0, aligned=False, fragments=False)
+    yield plain
+    yield replace(plain, phases=1)
     yield from tilings(replace(kernel, tiling=None), tiling.core)

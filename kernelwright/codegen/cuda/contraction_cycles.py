@@ -26,6 +26,8 @@ _WAIT_CYCLES = 100
 #: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
 #: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
+#: The same where threads store what they have: a guess.
+_FRAGMENT_CYCLES = 20
 #: The same of a walk that reduces channels, a guess from its 10 to 15 instructions; and the share of these cycles in
 #: which warps issue instructions, which teams do in turns (a softmax and a sigmoid have 49 instructions).
 _WALK_CYCLES, _ISSUED = 25, 0.5
@@ -113,6 +115,8 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     set_of_sums = layout.products * tiling.phases * tiling.columns / 2
     steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
     results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(kernel)
+    if tiling.fragments:
+        element = _FRAGMENT_CYCLES
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \

@@ -11,8 +11,9 @@ operand is not finite (an infinite scale), the thread comes back to its elements
 care, or computes the sum again from the operands themselves, by float32 multiply-adds.
 
 Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`). Where it pools
-neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where tiles overlap it holds positions
-without the gaps between them (`contraction_epilogue_dense`). Where it has totals of positions, each slab writes what it
+neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where tiles overlap, or warps begin at
+whole sectors of memory, it holds positions without the gaps between them (`contraction_epilogue_dense`,
+`contraction_epilogue_aligned`). Where it has totals of positions, each slab writes what it
 adds to them (`contraction_epilogue_totals`); where it has nothing else there may be no slab at all
 (`contraction_epilogue_registers`).
 """
@@ -22,9 +23,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda.contraction_epilogue_aligned import AlignedWalk
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingPairWalk, ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_fragments import FragmentWalk
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import PairOfRowsWalk, in_pairs
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
 from kernelwright.codegen.cuda.contraction_epilogue_pools import PoolWalk, refusal
@@ -77,7 +80,8 @@ class Epilogue:
     of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
 
     With ``in_registers`` it takes the sums of a warpgroup's whole tile, as the core on wgmma has them, before the slab,
-    which is room for what its warps say to each other (`contraction_epilogue_registers`).
+    which is room for what its warps say to each other (`contraction_epilogue_registers`), or for nothing
+    (`contraction_epilogue_fragments`).
     """
 
     definitions: str
@@ -122,9 +126,11 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         kind = PoolWalk
     if kernel.totals:
         kind = RegisterTotalsWalk if in_registers(geometry) else totals_walk
-    dense = geometry.tiling.overlap > 0
-    if dense:
-        kind = DenseWalk
+    runs = geometry.tiling.overlap > 0 or geometry.tiling.aligned
+    if runs:
+        kind = AlignedWalk if geometry.tiling.aligned else DenseWalk
+    if geometry.tiling.fragments:
+        kind = FragmentWalk
     walk = kind(geometry, name)
     body = walk.body()
     used = walk.emitter.used | (walk.table.used if walk.table else set())
@@ -147,13 +153,13 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    sums = walk.heads if isinstance(walk, RegisterTotalsWalk) else \
+    sums = walk.heads if isinstance(walk, (RegisterTotalsWalk, FragmentWalk)) else \
         [f"{'' if kernel.all_reductions else 'const '}float* sums"]
     slab = [*sums,
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
-    height = walk.height if dense else 1
+    height = walk.height if runs else 1
     comment = f"Finishes {height * SLAB_ROWS} x {walk.columns} sums from (first_row, first_column): {walk.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
@@ -162,7 +168,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
                     walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
-                    walk.columns, height, dense, in_registers(geometry))
+                    walk.columns, height, runs, in_registers(geometry) or geometry.tiling.fragments)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

@@ -13,9 +13,9 @@ from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.contraction_epilogue_walks import THREADS, RowWalk, Walk, write_stores
 from kernelwright.codegen.cuda.contraction_points import PointEmitter, emitter_of, ordinary_stores, straight
-from kernelwright.codegen.cuda.loops_emitter import Buffer
+from kernelwright.codegen.cuda.loops_emitter import Buffer, Stored
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.expressions import Expression, Index
+from kernelwright.plan.expressions import Expression, Index, Load
 
 #: Neighbours of a thread, threads across a slab, and columns of a walk at once.
 PAIR, _ACROSS, _UNROLL = 2, SLAB_ROWS // 2, 8
@@ -34,8 +34,24 @@ def in_pairs(geometry: Geometry) -> bool:
                for store in ordinary_stores(kernel))
 
 
-class _PairEmitter(PointEmitter):
-    """A PointEmitter that writes two neighbours at a time."""
+class PairEmitter(PointEmitter):
+    """A PointEmitter that writes two neighbours at a time, and reads so what lies as evenly as they do."""
+
+    def _stored(self, load: Load, name: str, step: str) -> Stored:
+        stored = super()._stored(load, name, step)
+        if stored.count == PAIR and stored.c_type == "float" and not load.guards and self._is_even(load.index):
+            buffer, both = self.buffers[load.buffer].name, f"both_{name}"
+            self.vectors.add(buffer)
+            stored.lines = [f"const float2 {both} = *reinterpret_cast<const float2*>({buffer} + "
+                            f"({self.site.base(load.index)}));",
+                            f"{name}{step}[0] = {both}.x, {name}{step}[1] = {both}.y;"]
+        return stored
+
+    def _is_even(self, index: Index) -> bool:
+        """Whether an index is even at the first of any two neighbours, and they are neighbours in memory."""
+        *strides, last = index.strides
+        return last == 1 and index.offset % PAIR == 0 and all(
+            stride % PAIR == 0 or size == 1 for stride, size in zip(strides, self.site.outer, strict=False))
 
     def store(self, buffer: Buffer, index: Index, node: Expression) -> None:
         """Write the values of both lanes to an aligned place."""
@@ -61,7 +77,7 @@ class PairOfRowsWalk(RowWalk):
         self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
         stores = self.table.stores(self.stores)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), stores, walked=(2,),
-                                  lane_axis=len(self.names) - 1, lanes=PAIR, kind=_PairEmitter)
+                                  lane_axis=len(self.names) - 1, lanes=PAIR, kind=PairEmitter)
         for number in range(len(self.table.values)):
             self.emitter.reduced[IN_TABLE, number] = f"own_column{number}"
         write_stores(self.emitter, self.kernel, stores)

@@ -14,9 +14,13 @@ from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry, suits
 from kernelwright.codegen.contraction_rows import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS, cycles, packing_cycles
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
+from kernelwright.codegen.cuda.contraction_epilogue_aligned import stores_aligned
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
-from kernelwright.codegen.cuda.contraction_epilogue_dense import dense_slab, least_overlap, stores_densely
+from kernelwright.codegen.cuda.contraction_epilogue_dense import least_overlap, stores_densely
+from kernelwright.codegen.cuda.contraction_epilogue_fragments import stores_fragments
+from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
 from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
+from kernelwright.codegen.cuda.contraction_epilogue_runs import slab_of_tile
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
@@ -78,13 +82,25 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     # for what is not among these shapes.
     taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
-        _pairs_first([t for t in best if t.phases == phases and (t.overlap > 0) == overlaps and t.takes_left == takes],
-                     found if kernel.axes else {}, few=taken_too and overlaps and not takes)
-        for overlaps in (True, False))) for takes in (True, False))) for phases in (1, 2))
-    # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels).
-    two = [*two[:2], *[t for t in two if t.teams == 3 and not t.packs_left][:1], *two[2:]]
+        _pairs_first([t for t in best if t.phases == phases and _stores(t) == stores and t.takes_left == takes],
+                     found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
+        for stores in ("overlap", "fragments", "rows", "aligned"))) for takes in (True, False))) for phases in (1, 2))
+    # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200).
+    if any(_stores(tiling) in ("overlap", "fragments") for tiling in two):
+        rows = [tiling for tiling in two if _stores(tiling) == "rows"]
+        two = [tiling for tiling in two if tiling not in rows]
+        two[4:4] = rows[:1]
+    # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels); most
+    # of all where threads store what they have (0.89 ms, 0.96 of two teams, 1.00 of three that overlap).
+    three = sorted((t for t in two if t.teams == 3 and not t.takes_left), key=lambda t: not (t.fragments or t.aligned))
+    two = [*two[:2], *three[:1], *two[2:]]
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
     return list(dict.fromkeys([*every[:3], *fine, *every[3:]]))[:_MOST]
+
+
+def _stores(tiling: Tiling) -> str:
+    """How a tiling stores: the field that makes it store whole sectors of memory, wherever lines begin, or "rows"."""
+    return next((name for name in ("overlap", "aligned", "fragments") if getattr(tiling, name)), "rows")
 
 
 def _is_fine(tiling: Tiling) -> bool:
@@ -92,9 +108,9 @@ def _is_fine(tiling: Tiling) -> bool:
     return tiling.depth == _FINE and tiling.promote == 1
 
 
-def _in_turn(first: list[Tiling], second: list[Tiling]) -> list[Tiling]:
-    """Both lists, one of each at a time: which of these kinds is faster the guess does not know."""
-    return [tiling for both in zip_longest(first, second) for tiling in both if tiling is not None]
+def _in_turn(*lists: list[Tiling]) -> list[Tiling]:
+    """The lists, one of each at a time: which of these kinds is faster the guess does not know."""
+    return [tiling for one_each in zip_longest(*lists) for tiling in one_each if tiling is not None]
 
 
 def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]], few: bool) -> list[Tiling]:
@@ -110,7 +126,8 @@ def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, T
 def _kind(tiling: Tiling) -> tuple:
     """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
     return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
-            tiling.depth == CHUNK, tiling.overlap > 0, tiling.raw_left, tiling.packs_left, _is_fine(tiling))
+            tiling.depth == CHUNK, tiling.overlap > 0, tiling.aligned, tiling.fragments, tiling.raw_left,
+            tiling.packs_left, _is_fine(tiling))
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -140,8 +157,10 @@ def _layout(geometry: Geometry) -> Layout:
         + mask_floats(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
     if in_registers(geometry):
         floats = places(geometry)[-1] + MOST_VALUES * (tiling.columns + 1)
-    if tiling.overlap:
-        floats = (tiling.phases * tiling.rows + 4) * dense_slab(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
+    if tiling.fragments:
+        floats = MOST_VALUES * (tiling.columns + 1)
+    if tiling.overlap or tiling.aligned:
+        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)
@@ -151,7 +170,7 @@ def _ordered(best: list[Tiling]) -> list[Tiling]:
     """Different blocks first, the better number of blocks a cluster of each; third, the best one's other number."""
     kinds: dict[tuple, list[Tiling]] = {}
     for tiling in best:
-        kind = tiling.rows, tiling.columns, tiling.teams, tiling.split > 1, tiling.overlap > 0
+        kind = tiling.rows, tiling.columns, tiling.teams, tiling.split > 1
         kinds.setdefault(kind, []).append(tiling)
     first = [group[0] for group in kinds.values()]
     others = [tiling for group in kinds.values() for tiling in group[1:]]
@@ -165,7 +184,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and (bool(kernel.pools) or steps_of_stores <= {1})
-    overlaps, raw = _overlaps(kernel), _may_stay_raw(kernel)
+    sectors, raw = _whole_sectors(kernel), _may_stay_raw(kernel)
     packs = not raw and _may_pack(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
@@ -179,21 +198,26 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                     for stages, often in product(dict.fromkeys(
                             (2, 3, 4, 6, 8, steps, min(_MOST_STAGES, 2 * steps))), promotes):
                         tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, often, teams)
-                        for found in _variants(kernel, tiling, overlaps, neighbours=neighbours):
+                        for found in _variants(kernel, tiling, sectors, neighbours=neighbours):
+                            if found.fragments and teams == 3 and _FINE < deepest <= depth:
+                                continue  # of half of the channels a step is faster: 0.89 and 0.96 ms, 0.75 and 0.80
                             yield found
-                            # What three teams of both phases leave of registers is not enough: ptxas spills.
+                            # What three teams of both phases leave of registers is not enough: ptxas spills. Nor is
+                            # what the places of a thread's own rows do for those who read x as it lies.
                             full = teams == 3 and found.phases == 2 and not found.overlap
-                            if raw and not full and not (kernel.reductions and teams == 3):
+                            few = full or (found.fragments and found.phases == 2)
+                            if raw and not few and not (kernel.reductions and teams == 3):
                                 yield replace(found, raw_left=True)
                             if packs and found.split == 1 and (kernel.reductions or not full):
                                 yield replace(found, packs_left=True)
 
 
-def _variants(kernel: Contraction, tiling: Tiling, overlaps: list[tuple[int, int]], *, neighbours: bool
+def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, int]], *, neighbours: bool
               ) -> Iterator[Tiling]:
-    """A tiling, and where they make sense with tiles that overlap, both phases of the last axis, parts of the steps."""
-    for phases, overlap in overlaps if tiling.teams > 1 else ():
-        yield replace(tiling, phases=phases, overlap=overlap)
+    """A tiling, and where they make sense with whole sectors, both phases of the last axis, parts of the steps."""
+    if tiling.teams > 1 and tiling.rows <= 2 * SLAB_ROWS:
+        for changes in sectors:
+            yield replace(tiling, **changes)
     # More than two teams are for epilogues that take longer than their products.
     if neighbours and (tiling.teams < 3 or tiling.rows == SLAB_ROWS or kernel.reductions):
         yield replace(tiling, phases=2)
@@ -204,13 +228,19 @@ def _variants(kernel: Contraction, tiling: Tiling, overlaps: list[tuple[int, int
         yield replace(tiling, split=split)
 
 
-def _overlaps(kernel: Contraction) -> list[tuple[int, int]]:
-    """Output phases of a tile and the rows that it shares with the next, where sectors can be stored whole so."""
+def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
+    """What makes tilings store whole sectors: output phases of a tile, and rows that it shares with the next, or warps
+    that begin at sectors, or lines that do among rows, too. Where a thread takes two neighbours, warps that begin at
+    sectors gain nothing (H200: 0.75 and 0.73 ms of lines of 126)."""
     found = []
     for phases in (1, 2) if has_two_phases(kernel) else (1,):
         geometry = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2, phases=phases))
         if stores_densely(geometry) and 4 * least_overlap(geometry) <= SLAB_ROWS:
-            found.append((phases, least_overlap(geometry)))
+            found.append({"phases": phases, "overlap": least_overlap(geometry)})
+        elif stores_aligned(geometry) and not in_pairs(geometry):
+            found.append({"phases": phases, "aligned": True})
+        if stores_fragments(kernel, phases):
+            found.append({"phases": phases, "fragments": True})
     return found
 
 

@@ -28,7 +28,7 @@ REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
 _TURNING_REGISTERS = 48
 #: Registers of a producer's thread that waits for x to be packed.
 _WAITING_REGISTERS = 48
-#: What an epilogue of tiles that overlap needs more: ptxas spills with less.
+#: What an epilogue of positions without gaps needs more: ptxas spills with less.
 _DENSE_REGISTERS = 16
 #: Where the core packs x: warpgroups that do, and chunks that a warp of theirs asks for at a time; the best first.
 _PACKING = ((2, 8), (2, 4), (1, 8), (1, 4), (1, 2))
@@ -97,7 +97,7 @@ class Layout(Steps):
         """Registers that warpgroups which multiply, with so many sets of sums, and one that brings steps leave."""
         groups = producer_groups + self.workers
         pool = min(255, REGISTERS // (128 * groups) // 8 * 8) // 8 * 8 * groups
-        need = self._need(parts) + _DENSE_REGISTERS * (self.geometry.tiling.overlap > 0)
+        need = self._need(parts) + _DENSE_REGISTERS * (self.geometry.tiling.overlap > 0 or self.geometry.tiling.aligned)
         return pool - self.workers * -(-need // 8) * 8 - _WAITING_REGISTERS
 
     def _pack_registers(self, batch: int) -> int:
