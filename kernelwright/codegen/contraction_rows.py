@@ -125,7 +125,7 @@ class Rows:
             lines = self.kernel.pool_lines
             window = max(1, self.kernel.pool_size * lines // self.tiling.phases)
             result[-1] = -(-result[-1] // window) * window
-        if self.tiling.fragments:
+        if self.tiling.fragments and not self.kernel.reductions:
             sector = max(1, _SECTOR // self.tiling.phases)
             result[-1] = -(-result[-1] // sector) * sector
         return tuple(result)

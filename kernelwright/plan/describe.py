@@ -139,8 +139,7 @@ def tiling_reasons(tiling: Tiling) -> list[str]:
     if tiling.aligned:
         said.append("warps begin to store at whole sectors of memory, wherever lines of the output begin")
     if tiling.fragments:
-        said.append("threads store the sums that they have, straight from registers, as lines are whole sectors of "
-                    "memory")
+        said.append("threads finish the sums that they have, straight from registers")
     if tiling.teams > 1:
         said.append(f"{tiling.teams} teams of warps that multiply, with a tile each, so that some form products while "
                     "others finish their results")

@@ -256,7 +256,8 @@ class Tiling:
     convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
     is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
     ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie; nothing is computed twice for that.
-    With ``fragments`` threads store the sums that they have, not by way of shared memory, in lines of whole sectors.
+    With ``fragments`` threads finish the sums that they have: they store them, in lines of whole sectors, not by way of
+    shared memory, or reduce channels in registers.
     """
 
     core: str

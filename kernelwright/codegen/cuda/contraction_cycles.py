@@ -28,9 +28,9 @@ _WAIT_CYCLES = 100
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
 #: The same where threads store what they have: a guess.
 _FRAGMENT_CYCLES = 20
-#: The same of a walk that reduces channels, a guess from its 10 to 15 instructions; and the share of these cycles in
-#: which warps issue instructions, which teams do in turns (a softmax and a sigmoid have 49 instructions).
-_WALK_CYCLES, _ISSUED = 25, 0.5
+#: The same of a walk that reduces channels, a guess from its 10 to 15 instructions, and where it is over registers,
+#: from 3 to 8; and the share of these cycles in which warps issue instructions, which teams do in turns.
+_WALK_CYCLES, _FOLD_CYCLES, _ISSUED = 25, 12, 0.5
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
@@ -76,11 +76,14 @@ def _written(geometry: Geometry) -> float:
     return 4 * min(tiling.rows, geometry.rows) * sum(stored or [columns]) * _spread(kernel, tiling)
 
 
-def _element_cycles(kernel: Contraction) -> float:
-    """Cycles of a thread's epilogue for an element that goes through shared memory."""
+def _element_cycles(geometry: Geometry) -> float:
+    """Cycles of a thread's epilogue for an element."""
+    kernel, fragments = geometry.kernel, geometry.tiling.fragments
+    if fragments and not kernel.reductions:
+        return _FRAGMENT_CYCLES
     walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
     stores = not walks or any(store.index.strides[2] for store in kernel.stores)
-    return _ELEMENT_CYCLES * stores + _WALK_CYCLES * walks
+    return _ELEMENT_CYCLES * stores + (_FOLD_CYCLES if fragments else _WALK_CYCLES) * walks
 
 
 def cycles(geometry: Geometry, layout: Layout) -> float:
@@ -114,9 +117,7 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     set_of_sums = layout.products * tiling.phases * tiling.columns / 2
     steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
-    results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(kernel)
-    if tiling.fragments:
-        element = _FRAGMENT_CYCLES
+    results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(geometry)
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \

@@ -10,7 +10,8 @@ Sums are multiplied by the scales of both operands. Where that could leave the r
 operand is not finite (an infinite scale), the thread comes back to its elements after the walk: it multiplies with
 care, or computes the sum again from the operands themselves, by float32 multiply-adds.
 
-Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`). Where it pools
+Where a kernel reduces its output channels a slab holds all of them (`contraction_epilogue_channels`), or what is left
+of them once they have been reduced in registers (`contraction_epilogue_folding`). Where it pools
 neighbouring positions a slab holds whole windows (`contraction_epilogue_pools`). Where tiles overlap, or warps begin at
 whole sectors of memory, it holds positions without the gaps between them (`contraction_epilogue_dense`,
 `contraction_epilogue_aligned`). Where it has totals of positions, each slab writes what it
@@ -27,6 +28,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_aligned import AlignedWalk
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingPairWalk, ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_dense import DenseWalk
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_folding import FoldingPairWalk, FoldingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_fragments import FragmentWalk
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import PairOfRowsWalk, in_pairs
 from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairWalk
@@ -130,7 +132,8 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     if runs:
         kind = AlignedWalk if geometry.tiling.aligned else DenseWalk
     if geometry.tiling.fragments:
-        kind = FragmentWalk
+        kind = FragmentWalk if not kernel.reductions else \
+            FoldingPairWalk if geometry.tiling.phases == 2 else FoldingWalk
     walk = kind(geometry, name)
     body = walk.body()
     used = walk.emitter.used | (walk.table.used if walk.table else set())
@@ -153,7 +156,7 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    sums = walk.heads if isinstance(walk, (RegisterTotalsWalk, FragmentWalk)) else \
+    sums = walk.heads if isinstance(walk, (RegisterTotalsWalk, FragmentWalk, FoldingWalk)) else \
         [f"{'' if kernel.all_reductions else 'const '}float* sums"]
     slab = [*sums,
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),

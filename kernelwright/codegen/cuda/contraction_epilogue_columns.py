@@ -38,12 +38,14 @@ class ColumnTable:
     """The values of columns that ``expressions`` (of stores and reductions) need.
 
     Value k of column c of a tile is ``columns[k * tiling.columns + c]``; the scale is the first one, where operands are
-    scaled. Behind them stands, for each of four warps, whether the scales that it saw are usual ones.
+    scaled. Behind them stands, for each of four warps, whether the scales that it saw are usual ones. ``finite``: an
+    infinite scale, which is not, stands there as a finite one, so that it may be multiplied by zero.
     """
 
     geometry: Geometry
     name: str
     expressions: tuple[Expression, ...]
+    finite: bool = False
 
     @cached_property
     def values(self) -> tuple[Expression, ...]:
@@ -69,15 +71,16 @@ class ColumnTable:
         """Stores likewise."""
         return [replace(store, expression=self.without(store.expression)) for store in stores]
 
-    def steps(self, first: str, last: str, body: Sequence[str], unroll: int, fours: bool = False) -> list[str]:
+    def steps(self, first: str, last: str, body: Sequence[str], unroll: int, fours: bool = False,
+              before: Sequence[str] = ()) -> list[str]:
         """The loop of ``body`` over columns ``o`` from ``first``, a multiple of 4 in the tile, to ``last``. ``values``,
         which `begins` defines, points to those of ``first``. ``fours``: ``o`` is ``v`` (0 to 3, which unrolling makes
-        constants) behind a multiple of 4 in any case."""
+        constants) behind a multiple of 4, ``c``, in any case. ``before``: what is said of all four."""
         used = [(k, name) for k, name in enumerate(self.names) if any(f"{name}[v]" in line for line in body)]
         if not used and not fours:
             return [f"#pragma unroll {unroll}", f"for (int o = {first}; o < {last}; ++o) {{", *indent(body), "}"]
         columns = self.geometry.tiling.columns
-        lines = [f"float {', '.join(f'{name}[{READ}]' for _, name in used)};"] if used else []
+        lines = [*before, *([f"float {', '.join(f'{name}[{READ}]' for _, name in used)};"] if used else [])]
         for k, name in used:
             at = f"values{f' + {k * columns}' * (k > 0)} + (c - {first})"
             lines.append(f"kw_read4({name}, {at});")
@@ -117,7 +120,7 @@ class ColumnTable:
         if scaled:
             lines += [f"const float scale = {column_scale_text(self.geometry)};",
                       f"usual = {self.name}_usual(scale) && usual;"]
-            texts.insert(0, "scale")
+            texts.insert(0, "fminf(scale, 0x1p126f)" if self.finite else "scale")
         lines += [f"columns[{f'{k * tiling.columns} + ' * (k > 0)}c] = {text};" for k, text in enumerate(texts)]
         body = ["const int g = group;", *["bool usual = true;"] * scaled, *emitter.fixed_lines,
                 f"for (int c = thread; c < {tiling.columns}; c += {_THREADS}) {{", *indent([

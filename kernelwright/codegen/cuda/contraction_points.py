@@ -131,27 +131,34 @@ TWICE = ("moments", "logsumexp")
 
 
 def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels: int,
-                  fold: Callable[[str, str, str], list[str]]) -> list[str]:
+                  fold: Callable[[str, str, str], list[str]], rows: int = 0) -> list[str]:
     """Statements that define the results of reduction ``number`` over output channels, whose names the emitter is told.
 
     ``fold(kind, result, term)`` gives those that define ``result`` as the sum, maximum or minimum of ``term``, in which
-    {0} stands for the reduction's expression.
+    {0} stands for the reduction's expression. With ``rows`` results are arrays of so many rows, and ``fold`` says what
+    becomes of number ``row``.
     """
-    name = f"r{number}"
+    name, at = f"r{number}", "[row]" * (rows > 0)
+
+    def defined(result: str, text: str) -> list[str]:
+        if not rows:
+            return [f"const float {result} = {text};"]
+        return [f"float {result}[{rows}];", f"for (int row = 0; row < {rows}; ++row) {result}[row] = {text};"]
+
     if reduction.kind == "moments":
         count = f"{channels}.0f"
-        lines = [*fold("sum", f"{name}_total", "{0}"), f"const float {name} = {name}_total / {count};",
-                 *fold("sum", f"{name}_squares", f"({{0}} - {name}) * ({{0}} - {name})"),
-                 f"const float {name}_variance = {name}_squares / {count};"]
-        emitter.reduced[number, 1] = f"{name}_variance"
+        lines = [*fold("sum", f"{name}_total", "{0}"), *defined(name, f"{name}_total{at} / {count}"),
+                 *fold("sum", f"{name}_squares", f"({{0}} - {name}{at}) * ({{0}} - {name}{at})"),
+                 *defined(f"{name}_variance", f"{name}_squares{at} / {count}")]
+        emitter.reduced[number, 1] = f"{name}_variance{at}"
     elif reduction.kind == "logsumexp":
         lines = [*fold("max", f"{name}_top", "{0}"),
-                 f"const float {name}_base = fabsf({name}_top) == INFINITY ? 0.0f : {name}_top;",
-                 *fold("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base)"),
-                 f"const float {name} = {name}_base + logf({name}_exponentials);"]
+                 *defined(f"{name}_base", f"fabsf({name}_top{at}) == INFINITY ? 0.0f : {name}_top{at}"),
+                 *fold("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base{at})"),
+                 *defined(name, f"{name}_base{at} + logf({name}_exponentials{at})")]
     else:
         lines = fold(reduction.kind, name, "{0}")
-    emitter.reduced[number, 0] = name
+    emitter.reduced[number, 0] = name + at
     return lines
 
 

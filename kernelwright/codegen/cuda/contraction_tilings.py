@@ -17,6 +17,7 @@ from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_aligned import stores_aligned
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.codegen.cuda.contraction_epilogue_dense import least_overlap, stores_densely
+from kernelwright.codegen.cuda.contraction_epilogue_folds import folds, slab_floats
 from kernelwright.codegen.cuda.contraction_epilogue_fragments import stores_fragments
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
 from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
@@ -65,7 +66,7 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
-        if without_totals(geometry):
+        if without_totals(geometry) or (kernel.reductions and tiling.fragments and not folds(geometry)):
             continue
         try:
             layout = _layout(geometry)
@@ -80,13 +81,14 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     best = [tiling for tiling in best if not _is_fine(tiling)]
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
+    orders = ("rows", "fragments") if kernel.reductions else ("overlap", "fragments", "rows", "aligned")
     taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
         _pairs_first([t for t in best if t.phases == phases and _stores(t) == stores and t.takes_left == takes],
                      found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
-        for stores in ("overlap", "fragments", "rows", "aligned"))) for takes in (True, False))) for phases in (1, 2))
+        for stores in orders)) for takes in (True, False))) for phases in (1, 2))
     # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200).
-    if any(_stores(tiling) in ("overlap", "fragments") for tiling in two):
+    if not kernel.reductions and any(_stores(tiling) in ("overlap", "fragments") for tiling in two):
         rows = [tiling for tiling in two if _stores(tiling) == "rows"]
         two = [tiling for tiling in two if tiling not in rows]
         two[4:4] = rows[:1]
@@ -158,7 +160,7 @@ def _layout(geometry: Geometry) -> Layout:
     if in_registers(geometry):
         floats = places(geometry)[-1] + MOST_VALUES * (tiling.columns + 1)
     if tiling.fragments:
-        floats = MOST_VALUES * (tiling.columns + 1)
+        floats = MOST_VALUES * (tiling.columns + 1) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
     if tiling.overlap or tiling.aligned:
         floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
@@ -201,15 +203,18 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
                         for found in _variants(kernel, tiling, sectors, neighbours=neighbours):
                             if found.fragments and teams == 3 and _FINE < deepest <= depth:
                                 continue  # of half of the channels a step is faster: 0.89 and 0.96 ms, 0.75 and 0.80
-                            yield found
                             # What three teams of both phases leave of registers is not enough: ptxas spills. Nor is
                             # what the places of a thread's own rows do for those who read x as it lies.
                             full = teams == 3 and found.phases == 2 and not found.overlap
                             few = full or (found.fragments and found.phases == 2)
+                            every = [found]
                             if raw and not few and not (kernel.reductions and teams == 3):
-                                yield replace(found, raw_left=True)
+                                every.append(replace(found, raw_left=True))
                             if packs and found.split == 1 and (kernel.reductions or not full):
-                                yield replace(found, packs_left=True)
+                                every.append(replace(found, packs_left=True))
+                            yield from every
+                            if kernel.reductions and kernel.axes and found.split == 1:
+                                yield from (replace(tiling, fragments=True) for tiling in every)
 
 
 def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, int]], *, neighbours: bool

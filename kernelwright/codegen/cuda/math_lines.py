@@ -87,6 +87,11 @@ STRAIGHT: dict[str, str] = {
   const float r = kw_quick_reciprocal(x);
   return fmaf(fmaf(-x, r, 1.0f), r, r);""", "",
                                   "1 / x for x >= 2^-126, zero above 2^126: an approximation, and Newton's step."),
+    "kw_decay": _function("kw_decay", ("x",), """
+  const float t = x * 1.44269514f, p = kw_quick_exp2(t);
+  return fmaf(p, __saturatef(fmaf(t, 1.90465421e-9f, fmaf(t, -0.693147182f, x))), p);""", "",
+                          "exp(x) for x <= 0, zero below 2^-126. The exponent is rounded downward, so that what it\n"
+                          "lacks is between 0 and 1, but for -inf, where saturation makes zero of what is no number."),
     "kw_quick_expm1": _function("kw_quick_expm1", ("x",), f"""
 {_polynomial("q", "x", 0.499999046, 0.166648939, 0.0415582955, 0.00803933106, 0.00101464917)}
   const float near = x * fmaf(x, q, 1.0f), far = kw_quick_exp2(x * 1.44269502f) - 1.0f;
