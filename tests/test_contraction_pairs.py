@@ -198,7 +198,7 @@ def test_pairs_are_proposed_first_for_few_channels(scheme, core):
 
 def test_sums_in_tensor_cores_are_no_longer_than_those_of_taps():
     """Channels that are not zeros, of the products between two promotions."""
-    for channels, window in ((8, (3,)), (8, (100,)), (8, (200,)), (3, (7, 7))):  # promoted after 32, 64, 128, 32
+    for channels, window in ((8, (3,)), (8, (103,)), (8, (203,)), (3, (7, 7))):  # promoted after 32, 64, 128, 32
         kernel = convolution(8, 1, channels, 64, (500,) * len(window), window).kernel
         found = tilings(kernel, "wgmma")
         pairs, others = ({t.promote for t in found if (t.depth == 8) == paired} for paired in (True, False))
