@@ -87,15 +87,19 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
         _pairs_first([t for t in best if t.phases == phases and _stores(t) == stores and t.takes_left == takes],
                      found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
         for stores in orders)) for takes in (True, False))) for phases in (1, 2))
-    # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200).
-    if not kernel.reductions and any(_stores(tiling) in ("overlap", "fragments") for tiling in two):
-        rows = [tiling for tiling in two if _stores(tiling) == "rows"]
+    # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200), but 1.03 and 1.08 of
+    # that of three teams where each element takes many instructions.
+    rows = [tiling for tiling in two if _stores(tiling) == "rows"]
+    whole = not kernel.reductions and any(_stores(tiling) in ("overlap", "fragments") for tiling in two)
+    if whole:
         two = [tiling for tiling in two if tiling not in rows]
-        two[4:4] = rows[:1]
     # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels); most
     # of all where threads store what they have (0.89 ms, 0.96 of two teams, 1.00 of three that overlap).
     three = sorted((t for t in two if t.teams == 3 and not t.takes_left), key=lambda t: not (t.fragments or t.aligned))
     two = [*two[:2], *three[:1], *two[2:]]
+    if whole:
+        others = sorted(rows, key=lambda tiling: tiling.teams != 3 or tiling.takes_left)
+        two = [*(tiling for number, tiling in enumerate(dict.fromkeys(two)) if number < 4), *others[:1], *two[4:]]
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
     return list(dict.fromkeys([*every[:3], *fine, *every[3:]]))[:_MOST]
 
