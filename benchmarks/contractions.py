@@ -44,7 +44,6 @@ from contraction_cases import ContractionCase, convolution, matmul  # noqa: E402
 from contractions_probes import PROBES, TEXT, probe  # noqa: E402
 
 from kernelwright.build.module import find_cuda_compiler  # noqa: E402
-from kernelwright.codegen.contraction_geometry import Geometry  # noqa: E402
 from kernelwright.codegen.cuda.contraction import generate, tilings  # noqa: E402
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
@@ -153,6 +152,17 @@ SHAPES: dict[str, Shape] = {
     "convt3d_32_64": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED),
     "convt3d_32_64_fp16": conv(8, 1, 32, 64, (32, 64, 64), (3, 3, 3), **DOUBLED, scheme="fp16"),
     "convt3d_48_24": conv(8, 1, 48, 24, (24, 32, 32), (3, 3, 3), stride=2, padding=1, transposed=True),
+    "conv3d_3_24": conv(128, 1, 3, 24, (24, 32, 32), (3, 3, 3)),
+    "conv3d_3_16": conv(128, 1, 3, 16, (16, 32, 32), (3, 3, 3)),
+    "conv3d_3_16_4x4x4": conv(256, 1, 3, 16, (16, 32, 32), (4, 4, 4)),
+    "conv3d_8_32_lines": conv(32, 1, 8, 32, (24, 32, 32), (3, 3, 3)),
+    "conv_3_64_7x7": conv(64, 1, 3, 64, (224, 224), (7, 7), stride=2, padding=3),
+    "conv_3_64_7x7_fp16": conv(64, 1, 3, 64, (224, 224), (7, 7), stride=2, padding=3, scheme="fp16"),
+    "conv_3_96_11x11_fp16": conv(128, 1, 3, 96, (227, 227), (11, 11), stride=4, padding=2, scheme="fp16"),
+    "conv_3_64_fp16": conv(32, 1, 3, 64, (224, 224), (3, 3), padding=1, scheme="fp16"),
+    "conv_1_32_5x5": conv(256, 1, 1, 32, (128, 128), (5, 5), padding=2),
+    "conv_64_128_lines": conv(512, 1, 64, 128, (32, 32), (3, 3)),
+    "conv_64_128_lines_fp16": conv(512, 1, 64, 128, (32, 32), (3, 3), scheme="fp16"),
     "conv_strided": conv(32, 1, 96, 192, (56, 56), (3, 3), stride=2, padding=1),
     "conv_small_images": conv(256, 1, 256, 256, (14, 14), (3, 3), padding=1),
     "matmul_4096_fp16": product(4096, 4096, 4096, scheme="fp16"),
@@ -176,6 +186,7 @@ class Job:
     name: str
     library: str = ""
     notes: str = ""
+    workspace_bytes: int = 0
 
 
 def library_text(kernel, name: str) -> tuple[str, KernelSource]:
@@ -202,10 +213,10 @@ def compiled(job: Job, folder: Path) -> Job:
     """The job with its library, or with what the compiler said."""
     kernel = replace(SHAPES[job.shape].case.kernel, tiling=job.tiling)
     try:
-        text, _ = library_text(kernel, "contraction")
+        text, source = library_text(kernel, "contraction")
     except ValueError as error:
         return replace(job, notes=f"not generated: {error}")
-    return build(job, text, folder)
+    return build(replace(job, workspace_bytes=source.workspace_bytes), text, folder)
 
 
 def build(job: Job, text: str, folder: Path) -> Job:
@@ -286,7 +297,7 @@ class Measured:
         kernel = self.shape.case.kernel
         library = ctypes.CDLL(job.library)
         result = torch.full(self.expected.shape, float("nan"), dtype=self.expected.dtype, device=DEVICE)
-        workspace = torch.empty(Geometry(kernel, job.tiling).workspace_bytes + 256, dtype=torch.uint8, device=DEVICE)
+        workspace = torch.empty(job.workspace_bytes + 256, dtype=torch.uint8, device=DEVICE)
         workspace.fill_(255)
         pointers = [t.data_ptr() for t in (*self.inputs, result, workspace)] + [torch.cuda.current_stream().cuda_stream]
         packed = (ctypes.c_void_p * len(pointers))(*pointers)
@@ -408,20 +419,21 @@ def describe(tiling: Tiling) -> str:
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth} s{tiling.stages} c{tiling.cluster} " \
         f"p{tiling.promote} t{tiling.teams} x{tiling.split}" + f" o{tiling.phases}" * (tiling.phases > 1) \
         + " raw" * tiling.raw_right + f" v{tiling.overlap}" * (tiling.overlap > 0) + " lies" * tiling.raw_left \
-        + " packs" * tiling.packs_left + " a" * tiling.aligned + " f" * tiling.fragments
+        + " packs" * tiling.packs_left + " a" * tiling.aligned + " f" * tiling.fragments \
+        + f" j{tiling.joined}" * (tiling.joined > 1)
 
 
 def parsed(text: str) -> Tiling:
     """The tiling that `describe` writes so."""
     found = re.fullmatch(r"(\w+) (\d+)x(\d+)x(\d+) s(\d+) c(\d+) p(\d+) t(\d+) x(\d+)"
-                         r"(?: o(\d+))?( raw)?(?: v(\d+))?( lies)?( packs)?( a)?( f)?", text)
+                         r"(?: o(\d+))?( raw)?(?: v(\d+))?( lies)?( packs)?( a)?( f)?(?: j(\d+))?", text)
     if found is None:
         raise SystemExit(f"no tiling: {text!r}; one looks like 'wgmma 128x128x32 s4 c2 p2 t1 x1'")
     core, output_phases, raw = found[1], int(found[10] or 1), bool(found[11])
     rows, columns, depth, stages, cluster, promote, teams, split = map(int, found.groups()[1:9])
     overlap = int(found[12] or 0)
     return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases, overlap,
-                  bool(found[13]), bool(found[14]), bool(found[15]), bool(found[16]))
+                  bool(found[13]), bool(found[14]), bool(found[15]), bool(found[16]), int(found[17] or 1))
 
 
 def main() -> None:

@@ -146,7 +146,7 @@ def few_channel_cases(scheme: str = "fp16x3", dtype: str = "float32") -> list[Co
     windows of one entry and of more than a tile of the weights' packing; one and two output phases; some with an
     epilogue."""
     kind = {"scheme": scheme, "dtype": dtype}
-    found = [convolution(2, 1, 3, 12, (5, 70), (3, 3), padding=1, **kind),
+    found = [convolution(2, 1, 3, 12, (5, 110), (3, 3), padding=1, **kind),
              convolution(3, 1, 1, 7, (150,), (4,), padding=2, **kind),
              convolution(2, 2, 8, 10, (7, 9), (3, 3), stride=2, padding=1, **kind),
              convolution(2, 1, 5, 24, (11, 8), (3, 2), dilation=2, stride=(1, 3), **kind),

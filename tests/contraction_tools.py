@@ -15,6 +15,7 @@ from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
@@ -152,6 +153,8 @@ def generated(kernel: Contraction, tiling: Tiling, name: str) -> Source:
     """All of a contraction's text under a tiling, as it is emitted."""
     kernel = replace(kernel, tiling=tiling)
     made = generate(kernel, name)
+    if tiling.joined > 1:
+        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))
 
 

@@ -74,3 +74,16 @@ def test_sums_are_pytorchs(transposed):
 def test_tiles_are_refused_that_no_instruction_takes():
     with pytest.raises(ValueError, match="tiles"):
         Geometry(cases()[0].kernel, replace(TILING, depth=24))
+
+
+@pytest.mark.parametrize("depth", [8, 16])
+def test_runs_have_whole_lines(depth):
+    """The taps of a line share a run, and lines a run as far as their rows are near: of 32 positions all nine taps."""
+    for size in range(12, 140, 5):
+        kernel = convolution(2, 1, 8, 8, (5, size), (3, 3)).kernel
+        runs = Geometry(kernel, Tiling("wgmma", 64, 16, depth, 2)).classes[0].runs
+        entries = [{entry for _, entry in (*run.taps, *run.seconds)} - {9} for run in runs]
+        lines = [{entry // 3 for entry in some} for some in entries]
+        assert sum(map(len, entries)) == 9 and sum(map(len, lines)) == 3, size
+        assert len(runs) == (1 if size <= 32 or (depth == 8 and size <= 48) else 2 if size <= (96 if depth == 8 else 64)
+                             else 3), size

@@ -22,7 +22,7 @@ from kernelwright.plan.kernels import Tiling
 PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
 TWO, THREE = replace(PLAIN, rows=128, teams=2), replace(PLAIN, teams=3)
 BOTH = replace(PLAIN, phases=2)
-FEW = convolution(2, 1, 7, 24, (5, 70), (3, 3), padding=1)  # three runs of three taps
+FEW = convolution(2, 1, 7, 24, (5, 110), (3, 3), padding=1)  # three runs of three taps
 LONG = convolution(1, 1, 40, 20, (6, 9, 5), (3, 3, 3), padding=1)
 PHASES = two_phase_cases()
 

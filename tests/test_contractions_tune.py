@@ -417,7 +417,7 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
                 "raw_left": (True, "x is read where it lies"), "packs_left": (True, "while others multiply"),
                 "raw_right": (True, "the weight is read where it lies"), "split": (5, "5 blocks share the steps"),
                 "cluster": (2, "2 blocks share what they read"), "aligned": (True, "at whole sectors of memory"),
-                "fragments": (True, "straight from registers")}
+                "fragments": (True, "straight from registers"), "joined": (2, "2 neighbouring taps of a line")}
     assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
     for name, (value, said) in features.items():
         (reason,) = tiling_reasons(replace(TILING, **{name: value}))

@@ -32,8 +32,9 @@ from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Channels of one row of a packed operand.
 CHUNK = 8
-#: Taps whose rows are at most so far apart are served by one run of rows.
-_SPAN = 64
+#: Taps whose rows are at most so far apart are served by one run of rows, and those of the line that the last such tap
+#: is in, so near to each other. Rows of pairs of taps are short: of 32 positions a line three and four lines are a run.
+_SPAN, _SPAN_OF_PAIRS, _NEAR = 64, 96, 8
 #: Results of 32 bytes.
 _SECTOR = 8
 
@@ -218,9 +219,11 @@ class Rows:
                 entry = entry * axis.kernel + tap.number
             flat.append((phase, shift, entry, taps[several].phase - phases[several] if axes else 0))
         runs: list[Run] = []
+        span = _SPAN_OF_PAIRS if self.pairs else _SPAN
         for phase, shift, entry, feed in sorted(flat):
             last = runs[-1] if runs else None
-            if last is not None and last.phase == phase and shift - last.shift <= _SPAN:
+            near = last is not None and shift - last.shift - last.taps[-1][0] <= _NEAR
+            if last is not None and last.phase == phase and shift - last.shift <= span + _NEAR * near:
                 runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)), (*last.feeds, feed))
             else:
                 runs.append(Run(phase, shift, ((0, entry),), (feed,)))

@@ -134,6 +134,9 @@ def tiling_reasons(tiling: Tiling) -> list[str]:
     if tiling.phases > 1:
         said.append("both output phases of an axis in a tile, which are neighbours in memory, or in a window of two "
                     "lines")
+    if tiling.joined > 1:
+        said.append(f"{tiling.joined} neighbouring taps of a line are one tap, of {tiling.joined} times the channels, "
+                    "because products take channels by eights")
     if tiling.overlap:
         said.append(f"neighbouring tiles overlap by {tiling.overlap} rows, so that each stores whole sectors of memory")
     if tiling.aligned:

@@ -257,7 +257,8 @@ class Tiling:
     is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
     ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie; nothing is computed twice for that.
     With ``fragments`` threads finish the sums that they have: they store them, in lines of whole sectors, not by way of
-    shared memory, or reduce channels in registers.
+    shared memory, or reduce channels in registers. Of few channels so many neighbouring taps of the last axis are
+    ``joined`` to one, of as many times the channels.
     """
 
     core: str
@@ -276,6 +277,7 @@ class Tiling:
     packs_left: bool = False
     aligned: bool = False
     fragments: bool = False
+    joined: int = 1
 
     @property
     def takes_left(self) -> bool:

@@ -112,7 +112,7 @@ def words(form: Choice) -> str:
         return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
     others = (("cluster", 1), ("promote", 0), ("teams", 1), ("raw_right", False), ("split", 1),
               ("phases", 1), ("overlap", 0), ("raw_left", False),
-              ("packs_left", False), ("aligned", False), ("fragments", False))
+              ("packs_left", False), ("aligned", False), ("fragments", False), ("joined", 1))
     extra = [f", {name} {value}" for name, usual in others if (value := getattr(tiling, name)) != usual]
     return f"{form.scheme} {tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}, {tiling.stages} stages" \
         + "".join(extra)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.cuda import contraction_direct, contraction_mma, contraction_wgmma
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_pack import packing
@@ -30,9 +31,9 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     """The CUDA text of a contraction, whose host function is ``name``.
 
     Where ``kernel.tiling`` is None, the first of :func:`tilings` for wgmma is taken. Raises ValueError for a tiling
-    that does not fit a block, for pools and totals that nothing here takes (`contraction_epilogue_pools`,
-    `contraction_epilogue_totals`), where a grid would exceed 2**31 - 1 blocks, and for tensor cores where an axis has
-    more positions than 31 bits count.
+    that does not fit a block or joins taps that cannot be, for pools and totals that nothing here takes
+    (`contraction_epilogue_pools`, `contraction_epilogue_totals`), where a grid would exceed 2**31 - 1 blocks, and for
+    tensor cores where an axis has more positions than 31 bits count.
     """
     if kernel.pools and kernel.scheme == "float32":
         raise ValueError(f"{name}: no pools of sums by float32 multiply-adds")
@@ -52,8 +53,11 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     tiling = kernel.tiling or next(iter(tilings(kernel, "wgmma")), None)
     if tiling is None:
         raise ValueError(f"{name}: no tiling takes all of the kernel's reductions")
+    original = kernel
+    if tiling.joined > 1:
+        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     geometry = Geometry(kernel, tiling)
-    finish, packed = epilogue(geometry, name), packing(geometry, name)
+    finish, packed = epilogue(geometry, name, original), packing(geometry, name)
     core = contraction_wgmma.core(geometry, finish, name, packed.again) if tiling.core == "wgmma" else \
         contraction_mma.core(geometry, finish, name)
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]

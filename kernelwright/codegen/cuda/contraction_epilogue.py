@@ -110,8 +110,8 @@ def holds(kernel: Contraction, tiling: Tiling) -> bool:
     return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
 
 
-def epilogue(geometry: Geometry, name: str) -> Epilogue:
-    """The text that finishes slabs of sums under ``geometry.tiling``.
+def epilogue(geometry: Geometry, name: str, original: Contraction | None = None) -> Epilogue:
+    """The text that finishes slabs of sums under ``geometry.tiling``. original: the kernel before taps were joined.
 
     Raises ValueError where a slab does not hold all channels that the kernel reduces, and for pools and totals that it
     does not take.
@@ -151,7 +151,8 @@ def epilogue(geometry: Geometry, name: str) -> Epilogue:
     heads = [" ".join(p) for p in parameters]
     texts = []
     if geometry.scaled:
-        texts += [exact_function(kernel, name), _careful(geometry, name, walk.names)]
+        own = original is not None and original is not kernel
+        texts += [exact_function(original if own else kernel, name, own=own), _careful(geometry, name, walk.names)]
     if again is not None:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())

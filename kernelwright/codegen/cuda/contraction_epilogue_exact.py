@@ -9,6 +9,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     pointers_of,
     typed_axes,
     value_call,
+    value_function,
 )
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Contraction, ContractionAxis
@@ -17,15 +18,19 @@ from kernelwright.plan.kernels import Contraction, ContractionAxis
 _BLOCK = 64
 
 
-def exact_function(kernel: Contraction, name: str) -> str:
-    """``NAME_exact``: the sum at (n, g, o, p0, ...), from the functions ``NAME_left`` and ``NAME_right``."""
+def exact_function(kernel: Contraction, name: str, *, own: bool = False) -> str:
+    """``NAME_exact``: the sum at (n, g, o, p0, ...), from the functions ``NAME_left`` and ``NAME_right``, or from
+    ``own`` ones where those are of another kernel."""
     left, right = operands(kernel)
+    values, functions = f"{name}_own" if own else name, ""
+    if own:
+        functions = "\n".join(value_function(kernel, operand, values) for operand in (left, right)) + "\n"
     used = {*pointers_of(kernel.left), *pointers_of(kernel.right)}
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
     parameters = [*(" ".join(p) for p in parameter_texts(kernel, used)), *typed_axes(kernel, names)]
     loops = [_taps(axis, a, f"{name}_taps{a}") for a, axis in enumerate(kernel.axes)]
     numbers = {f"k{a}": number for a, (_, number, _) in enumerate(loops)}
-    body = [f"part = fmaf({value_call(left, name)}, {value_call(right, name, **numbers)}, part);"]
+    body = [f"part = fmaf({value_call(left, values)}, {value_call(right, values, **numbers)}, part);"]
     for head, _, _ in reversed(loops):
         body = [*head, *indent(body), "}"]
     body = ["float sum = 0.0f;", f"for (int block = 0; block < {kernel.in_channels}; block += {_BLOCK}) {{",
@@ -33,8 +38,9 @@ def exact_function(kernel: Contraction, name: str) -> str:
             f"  for (int c = block; c < min(block + {_BLOCK}, {kernel.in_channels}); ++c) {{", *indent(body, 4), "  }",
             "  sum += part;", "}", "return sum;"]
     tables = "".join(table for _, _, table in loops)
-    return tables + device_function("A sum from the operands themselves, for those that are not finite.", "float",
-                                    f"{name}_exact", parameters, body)
+    text = device_function("A sum from the operands themselves, for those that are not finite.", "float",
+                           f"{name}_exact", parameters, body)
+    return functions + tables + text
 
 
 def _taps(axis: ContractionAxis, a: int, table: str) -> tuple[list[str], str, str]:
