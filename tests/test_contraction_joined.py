@@ -10,14 +10,22 @@ from contraction_cases import ContractionCase, convolution, with_epilogue
 from contraction_tools import all_generated, check_thread_order, compiled, guessed_scales, on_hopper, run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from plan_tools import Of, contractions
 from test_contraction_wgmma import check, check_on_the_device
+from test_contractions_twice_tune import captured
+from torch import nn
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_joined import joinable, joined
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.ir.node import Node
 from kernelwright.plan.expressions import Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice, Plan
+from kernelwright.tune.contraction_fit import fitting
 
 PAIRS = Tiling("wgmma", rows=64, columns=24, depth=8, stages=4, promote=1)
 WIDE = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, promote=2, teams=2)
@@ -167,6 +175,26 @@ def test_tall_tiles_are_among_the_first():
         tall = [t for t in tilings(kernel, "wgmma")[:5] if t.rows == 256 and t.joined == joins]
         assert tall and tall[0].raw_left == raw and tall[0].depth == 8
     assert all(t.rows < 256 for t in tilings(replace(eight, scheme="fp16"), "wgmma")[:5])
+
+
+def test_another_plan_joins_no_taps():
+    """A tiling that was measured with x as it lies is changed where a plan has a function of x in the kernel."""
+    model = Of(lambda m, x: m.a(x.relu()), a=nn.Conv2d(3, 24, 3, bias=False))
+    graph = captured(model, 2, 3, 32, 32)
+    (node,) = (n for n in graph.nodes() if can_contract(n))
+    for tiling, others in ((PAIRS, {}), (replace(PAIRS, rows=128, teams=2, overlap=12), {"overlap": 12})):
+        choice = Choice("fp16x3", replace(tiling, joined=2))
+
+        def plan_of(choices: dict[Node, Choice]) -> Plan:
+            return make_plan(graph, graph, move_bias=True, contractions=choices)
+
+        (kernel,) = contractions(plan_of({node: choice}))
+        assert not isinstance(kernel.left, Load)
+        with pytest.raises(ValueError, match="no taps to join"):
+            generate(kernel, "k")
+        found = fitting(plan_of, {node: choice})[node].tiling
+        assert found.joined == 1 and (found.rows, found.depth) == (tiling.rows, 8)
+        assert all(getattr(found, name) == value for name, value in others.items())
 
 
 def test_refused():

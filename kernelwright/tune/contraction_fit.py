@@ -1,8 +1,9 @@
 """Choices for contractions that a plan can take, where it is not the plan that they were measured in.
 
 A form is measured with one epilogue and one order of its results in memory. Another plan may give its kernel more to
-reduce, operands that lie otherwise, or results whose channels are neighbours: then a tiling may have no room for them,
-or need positions side by side that are not (tiles that overlap, tiles of two output phases).
+reduce, operands that lie otherwise or are computed on their way, or results whose channels are neighbours. Then a
+tiling may have no room for them, need positions side by side that are not (tiles that overlap, tiles of two output
+phases), or join taps of what is no longer read as it lies.
 """
 
 from __future__ import annotations
@@ -58,18 +59,21 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
 
 
 def _is_particular(kernel: Contraction) -> bool:
-    """Whether a kernel asks something of its results that another plan may not give."""
+    """Whether a kernel asks something of its results or its operands that another plan may not give."""
     tiling = kernel.tiling
     return bool(kernel.all_reductions) or (isinstance(tiling, Tiling) and (
-        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1))
+        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:
-    """Tilings for the kernel: its own without what results must be neighbours for, then the best guesses."""
+    """Tilings for the kernel: its own without what results must be neighbours for, and without joined taps, for which
+    operands must be as they lie; then the best guesses."""
     tiling = kernel.tiling
     if not isinstance(tiling, Tiling):
         return
     plain = replace(tiling, overlap=0, aligned=False, fragments=False)
     yield plain
     yield replace(plain, phases=1)
+    yield replace(tiling, joined=1)
+    yield replace(plain, joined=1)
     yield from tilings(replace(kernel, tiling=None), tiling.core)
