@@ -14,10 +14,9 @@ from test_contraction_channels import channels_last, softmax
 from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen import contraction_rows
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.contraction_rows import has_two_phases
+from kernelwright.codegen.contraction_rows import Rows, alike, has_two_phases
 from kernelwright.codegen.contraction_runs import Run, paired
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
@@ -122,7 +121,7 @@ ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (PA
 
 @pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])
 def test_every_tap_is_in_one_pair(case, tiling, monkeypatch):
-    monkeypatch.setattr(contraction_rows, "_SPAN", contraction_rows._SPAN_OF_PAIRS)  # the same runs
+    monkeypatch.setattr(Rows, "span", 96)  # the same runs
     pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
     zeros = prod(pairs.window)
     assert pairs.entries == zeros + 1 and single.entries == zeros
@@ -150,7 +149,7 @@ def test_pairs_of_a_run():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_x_is_half_as_large(case, monkeypatch):
-    monkeypatch.setattr(contraction_rows, "_SPAN", contraction_rows._SPAN_OF_PAIRS)
+    monkeypatch.setattr(Rows, "span", 96)
     for tiling in (PAIRS, MMA):
         pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
         assert 2 * pairs.places["left"][1] == single.places["left"][1]
@@ -173,6 +172,24 @@ def test_no_cut_parts_a_pair(case, tiling):
             assert piece.rows == tiling.rows + last <= layout.pitch  # what the products read has been brought
             assert sum(piece.counts) == len(piece.taps) == len(piece.seconds)
             assert not tiling.promote or len(piece.taps) <= 8  # no sum in tensor cores is longer than 128 channels
+
+
+@pytest.mark.parametrize(("counts", "most"), [
+    ([(3,), (3,)], 3), ([(5,)], 5), ([(8,), (8,)], 8), ([(9,), (9,)], 3), ([(4,), (2,)], 2), ([(8,), (4,)], 4),
+    ([(3,), (2,)], 0), ([(2,), (1,)], 0), ([(1,), (1,)], 1), ([(10,), (10,)], 2), ([(11,)], 0), ([(1, 2), (1, 2)], 3),
+    ([(1, 2), (1, 1)], 0), ([(5, 5)], 0), ([], 0)])
+def test_steps_that_are_alike(counts, most):
+    assert alike(counts) == most
+
+
+def test_steps_are_alike_where_sums_are_promoted():
+    """Of lines of 64 positions a run has the lines of all rows of the window, or one, never two and one."""
+    for channels, size, window in ((8, (16, 64, 64), (3, 3, 3)), (6, (9, 64, 64), (3, 3, 2)), (8, (32, 32), (5, 5)),
+                                   (8, (48, 48), (3, 3)), (8, (6, 60, 60), (3, 5, 7)), (7, (80, 80), (3, 3))):
+        geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel, replace(PAIRS, rows=128, teams=2))
+        assert len({piece.counts for group in Layout(geometry, 0).pieces for piece in group}) == 1, (channels, size)
+        taps = [entry for run_ in geometry.classes[0].runs for _, entry in (*run_.taps, *run_.seconds)]
+        assert sorted(set(taps) - {prod(window)}) == list(range(prod(window)))
 
 
 def test_long_runs_are_cut_and_weights_stay():
@@ -227,6 +244,7 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
               convolution(16, 1, 8, 64, (64, 64), (3, 4), padding=1, scheme="native", dtype="float16")]
     kernels = [with_epilogue(case).kernel for case in chosen]
     kernels += [chosen[1].kernel, convolution(128, 1, 3, 24, (24, 32, 32), (3, 3, 3)).kernel]  # taps are joined
+    kernels += [convolution(128, 1, c, 64, (16, 64, 64), (3, 3, 3)).kernel for c in (8, 3)]  # runs of two lines and one
     kernels = [replace(k, tiling=t) for k in kernels for t in tilings(k, "wgmma")[:1]] + \
         [replace(k, tiling=t) for k in kernels[1::2] for t in tilings(k, "mma")[:1]]
     assert {kernel.tiling.joined for kernel in kernels} == {1, 2}

@@ -21,10 +21,11 @@ With a depth of 8 channels a product takes two taps of a run (`contraction_runs`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from kernelwright.codegen.contraction_runs import Run, paired
 from kernelwright.plan.expressions import Load, walk
@@ -34,7 +35,11 @@ from kernelwright.plan.kernels import Contraction, Tiling
 CHUNK = 8
 #: Taps whose rows are at most so far apart are served by one run of rows, and those of the line that the last such tap
 #: is in, so near to each other. Rows of pairs of taps are short: of 32 positions a line three and four lines are a run.
-_SPAN, _SPAN_OF_PAIRS, _NEAR = 64, 96, 8
+#: Where sums of pairs are promoted the steps of a tile are to be alike (`Rows.span`): more lines to a run, or one.
+_SPAN, _SPAN_OF_PAIRS, _MOST_SPAN, _NEAR = 64, 96, 160, 8
+#: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels. Of runs that
+#: are cut so that all steps are alike.
+MOST_PAIRS, _MOST_CUT = 8, 4
 #: Results of 32 bytes.
 _SECTOR = 8
 
@@ -56,6 +61,18 @@ def has_two_phases(kernel: Contraction) -> bool:
     """Whether a tile can have both output phases of its axis for them: there are two, with positions and taps each."""
     axis = kernel.axes[kernel.paired_axis] if kernel.axes else None
     return axis is not None and axis.out_stride == 2 and axis.out_size > 1 and len({t.phase for t in axis.taps}) == 2
+
+
+def alike(counts: Sequence[tuple[int, ...]]) -> int:
+    """The most pairs of taps that a step can have if all steps of runs with so many, of each output phase, have as
+    many; 0 where there is no such number, or where it is one although runs have more."""
+    first = counts[0] if counts else ()
+    if set(counts) == {first} and sum(first) <= MOST_PAIRS:
+        return sum(first)
+    if len(first) != 1:
+        return 0
+    common = gcd(*(count for (count, *_) in counts))
+    return max((n for n in range(2, _MOST_CUT + 1) if common % n == 0), default=0)
 
 
 @dataclass(frozen=True)
@@ -203,10 +220,30 @@ class Rows:
         for phases in product(*(range(0, a.out_stride, n) for a, n in zip(axes, self.together, strict=True))):
             counts = tuple(max(0, -(-(a.out_size - p) // a.out_stride)) for a, p in zip(axes, phases, strict=True))
             if all(counts):
-                found.append(PhaseClass(phases, counts, self._runs(phases)))
+                found.append(PhaseClass(phases, counts, self._runs(phases, self.span)))
         return tuple(found)
 
-    def _runs(self, phases: tuple[int, ...]) -> tuple[Run, ...]:
+    @cached_property
+    def span(self) -> int:
+        """The rows that the taps of a run are apart, but for the rest of a line.
+
+        With pairs of taps whose sums are promoted, the least span with which runs can be cut into steps of as many
+        pairs: where steps differ ptxas makes each product wait for the one before it (C7514, and at least 1.3 times
+        the time: H200).
+        """
+        if not self.pairs:
+            return _SPAN
+        if self.tiling.core == "wgmma" and self.tiling.promote:
+            last = self.kernel.axes[-1]
+            places = [tap.offset // last.in_stride for tap in last.taps]
+            for span in (_SPAN_OF_PAIRS, _MOST_SPAN, max(places, default=0) - min(places, default=0)):
+                groups = product(*(range(0, a.out_stride, n)
+                                   for a, n in zip(self.kernel.axes, self.together, strict=True)))
+                if alike([run.counts for phases in groups for run in self._runs(phases, span)]):
+                    return span
+        return _SPAN_OF_PAIRS
+
+    def _runs(self, phases: tuple[int, ...], span: int) -> tuple[Run, ...]:
         """Taps of a class in runs, by input phase and shift."""
         axes, several = self.kernel.axes, self.kernel.paired_axis
         flat = []
@@ -219,7 +256,6 @@ class Rows:
                 entry = entry * axis.kernel + tap.number
             flat.append((phase, shift, entry, taps[several].phase - phases[several] if axes else 0))
         runs: list[Run] = []
-        span = _SPAN_OF_PAIRS if self.pairs else _SPAN
         for phase, shift, entry, feed in sorted(flat):
             last = runs[-1] if runs else None
             near = last is not None and shift - last.shift - last.taps[-1][0] <= _NEAR

@@ -57,6 +57,11 @@ class Run:
     seconds: tuple[tuple[int, int], ...] = ()
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """Taps or pairs that feed each phase, of those that some feed."""
+        return tuple(self.feeds.count(feed) for feed in sorted(set(self.feeds)))
+
+    @property
     def reaches(self) -> tuple[int, ...]:
         """Of each tap or pair, the rows beyond ``shift`` at which the last of its rows begin."""
         if not self.seconds:

@@ -97,8 +97,9 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
     every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
     chosen = list(dict.fromkeys([*every[:3], *fine, *every[3:]]))
     first = chosen[:_MOST]
-    if all(tiling.depth == CHUNK for tiling in first):  # pairs of taps are not all that is tried
-        first[-1:] = [tiling for tiling in chosen if tiling.depth > CHUNK][:1] or first[-1:]
+    deep = [tiling for tiling in chosen if tiling.depth > CHUNK and not is_fine(tiling)][:1]
+    if not any(tiling in first for tiling in deep):  # pairs of taps are not all that is tried
+        first[-1:] = deep or first[-1:]
     return first
 
 

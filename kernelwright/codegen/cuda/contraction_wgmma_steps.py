@@ -18,14 +18,12 @@ from functools import cached_property
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
-from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.codegen.contraction_rows import CHUNK, MOST_PAIRS, alike
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64
 #: Bytes of shared memory of a block.
 BLOCK_BYTES = 227 * 1024
-#: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels.
-_MOST_PAIRS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,13 @@ class Steps:
         """Taps (or pairs of them) of a step at most: as many of a run as leave room for all stages."""
         longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
         tiling = self.geometry.tiling
-        most = _MOST_PAIRS if self.geometry.pairs and tiling.promote else longest
+        most = MOST_PAIRS if self.geometry.pairs and tiling.promote else longest
         if not self.geometry.pairs and tiling.promote == 1 and tiling.depth == 16:
             most = 2 * tiling.phases  # that few channels are asked for where the sums of more taps are too short
+        if self.geometry.pairs and tiling.promote:
+            least = alike([run.counts for c in self.geometry.classes for run in c.runs])
+            if least and self.bytes_with(least) <= BLOCK_BYTES:
+                return least
         for parts in range(1, longest):
             taps = -(-longest // parts)
             if taps <= most and self.bytes_with(taps) <= BLOCK_BYTES:
