@@ -28,7 +28,7 @@ from dataclasses import replace
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, put, reads
-from kernelwright.codegen.cuda.contraction_epilogue_pairs import PITCH, PairPositions
+from kernelwright.codegen.cuda.contraction_epilogue_pairs import PITCH, PairOfChannels
 from kernelwright.codegen.cuda.contraction_epilogue_quotients import QuotientEmitter, quotient_functions
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
@@ -208,27 +208,16 @@ class ReducingWalk(Walk):
         self.along = [replace(store, expression=put(store.expression, left)) for store in self.along]
 
 
-class ReducingPairWalk(PairPositions, ReducingWalk):
+class ReducingPairWalk(PairOfChannels, ReducingWalk):
     """A thread takes one of 128 positions. Raises ValueError where channels are neighbours in the output."""
 
     comment = "a thread takes one of 128 positions, and reduces its channels before it stores"
-    place = "thread"
     row_stride, pitch = 2, PITCH
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         if turns(geometry.kernel):
             raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
         super().__init__(geometry, name)
-
-    def beyond(self) -> str:
-        """As of every walk; of an odd number of positions the second phase has one less."""
-        last = len(self.kernel.axes) - 1
-        ends = f"u{last} * 2 + thread % 2 >= {self.kernel.axes[last].out_size}"
-        return " || ".join(filter(None, [super().beyond(), ends * (self.kernel.axes[last].out_size % 2)]))
-
-    def channels(self) -> list[str]:
-        """All of them."""
-        return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """Nothing: a thread has found all."""

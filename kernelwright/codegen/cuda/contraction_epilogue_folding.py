@@ -22,7 +22,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
 from kernelwright.codegen.cuda.contraction_epilogue_columns import READ
 from kernelwright.codegen.cuda.contraction_epilogue_folds import folded_table, folds, slab_floats
 from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, reads
-from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairPositions
+from kernelwright.codegen.cuda.contraction_epilogue_pairs import PairOfChannels
 from kernelwright.codegen.cuda.contraction_epilogue_quotients import decaying, shares
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import UNROLL, operand_pointers
@@ -291,18 +291,7 @@ class FoldingWalk(ReducingWalk):
         return lines
 
 
-class FoldingPairWalk(PairPositions, FoldingWalk):
+class FoldingPairWalk(PairOfChannels, FoldingWalk):
     """A thread takes one of 128 positions of two phases."""
 
     comment = "threads reduce the channels that they have, then one takes a position and stores them"
-    place = "thread"
-
-    def beyond(self) -> str:
-        """As of every walk; of an odd number of positions the second phase has one less."""
-        last = len(self.kernel.axes) - 1
-        ends = f"u{last} * 2 + thread % 2 >= {self.kernel.axes[last].out_size}"
-        return " || ".join(filter(None, [super().beyond(), ends * (self.kernel.axes[last].out_size % 2)]))
-
-    def channels(self) -> list[str]:
-        """All of them."""
-        return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]

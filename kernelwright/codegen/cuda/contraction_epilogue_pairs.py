@@ -30,6 +30,22 @@ class PairPositions(Walk):
         return lines
 
 
+class PairOfChannels(PairPositions):
+    """The same where channels are reduced: a thread has all of its position's."""
+
+    place = "thread"
+
+    def beyond(self) -> str:
+        """As of every walk; of an odd number of positions the second phase has one less."""
+        last = len(self.kernel.axes) - 1
+        ends = f"u{last} * 2 + thread % 2 >= {self.kernel.axes[last].out_size}"
+        return " || ".join(filter(None, [super().beyond(), ends * (self.kernel.axes[last].out_size % 2)]))
+
+    def channels(self) -> list[str]:
+        """All of them."""
+        return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]
+
+
 class PairWalk(PairPositions, RowWalk):
     """Positions are neighbours, and two phases of them one row: a thread takes a position, and walks over the columns.
 

@@ -92,7 +92,8 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
         others = sorted(rows, key=lambda tiling: tiling.teams != 3 or tiling.takes_left)
         two = [*(tiling for number, tiling in enumerate(dict.fromkeys(two)) if number < 4), *others[:1], *two[4:]]
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
-    # Of few channels whose sums are promoted a tile of 256 rows took 0.75 to 1.04 of the time of two of 128 (H200).
+    # Of few channels whose sums are promoted a tile of 256 rows took 0.88 to 1.04 of the time of two of 128 (H200, five
+    # shapes), and 0.75 of that of two whose products ptxas had serialised.
     tall = [t for t in one if t.rows == 4 * SLAB_ROWS and t.depth == CHUNK and t.promote and not two]
     every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
     chosen = list(dict.fromkeys([*every[:3], *fine, *every[3:]]))
