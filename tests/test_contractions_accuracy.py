@@ -214,6 +214,8 @@ def test_what_is_reduced_is_held_to_the_torch_call(field, monkeypatch):
     calls = {"right": lambda: run(0.0), "wrong": lambda: run(1e-3)}
     errors = trials._errors(case, calls, inputs, outputs, {}, CPU, strict=True)
     count = len(accuracy.DISTRIBUTIONS)
+    granted = errors.pop(trials._GRANTED)
+    assert len(granted) == 2 * count * (field == "totals")
     assert {len(found) for found in errors.values()} == {2 * count}
     assert [e.count for e in errors["right"]] == [e.count for e in errors[trials._CALL]]
     assert all(e.rms < 1e-6 for e in errors["right"] + errors[trials._CALL])
@@ -262,3 +264,32 @@ def test_values_are_the_models_own():
     given, wide = (accuracy.operands(leaves, own, d, CPU) for d in ("as given", "wide"))
     for leaf, first, second in zip(leaves, given, wide, strict=True):
         assert (first == 2).all() and bool((second == 2).all()) == (leaf.op != "input")
+
+
+def test_totals_may_have_what_their_elements_may():
+    """Of independent errors a mean has next to none; a kernel that takes it is held to one that all elements share, as
+    large as the torch call's are."""
+    case = reducing("totals", ["sum"], convolution(2, 1, 9, 12, (30, 40), (3, 3)), ordinary=False)
+    kernel, inputs = case.kernel, [x.abs() for x in case.inputs()]
+    inputs[3].zero_()
+    points = some_points(kernel, CPU)
+    exact = exact_sums(kernel, points, inputs)
+    rough = exact * (1 + 1e-4 * torch.randn(exact.shape, generator=torch.Generator().manual_seed(3)).double())
+    (allowed,) = accuracy.granted(kernel, points, exact, rough, inputs)
+    wanted = accuracy.results_at(kernel, points, exact, inputs, exact=True)
+
+    def error(sums: torch.Tensor) -> accuracy.Error:
+        return accuracy.errors_of(accuracy.results_at(kernel, points, sums, inputs, exact=True), wanted)[0]
+
+    assert error(rough).rms < 0.2 * allowed.rms
+    assert allowed.rms == pytest.approx(1e-4, rel=0.2)
+    for share, passes in ((0.9e-4, True), (1.5e-4, False)):
+        short = error(exact * (1 - share))
+        assert short.no_worse_than(allowed) == passes and not short.no_worse_than(error(rough))
+
+
+def test_nothing_is_granted_without_totals():
+    for case in (convolution(2, 1, 9, 10, (7, 9), (3, 3)), REDUCING[5]):
+        points = some_points(case.kernel, CPU)
+        sums = exact_sums(case.kernel, points, case.inputs())
+        assert accuracy.granted(case.kernel, points, sums, sums.float(), case.inputs()) == ()

@@ -90,6 +90,18 @@ def test_the_fastest_of_the_accurate_ones():
     assert tune.decide(conv, replace(measured, seconds=2.0))[1] == "measured on this device: cuDNN is as fast"
 
 
+def test_what_is_granted_besides():
+    """An error that is larger than the torch call's, but not than what its elements' errors may leave."""
+    case, good, bad = a_case(), Error(1e-7, 3e-7), Error(3e-7, 9e-7)
+    count = len(accuracy.DISTRIBUTIONS)
+    tried = Trial(Choice("fp16x3", TILING), 1.0, (bad,) * count)
+    measured = Measured((tried,), (), 3.0, (good,) * count)
+    assert tune.decide(case, measured)[0] is None
+    assert tune.decide(case, replace(measured, granted=(bad,) * count))[0] is not None
+    choice, reason = tune.decide(case, replace(measured, granted=(good, *(bad,) * (count - 1))))
+    assert choice is None and "3 times as large" in reason
+
+
 def test_each_result_counts():
     """A form is refused for one of them, and the figures are the largest on operands as given."""
     case, good, bad = a_case(), Error(1e-7, 3e-7), Error(3e-7, 9e-7)

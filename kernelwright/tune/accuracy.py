@@ -126,19 +126,44 @@ def stored_at(kernel: Contraction, points: Points, outputs: Sequence[torch.Tenso
 
 
 def results_at(kernel: Contraction, points: Points, sums: torch.Tensor, inputs: Sequence[torch.Tensor], *,
-               exact: bool) -> list[torch.Tensor]:
+               exact: bool, off: Sequence[float] = ()) -> list[torch.Tensor]:
     """What follows from sums at `some_points`, as in `stored_at`: in float64, or in float32 and rounded to the results'
-    types."""
+    types. off: by what share each element is larger that the first reductions take."""
     dtype = torch.float64 if exact else torch.float32
     reduced = {Reduced(0): sums}
     for number, reduction in enumerate(kernel.all_reductions, 1):
         value = values_at(reduction.expression, points, inputs, dtype, reduced).broadcast_to(sums.shape)
+        if number <= len(off):
+            value = value * (1.0 + off[number - 1])
         for component, result in enumerate(_of_rows(reduction.kind, value)):
             reduced[Reduced(number, component)] = result[:, None]
     found = [values_at(s.expression, points_of(kernel, s, points), inputs, dtype, reduced).broadcast_to(
         _shape(kernel, s, sums.shape)) for s in _floating(kernel)]
     return found if exact else [value.to(torch_dtype(kernel.output_dtypes[s.buffer]))
                                 for value, s in zip(found, _floating(kernel), strict=True)]
+
+
+def granted(kernel: Contraction, points: Points, exact: torch.Tensor, sums: torch.Tensor,
+            inputs: Sequence[torch.Tensor]) -> tuple[Error, ...]:
+    """The errors that totals would have if all elements that they take had the torch call's error, to the same side.
+
+    A kernel that stores its elements is held to the torch call's error in each, whatever that leaves in a mean of them,
+    which PyTorch takes then: of independent errors next to nothing, and all of what is the same in every element. A
+    kernel that takes the mean itself is held to no less than that. () of kernels without totals.
+
+    exact, sums: the sums at the points, and as the torch call has them.
+    """
+    if not kernel.totals:
+        return ()
+    off = []
+    for total in kernel.totals:
+        wanted, found = (values_at(total.expression, points, inputs, dtype, {Reduced(0): values}).double()
+                         for dtype, values in ((torch.float64, exact), (torch.float32, sums)))
+        legal = wanted.isfinite() & found.isfinite()
+        scale = float(wanted[legal].square().mean().sqrt()) if legal.any() else 0.0
+        off.append(float((found - wanted)[legal].square().mean().sqrt()) / scale if scale > 0.0 else 0.0)
+    return errors_of(results_at(kernel, points, exact, inputs, exact=True, off=off),
+                     results_at(kernel, points, exact, inputs, exact=True))
 
 
 def _of_rows(kind: str, values: torch.Tensor) -> tuple[torch.Tensor, ...]:

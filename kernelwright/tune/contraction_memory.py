@@ -30,7 +30,7 @@ from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import DISTRIBUTIONS, Error
 
-_FORMAT = 2
+_FORMAT = 3
 #: Marks of forms that nobody asked for in so long are of generators that are gone.
 _STALE_SECONDS = 30 * 86400.0
 
@@ -58,13 +58,14 @@ class Measured:
     """What is known of a contraction: its forms that ran, why others did not, and what they replace.
 
     seconds: of the torch call and what fuses with a kernel instead; infinite where nothing was timed. errors: of the
-    torch call, as a trial's.
+    torch call, as a trial's. granted: errors that are allowed besides (:func:`kernelwright.tune.accuracy.granted`).
     """
 
     trials: tuple[Trial, ...]
     failures: tuple[str, ...]
     seconds: float
     errors: tuple[Error, ...]
+    granted: tuple[Error, ...] = ()
 
     @property
     def usual(self) -> float:
@@ -73,9 +74,10 @@ class Measured:
 
     @property
     def accurate(self) -> list[Trial]:
-        """The forms whose errors are no larger than the torch call's."""
-        return [t for t in self.trials if len(t.errors) == len(self.errors) and all(
-            t.no_worse(e, m) for e, m in zip(t.errors, self.errors, strict=True))]
+        """The forms whose errors are no larger than the torch call's, or than what is granted."""
+        granted = self.granted or self.errors
+        return [t for t in self.trials if len(t.errors) == len(self.errors) == len(granted) and all(
+            t.no_worse(e, m) or t.no_worse(e, g) for e, m, g in zip(t.errors, self.errors, granted, strict=True))]
 
 
 def usual_error(errors: Sequence[Error]) -> float:
@@ -90,7 +92,8 @@ def recall(key: str) -> Measured | None:
         if document["format"] != _FORMAT or document["key"] != key:
             return None
         trials = tuple(Trial(_choice(t["form"]), float(t["seconds"]), _errors(t)) for t in document["trials"])
-        return Measured(trials, tuple(map(str, document["failures"])), float(document["seconds"]), _errors(document))
+        return Measured(trials, tuple(map(str, document["failures"])), float(document["seconds"]), _errors(document),
+                        _errors(document, "granted"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -199,8 +202,8 @@ def _path(key: str) -> Path:
     return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
 
-def _errors(document: dict[str, Any]) -> tuple[Error, ...]:
-    return tuple(Error(float(e["rms"]), float(e["largest"]), int(e["count"])) for e in document["errors"])
+def _errors(document: dict[str, Any], name: str = "errors") -> tuple[Error, ...]:
+    return tuple(Error(float(e["rms"]), float(e["largest"]), int(e["count"])) for e in document[name])
 
 
 def _choice(document: dict[str, Any]) -> Choice:

@@ -32,7 +32,7 @@ from kernelwright.tune.regions import tensor_for
 
 # A kernel's workspace may take so much of the memory that is free.
 _SHARE_OF_MEMORY = 0.5
-_CALL, _CALLS = "torch", "torch with what follows"
+_CALL, _CALLS, _GRANTED = "torch", "torch with what follows", "granted"
 Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFailed]]
 
 
@@ -155,7 +155,8 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
             continue
         calls[str(number)], tried[str(number)] = call, form
     errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
-    untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL])
+    untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL],
+                       errors[_GRANTED])
     if not final and not untimed.accurate:
         return untimed
     with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
@@ -163,7 +164,7 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
         times = measure(calls, device=device, budget_seconds=budget_seconds)
     alone = times[_CALL].median + _fused_seconds(case, row)
     trials = tuple(Trial(tried[n].form, times[n].median, errors[n]) for n in tried)
-    return Measured(trials, tuple(why), min(alone, times[_CALLS].median), errors[_CALL])
+    return replace(untimed, trials=trials, seconds=min(alone, times[_CALLS].median))
 
 
 def _free_bytes(device: torch.device) -> float:
@@ -274,20 +275,22 @@ def _fused_seconds(case: Case, row: Device) -> float:
 def _errors(case: Case, calls: Mapping[str, Callable[[], object]], inputs: Sequence[torch.Tensor],
             outputs: Sequence[torch.Tensor], own: Mapping[Node, torch.Tensor], device: torch.device, *, strict: bool
             ) -> dict[str, tuple[Error, ...]]:
-    """The errors of each call's results and of the torch call's, for each distribution and each result."""
+    """The errors of each call's results and of the torch call's, and what is granted besides, for each distribution and
+    each result."""
     kernel = case.kernel
     points = some_points(kernel, device)
-    errors: dict[str, tuple[Error, ...]] = dict.fromkeys((_CALL, *calls), ())
+    errors: dict[str, tuple[Error, ...]] = dict.fromkeys((_CALL, _GRANTED, *calls), ())
     for distribution in accuracy.DISTRIBUTIONS:
         values = accuracy.operands(case.step.inputs, own, distribution, device, case.statistics)
         for tensor, value in zip(inputs, values, strict=True):
             tensor.copy_(value)
-        sums = exact_sums(kernel, points, inputs)
-        expected = accuracy.results_at(kernel, points, sums, inputs, exact=True)
+        exact = exact_sums(kernel, points, inputs)
+        expected = accuracy.results_at(kernel, points, exact, inputs, exact=True)
         with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
             sums = accuracy.torch_sums(kernel, case.node, points, inputs)
         found = accuracy.results_at(kernel, points, sums, inputs, exact=False)
         errors[_CALL] += accuracy.errors_of(found, expected)
+        errors[_GRANTED] += accuracy.granted(kernel, points, exact, sums, inputs)
         for name, call in calls.items():
             for tensor in outputs:  # what a kernel leaves out must not be an earlier one's
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 0)

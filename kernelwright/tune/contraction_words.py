@@ -14,8 +14,10 @@ from kernelwright.tune.contraction_trials import Case, words
 
 def nearest(measured: Measured) -> str:
     """By how much even the most accurate form is less accurate than the torch call, where that shows most."""
-    ratios = [max(((e.rms / m.rms, e.largest / m.largest) for e, m in zip(t.errors, measured.errors, strict=True)
-                   if m.rms and m.largest and not t.no_worse(e, m)), default=(inf, inf))
+    granted = measured.granted or measured.errors
+    ratios = [max(((e.rms / m.rms, e.largest / m.largest)
+                   for e, m, g in zip(t.errors, measured.errors, granted, strict=True)
+                   if m.rms and m.largest and not t.no_worse(e, m) and not t.no_worse(e, g)), default=(inf, inf))
               for t in measured.trials if len(t.errors) == len(measured.errors)]
     rms, largest = min(ratios, default=(inf, inf))
     return f"its error is {rms:.3g} times as large, the largest {largest:.3g} times"
