@@ -54,13 +54,12 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
             counted = 2 * 16 if depth == CHUNK else depth
             promote = -(-_promoted(kernel) // counted) if kernel.scheme == "fp16x3" else 0
-            steps = _steps(kernel, depth)
+            stages = _stages(kernel, depth)
             promotes = (promote, 1) if kernel.axes and depth == FINE and promote > 2 else (promote,)
             for rows, teams in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), (256, 1)):
                 for cluster in (1, 2):
-                    for stages, often in product(dict.fromkeys(
-                            (2, 3, 4, 6, 8, steps, min(_MOST_STAGES, 2 * steps))), promotes):
-                        tiling = Tiling("wgmma", rows, columns, depth, stages, cluster, often, teams)
+                    for count, often in product(stages, promotes):
+                        tiling = Tiling("wgmma", rows, columns, depth, count, cluster, often, teams)
                         for found in _variants(kernel, tiling, sectors, neighbours=neighbours):
                             if found.fragments and teams == 3 and FINE < deepest <= depth:
                                 continue  # of half of the channels a step is faster: 0.89 and 0.96 ms, 0.75 and 0.80
@@ -126,10 +125,16 @@ def _may_pack(kernel: Contraction) -> bool:
     return large and len(kernel.reductions) < 2 and len(kernel.totals) < 3
 
 
-def _steps(kernel: Contraction, depth: int) -> int:
-    """As many stages as a tile has steps, where these are few: then w may stay in them."""
-    geometry = Geometry(kernel, Tiling("wgmma", 64, 64, depth, 2))
-    return max(2, min(_MOST_STAGES, geometry.depths * len(geometry.classes[0].runs) if geometry.classes else 2))
+def _stages(kernel: Contraction, depth: int) -> list[int]:
+    """Numbers of stages, among them that of a tile's steps, of any class and of all together, where these are few: then
+    w may stay in them."""
+    own = []
+    for phases in (1, 2) if has_two_phases(kernel) else (1,):
+        geometry = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, depth, 2, phases=phases))
+        steps = [geometry.depths * len(group.runs) for group in geometry.classes] or [2]
+        for count in (max(steps), sum(steps)):
+            own += [max(2, min(_MOST_STAGES, times * count)) for times in (1, 2)]
+    return list(dict.fromkeys((2, 3, 4, 6, 8, *own)))
 
 
 def _promoted(kernel: Contraction) -> int:

@@ -128,7 +128,9 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     # A warpgroup's own time: products, then the epilogue, while others multiply.
     finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
     alone = steps + finish
-    waves = ceil(tiles / PROCESSORS)
+    # A block that goes through all classes of its rows has as many more of the last wave, too.
+    together = len(geometry.classes) if layout.order == "stacked" else 1
+    waves = ceil(tiles / together / PROCESSORS) * together
     if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
         return waves * steps + 2 * geometry.partial_bytes / (PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
     if tiling.teams > 1 or layout.blocks == 2:

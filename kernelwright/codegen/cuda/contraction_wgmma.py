@@ -126,7 +126,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         else "",
         "FRESH": parts.FRESH if layout.keeps_right else "",
         **_taps(geometry, "fresh" if layout.keeps_right else "taps"),
-        "FILLS": ", fills = 0" if layout.keeps_right else "",
+        "FILLS": ", fills = 0" * layout.keeps_right + ", filled_class = -1" * (layout.order in parts.REFILLED),
+        "OTHER_CLASS": parts.OTHER_CLASS * (layout.order in parts.REFILLED), **_order(layout),
         "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
         **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS,
@@ -187,6 +188,15 @@ def _taps(geometry: Geometry, taps: str) -> dict[str, object]:
     # The leading offset of x is added with a pair's rows: both are in its number.
     return {"NUMS": 3, "TAP_CHUNKS": "2", "LEADING": "0", "LINE_TAPS": f"2 * {taps}",
             "ENTRY": "@NAME@_taps[first + j / (2 * TERMS)][1 + j % 2]", "TERM": "j / 2 % TERMS"}
+
+
+def _order(layout: Layout) -> dict[str, object]:
+    """Where tiles lie, by their number, and which ones a block has."""
+    classes, stacked = len(layout.geometry.classes), layout.order == "stacked"
+    place, note = parts.ORDERS[layout.order]
+    own = f"tile += tile % {classes} < {classes - 1} ? 1 : 1 + (next_tile - 1) * {classes}"
+    return {"TILE_NOTE": f"// Tile number `tile`: {note}", "TILE_PLACE": place,
+            "FIRST_TILE": f" * {classes}" * stacked, "NEXT_TILE": own if stacked else "tile += next_tile"}
 
 
 def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:

@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK, MOST_PAIRS, alike
+from kernelwright.codegen.cuda.loops_schedule import MULTIPROCESSORS
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64
@@ -143,15 +144,42 @@ class Steps:
 
     @property
     def keeps_right(self) -> bool:
-        """Whether w is brought once and stays: all tiles have the same, and a stage the same step of each."""
+        """Whether w is brought once and stays: a stage has the same step of every tile."""
+        return self.order != ""
+
+    @cached_property
+    def order(self) -> str:
+        """The order of a block's tiles with which w stays; "" where it does not, whatever the order.
+
+        "one": all tiles are of one class of output positions. "stacked": a block goes through all classes of its rows,
+        before it has others. "side by side": where all classes have equally much to multiply, and divide an H200's
+        multiprocessors, blocks keep to one. "in turn": all blocks go from one class to the next, which is slower where
+        results of all positions are stored.
+        """
         geometry, tiling = self.geometry, self.geometry.tiling
-        alone = geometry.kernel.groups == geometry.blocks[1] == len(self.pieces) == tiling.split == 1
-        return alone and self.steps > 0 and tiling.stages % self.steps == 0
+        steps = [len(group) * geometry.depths for group in self.pieces]
+        alone = geometry.kernel.groups == geometry.blocks[1] == tiling.split == 1
+        if not alone or not all(steps) or not steps:
+            return ""
+        if tiling.stages % sum(steps) == 0:
+            return "stacked" if len(steps) > 1 else "one"
+        evenly = MULTIPROCESSORS // tiling.cluster % len(steps) == 0
+        alike = evenly and len({tuple(sorted(len(piece.taps) for piece in group)) for group in self.pieces}) == 1
+        if any(tiling.stages % count for count in steps):
+            return ""
+        reduced = geometry.kernel.reductions or geometry.kernel.pools
+        return "side by side" if alike else "in turn" if reduced else ""
 
     @property
     def steps(self) -> int:
         """Steps of a tile of the first class of output positions."""
         return len(self.pieces[0]) * self.geometry.depths
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of a tile at most, or of those of all classes where a block goes through them."""
+        steps = [len(group) * self.geometry.depths for group in self.pieces]
+        return sum(steps) if self.order == "stacked" else max(steps)
 
     @property
     def complete(self) -> bool:

@@ -30,11 +30,41 @@ SKIP = """
       kw_barrier_wait(turns + 8 * worker, ((turn - 1) / TEAMS & 1) ^ (worker == 0));
       __syncwarp();"""
 
-# Each stage has the same step of every tile, and all tiles the same w.
+# Each stage has the same step of every tile of a class, and these the same w.
 FRESH = """
           const int fresh = fills < STAGES ? taps : 0;  // taps of w to bring: later they are there"""
 COUNT_FILLS = """
         if (fills < STAGES) ++fills;"""
+
+# Of another class w is another.
+OTHER_CLASS = """
+      if (phase_class != filled_class) fills = 0, filled_class = phase_class;"""
+
+# Where tile number `tile` lies: of all classes of positions of the same rows one after the other, of all rows of a
+# class one after the other, or in bands.
+SIDE_BY_SIDE = """  group = 0, column_block = 0;
+  phase_class = static_cast<int>(tile % @CLASSES@), row_block = static_cast<int>(tile / @CLASSES@);"""
+IN_TURN = """  group = 0, column_block = 0;
+  phase_class = static_cast<int>(tile / @ROW_BLOCKS@), row_block = static_cast<int>(tile % @ROW_BLOCKS@);"""
+IN_BANDS = """\
+  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, CLASSES = @CLASSES@, CELLS = CLASSES * @COLUMN_BLOCKS@, BAND = @BAND@;
+  constexpr @TILE@ ALL = static_cast<@TILE@>(ROW_BLOCKS) * CELLS;
+  group = static_cast<int>(tile / ALL);
+  const @TILE@ rest = tile % ALL;
+  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
+  const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
+  const int cell = within / height;
+  row_block = band + within % height;
+  phase_class = cell % CLASSES;
+  column_block = cell / CLASSES;"""
+
+_BANDS = IN_BANDS, "neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both."
+#: By the order of tiles: where one lies, and a note. And the orders in which a block may come to another class.
+ORDERS = {"": _BANDS, "one": _BANDS,
+          "stacked": (SIDE_BY_SIDE, "a block goes through all classes of its rows. w stays in shared memory."),
+          "side by side": (SIDE_BY_SIDE, "a block keeps to a class of positions, whose w stays in shared memory."),
+          "in turn": (IN_TURN, "all blocks go from one class of positions to the next. Its w stays in shared memory.")}
+REFILLED = ("side by side", "in turn")
 
 TURNS = """
     // Teams multiply in turns: each waits until the one before has asked for the last products of its tile.
@@ -55,9 +85,9 @@ SPLIT_OF = """
 PRODUCED_TILES = """\
     int stage = 0, turn = 0@FILLS@;
     unsigned parity = 1;
-    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
+    for (@TILE@ tile = first_tile; tile < TILES; @NEXT_TILE@) {
       int group, phase_class, row_block, column_block;
-      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
+      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@@OTHER_CLASS@
       row_block = row_block * CLUSTER + rank;
       if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used@LEFT_OF_TILE@
       const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
@@ -115,19 +145,10 @@ COPY = """
 CORE = """
 @TABLES@@SECOND_TAPS@
 
-// Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
+@TILE_NOTE@
 static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int& phase_class, int& row_block,
                                                    int& column_block) {
-  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, CLASSES = @CLASSES@, CELLS = CLASSES * @COLUMN_BLOCKS@, BAND = @BAND@;
-  constexpr @TILE@ ALL = static_cast<@TILE@>(ROW_BLOCKS) * CELLS;
-  group = static_cast<int>(tile / ALL);
-  const @TILE@ rest = tile % ALL;
-  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
-  const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
-  const int cell = within / height;
-  row_block = band + within % height;
-  phase_class = cell % CLASSES;
-  column_block = cell / CLASSES;
+@TILE_PLACE@
 }
 
 // Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
@@ -195,14 +216,14 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
   const int lane = threadIdx.x % 32, rank = @RANK@;
-  const @TILE@ first_tile = blockIdx.x / CLUSTER, next_tile = gridDim.x / CLUSTER;
+  const @TILE@ first_tile = blockIdx.x / CLUSTER@FIRST_TILE@, next_tile = gridDim.x / CLUSTER;
 @PRODUCERS@ else {
     @MORE@
     const int worker = warp / 4 - @PRODUCER_GROUPS@, thread = threadIdx.x % 128;
     const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
 @SLAB_POINTER@@TABLE_OF@    int stage = 0@TURN@;
     unsigned parity = 0;
-    for (@TILE@ tile = first_tile; tile < TILES; tile += next_tile) {
+    for (@TILE@ tile = first_tile; tile < TILES; @NEXT_TILE@) {
       int group, phase_class, row_block, column_block;
       @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
       row_block = row_block * CLUSTER + rank;@OWN_PIECES@
