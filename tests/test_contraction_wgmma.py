@@ -20,7 +20,8 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_truncation import lost
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.expressions import Apply
+from kernelwright.plan.kernels import Contraction, Tiling
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
@@ -52,6 +53,9 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (LONG_WINDOW, FINE), (with_epilogue(LONG_WINDOW), replace(FINE, rows=128, columns=32, teams=2, cluster=2)),
     (with_epilogue(convolution(2, 1, 40, 24, (4, 9), (5, 5), stride=2, padding=2, transposed=True)),
      replace(FINE, phases=2)),
+    (with_epilogue(convolution(5, 1, 8, 24, (9, 40), (3, 3), padding=1)),
+     Tiling("wgmma", rows=128, columns=24, depth=8, stages=4, promote=1, teams=4)),
+    (with_epilogue(WIDE), replace(SMALL, rows=128, stages=3, teams=3)),
 ]
 
 
@@ -185,3 +189,22 @@ def check_on_the_device(checked: list[tuple[ContractionCase, Tiling]], folder: P
 @on_hopper
 def test_on_the_device(tmp_path):
     check_on_the_device(CHECKED[::2], tmp_path)
+
+
+def test_more_teams_where_each_element_takes_many_instructions():
+    """Four of few columns, three of more: among the first tilings, and nowhere where a bias is all there is."""
+    def teams(kernel: Contraction) -> list[tuple[int, int]]:
+        found = [t for t in tilings(kernel, "wgmma")[:6] if t.teams > 2]
+        assert all(t.rows == 128 and t.columns >= kernel.out_channels for t in found)
+        for tiling in found:
+            generate(replace(kernel, tiling=tiling), "k")
+        return [(t.teams, t.columns) for t in found]
+
+    def of(function: str, case: ContractionCase) -> Contraction:
+        (store,) = case.kernel.stores
+        return replace(case.kernel, stores=(replace(store, expression=Apply(function, (store.expression,))),))
+
+    few = convolution(128, 1, 8, 32, (254, 254), (3, 3))
+    many = convolution(128, 1, 64, 64, (258, 258), (3, 3), scheme="fp16")
+    assert teams(of("sigmoid", few)) == [(4, 32), (3, 32)] and teams(of("gelu_erf", many)) == [(3, 64)]
+    assert teams(of("relu", few)) == teams(of("relu", many)) == []

@@ -16,8 +16,10 @@ from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
 from kernelwright.codegen.cuda.contraction_epilogue_aligned import stores_aligned
 from kernelwright.codegen.cuda.contraction_epilogue_dense import least_overlap, stores_densely
 from kernelwright.codegen.cuda.contraction_epilogue_fragments import stores_fragments
+from kernelwright.codegen.cuda.contraction_epilogue_kept import LIGHT
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.plan.expressions import Apply, walk
 from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Sums are promoted after so many channels, a power of two from 32 to 128, and at most the terms over _TERMS_EACH. On
@@ -37,6 +39,8 @@ _LEAST_PACKED = 1 << 21
 #: beside those that promote less often: a library's sums may be as short (cuDNN's of 5x5x5 taps of 32 channels were off
 #: by 1.3e-7, and no kernel on tensor cores that promotes after 128 channels was as accurate).
 FINE = 16
+#: Columns up to which four teams of 128 rows have registers.
+_FEW = 32
 _COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -56,7 +60,8 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
             promote = -(-_promoted(kernel) // counted) if kernel.scheme == "fp16x3" else 0
             stages = _stages(kernel, depth)
             promotes = (promote, 1) if kernel.axes and depth == FINE and promote > 2 else (promote,)
-            for rows, teams in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), (256, 1)):
+            many = ((128, 4),) * (columns <= _FEW and is_long(kernel))
+            for rows, teams in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), *many, (256, 1)):
                 for cluster in (1, 2):
                     for count, often in product(stages, promotes):
                         tiling = Tiling("wgmma", rows, columns, depth, count, cluster, often, teams)
@@ -81,13 +86,13 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
 def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, int]], *, neighbours: bool
               ) -> Iterator[Tiling]:
     """A tiling, and where they make sense with whole sectors, both phases of the last axis, parts of the steps."""
-    if tiling.teams > 1 and tiling.rows <= 2 * SLAB_ROWS:
+    if 1 < tiling.teams < 4 and tiling.rows <= 2 * SLAB_ROWS:
         for changes in sectors:
             yield replace(tiling, **changes)
     # More than two teams are for epilogues that take longer than their products.
     if neighbours and (tiling.teams < 3 or tiling.rows == SLAB_ROWS or kernel.reductions):
         yield replace(tiling, phases=2)
-    if tiling.teams == 3:
+    if tiling.teams > 2 and not is_long(kernel):
         return
     yield tiling
     if tiling.teams == 1 and (split := _split(kernel, tiling)) > 1:
@@ -150,6 +155,13 @@ def _split(kernel: Contraction, tiling: Tiling) -> int:
     tiles = kernel.groups * len(geometry.classes) * prod(geometry.blocks)
     steps = geometry.depths * min(len(group.runs) for group in geometry.classes)
     return min(PROCESSORS // tiles, steps // 8) if tiles else 1
+
+
+def is_long(kernel: Contraction) -> bool:
+    """Whether what a kernel stores of each position takes many instructions: then more teams than two are of use."""
+    stores = () if kernel.reductions or kernel.pools else ordinary_stores(kernel)
+    return any(isinstance(part, Apply) and part.function not in LIGHT for store in stores
+               for part in walk(store.expression))
 
 
 def is_fine(tiling: Tiling) -> bool:

@@ -14,7 +14,7 @@ from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced, 
 #: What stands for an element of a slab.
 SUM = Reduced(0)
 #: Functions of an instruction or two; of others each counts as so many. From how many on a write to the slab pays.
-_LIGHT, _HEAVY, _WORTH = frozenset({"add", "sub", "mul", "neg", "abs", "relu", "maximum", "minimum"}), 5, 3
+LIGHT, _HEAVY, _WORTH = frozenset({"add", "sub", "mul", "neg", "abs", "relu", "maximum", "minimum"}), 5, 3
 
 
 def kept(root: Expression, later: Sequence[Expression], least: int = _WORTH) -> Expression | None:
@@ -38,4 +38,4 @@ def reads(expression: Expression) -> bool:
 
 
 def _weight(expression: Expression) -> int:
-    return sum(1 if part.function in _LIGHT else _HEAVY for part in walk(expression) if isinstance(part, Apply))
+    return sum(1 if part.function in LIGHT else _HEAVY for part in walk(expression) if isinstance(part, Apply))

@@ -66,6 +66,9 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     fine = [tiling for tiling in best if is_fine(tiling)][:1]
     best = [tiling for tiling in best if not is_fine(tiling)]
+    many = [t for t in best if t.teams > 2 and t.phases == 1 and _stores(t) == "rows" and not kernel.reductions]
+    best = [tiling for tiling in best if tiling not in many]
+    many = _most_teams([tiling for tiling in many if tiling.columns >= kernel.out_channels])
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
     orders = ("rows", "fragments") if kernel.reductions else ("overlap", "fragments", "rows", "aligned")
@@ -96,12 +99,24 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
     # shapes), and 0.75 of that of two whose products ptxas had serialised.
     tall = [t for t in one if t.rows == 4 * SLAB_ROWS and t.depth == CHUNK and t.promote and not two]
     every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
-    chosen = list(dict.fromkeys([*every[:3], *fine, *every[3:]]))
+    chosen = list(dict.fromkeys([*every[:2], *many[:1], *every[2:3], *fine, *every[3:4], *many[1:2], *every[4:]]))
     first = chosen[:_MOST]
     deep = [tiling for tiling in chosen if tiling.depth > CHUNK and not is_fine(tiling)][:1]
     if not any(tiling in first for tiling in deep):  # pairs of taps are not all that is tried
         first[-1:] = deep or first[-1:]
     return first
+
+
+def _most_teams(many: list[Tiling]) -> list[Tiling]:
+    """Of tilings of three and four teams one each, of 128 rows: of four, then of three, one that packs if there is one.
+
+    Where each element takes many instructions they hide more: sigmoid 1.09 ms of four teams, 1.14 of three, 1.24 of two
+    (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and sigmoid 0.71 of four,
+    0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
+    """
+    tall = [tiling for tiling in many if tiling.rows == 2 * SLAB_ROWS]
+    tall.sort(key=lambda tiling: (-tiling.teams, not tiling.packs_left, tiling.cluster))
+    return list({tiling.teams: tiling for tiling in reversed(tall)}.values())[::-1]
 
 
 def _stores(tiling: Tiling) -> str:
