@@ -16,7 +16,8 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_cycles import cycles
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.expressions import Reduced
+from kernelwright.plan.kernels import Reduction, Tiling
 
 BOTH = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=1, phases=2)
 
@@ -88,6 +89,16 @@ def test_no_bit_differs_from_weights_brought_for_each_tile(libraries):
     kept = run(*libraries[0], case.inputs())[0]
     (library,) = compiled(all_generated([(case, replace(BOTH, stages=2))]))
     assert torch.equal(kept[0], run(*library, case.inputs())[0][0])
+
+
+def test_pools_keep_the_order_of_bands():
+    """Pools of two of 3 to 16 channels took 0.75 ms in turn, and 0.53 as they were (an H200)."""
+    case = transposed(2, 16, 12, (6, 8, 8), 3)
+    pooled = replace(case.kernel, pools=(Reduction("max", Reduced(0)),), pool_size=2,
+                     stores=(replace(case.kernel.stores[0], expression=Reduced(1)),))
+    layouts = [Layout(Geometry(kernel, replace(BOTH, stages=4)), 0) for kernel in (
+        pooled, softmax(case).kernel)]
+    assert [layout.order for layout in layouts] == ["", "in turn"]
 
 
 def test_weights_of_groups_and_of_many_columns_are_brought_again():

@@ -65,13 +65,13 @@ def has_two_phases(kernel: Contraction) -> bool:
 
 def alike(counts: Sequence[tuple[int, ...]]) -> int:
     """The most pairs of taps that a step can have if all steps of runs with so many, of each output phase, have as
-    many; 0 where there is no such number, or where it is one although runs have more."""
+    many; 0 where there is no such number, where it is one although runs have more, and where some feed both phases."""
     first = counts[0] if counts else ()
     if set(counts) == {first} and sum(first) <= MOST_PAIRS:
         return sum(first)
-    if len(first) != 1:
+    if not counts or any(len(count) != 1 for count in counts):
         return 0
-    common = gcd(*(count for (count, *_) in counts))
+    common = gcd(*(count for (count,) in counts))
     return max((n for n in range(2, _MOST_CUT + 1) if common % n == 0), default=0)
 
 

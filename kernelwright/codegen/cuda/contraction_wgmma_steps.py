@@ -153,8 +153,8 @@ class Steps:
 
         "one": all tiles are of one class of output positions. "stacked": a block goes through all classes of its rows,
         before it has others. "side by side": where all classes have equally much to multiply, and divide an H200's
-        multiprocessors, blocks keep to one. "in turn": all blocks go from one class to the next, which is slower where
-        results of all positions are stored.
+        multiprocessors, blocks keep to one. "in turn": all blocks go from one class to the next, which is faster where
+        channels are reduced, and slower where they are not.
         """
         geometry, tiling = self.geometry, self.geometry.tiling
         steps = [len(group) * geometry.depths for group in self.pieces]
@@ -167,8 +167,7 @@ class Steps:
         alike = evenly and len({tuple(sorted(len(piece.taps) for piece in group)) for group in self.pieces}) == 1
         if any(tiling.stages % count for count in steps):
             return ""
-        reduced = geometry.kernel.reductions or geometry.kernel.pools
-        return "side by side" if alike else "in turn" if reduced else ""
+        return "side by side" if alike else "in turn" if geometry.kernel.reductions else ""
 
     @property
     def steps(self) -> int:
