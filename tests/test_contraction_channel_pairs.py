@@ -251,7 +251,8 @@ VOLUME = {**PLANE, "size": (16, 32, 32), "window": (3, 3, 3)}
     softmax(convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16"))], ids=lambda case: case.name)
 def test_both_kinds_of_tiles_are_proposed(case):
     found = tilings(case.kernel, "wgmma")
-    assert [t.phases for t in found[:6]].count(2) == 5 and len(set(found)) == len(found) <= 8
+    assert [t.phases for t in found[:6]].count(2) >= 5 and [t.phases for t in found].count(1) >= 1
+    assert len(set(found)) == len(found) <= 8
     for tiling in found:
         generate(replace(case.kernel, tiling=tiling), "k")
         assert predicted_milliseconds(case.kernel, tiling) > 0

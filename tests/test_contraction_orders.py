@@ -96,9 +96,10 @@ def test_pools_keep_the_order_of_bands():
     case = transposed(2, 16, 12, (6, 8, 8), 3)
     pooled = replace(case.kernel, pools=(Reduction("max", Reduced(0)),), pool_size=2,
                      stores=(replace(case.kernel.stores[0], expression=Reduced(1)),))
-    layouts = [Layout(Geometry(kernel, replace(BOTH, stages=4)), 0) for kernel in (
-        pooled, softmax(case).kernel)]
-    assert [layout.order for layout in layouts] == ["", "in turn"]
+    tiling = replace(BOTH, stages=4)
+    layouts = [Layout(Geometry(kernel, t), 0) for kernel, t in (
+        (pooled, tiling), (softmax(case).kernel, tiling), (softmax(case).kernel, replace(tiling, raw_left=True)))]
+    assert [layout.order for layout in layouts] == ["", "in turn", ""]
 
 
 def test_weights_of_groups_and_of_many_columns_are_brought_again():

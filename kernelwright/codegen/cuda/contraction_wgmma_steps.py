@@ -154,7 +154,7 @@ class Steps:
         "one": all tiles are of one class of output positions. "stacked": a block goes through all classes of its rows,
         before it has others. "side by side": where all classes have equally much to multiply, and divide an H200's
         multiprocessors, blocks keep to one. "in turn": all blocks go from one class to the next, which is faster where
-        channels are reduced, and slower where they are not.
+        channels are reduced, and slower where they are not. x comes from memory for each class, and so not as it lies.
         """
         geometry, tiling = self.geometry, self.geometry.tiling
         steps = [len(group) * geometry.depths for group in self.pieces]
@@ -167,7 +167,8 @@ class Steps:
         alike = evenly and len({tuple(sorted(len(piece.taps) for piece in group)) for group in self.pieces}) == 1
         if any(tiling.stages % count for count in steps):
             return ""
-        return "side by side" if alike else "in turn" if geometry.kernel.reductions else ""
+        again = geometry.kernel.reductions and not tiling.raw_left
+        return "side by side" if alike else "in turn" if again else ""
 
     @property
     def steps(self) -> int:
