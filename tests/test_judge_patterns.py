@@ -14,6 +14,7 @@ from kernelwright.judge.diagnose.evidence import Evidence, collect
 from kernelwright.judge.diagnose.leaf import leaves_of, measure, take
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.places import find_places
+from kernelwright.judge.diagnose.positions import with_silent
 from kernelwright.judge.diagnose.shapes import shape_sign
 from kernelwright.judge.diagnose.words import classify, diagnose, failing_trial, merge
 from kernelwright.judge.records import Finding
@@ -187,6 +188,47 @@ def test_the_tail_names_its_tile_and_what_stands_there():
     assert "columns >= 8160 of 8192 (axis 1): the tail after full tiles of 96; the values there are zero" in \
         found.sentence
     assert found.evidence["tile"] == 96 and found.evidence["holds"] == "zeros"
+
+
+@pytest.mark.parametrize(("given", "bias"), [(torch.rand, 0.0), (torch.randn, -0.6)])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_tail_is_one_where_the_model_is_zero_in_parts_of_it_too(seed, given, bias):
+    """Which columns or elements a ReLU makes zero is chance; those that nobody computed there tell nothing."""
+    torch.manual_seed(seed)
+    layer = nn.Linear(24, 24)
+    x = given(32, 24)
+    evidence = evidence_of(lambda x: (F.linear(x, *(p.detach().to(x.dtype) for p in layer.parameters())) + bias).relu(),
+                           put((EVERY, slice(16, None)), 0.0), inputs=[x])
+    finding = find_patterns(evidence)[0]
+    assert finding.kind == "tail" and "columns >= 16 of 24 (axis 1): the tail after full tiles of 16" in str(finding)
+
+
+@pytest.mark.parametrize("name", ["tail in memory order", "tail of each image", "edges", "edges of one axis"])
+def test_places_are_found_where_a_relu_leaves_few_elements(name):
+    """One in five elements tells, all others are zero by themselves."""
+    kind, _, fault, shape = CASES[name]
+    found = find_patterns(evidence_of(lambda x: (x - 0.85).relu(), fault, *(4 * s if s < 4 else s for s in shape)))
+    assert found[0].kind == kind, found[0]
+
+
+@pytest.mark.parametrize(("wrong", "silent", "tail"), [
+    ([20, 22], [16, 17, 18, 19, 21, 23], 16),  # of all that may be its beginning, the one with most powers of two
+    ([19, 20, 23], [15, 17, 18, 21, 22], 18),  # 16 is right
+    ([17, 18, 19, 21, 22, 23], [13, 14, 15, 16, 20], 16),
+    ([20, 21], [22], None), ([19], [20, 21, 22, 23], None),  # 23 is right; one position alone is no tail
+    ([5, 20], list(range(6, 20)), None),
+    ([8, 20, 23], [*range(9, 20), 21, 22], None)])  # more than half
+def test_which_silent_positions_belong_to_a_tail(wrong, silent, tail):
+    masks = [torch.zeros(24, dtype=torch.bool).index_fill_(0, torch.tensor(at), True) for at in (wrong, silent)]
+    expected = masks[0] if tail is None else torch.arange(24) >= tail
+    assert torch.equal(with_silent(*masks), expected)
+
+
+def test_a_right_network_of_zeros_makes_no_tail():
+    """One column wrong where all others are zero by themselves: only what is seen is said."""
+    evidence = evidence_of(lambda x: F.pad(x.abs() + 1, (3, 20)), put((EVERY, 3), 0.0), inputs=[torch.randn(64, 1)])
+    kinds = [finding.kind for finding in find_patterns(evidence)]
+    assert "tail" not in kinds and kinds
 
 
 def test_a_factor_is_named_by_a_size_of_the_problem():

@@ -24,9 +24,9 @@ def find_moved(leaf: Leaf, evidence: Evidence) -> list[Seen]:
     wrong = sample(leaf, leaf.wrong_at)
     found = []
     constant = float(wrong.got.min()) == float(wrong.got.max())
-    if leaf.size <= 8 or (leaf.count >= 4 and not constant):  # a few equal values are right elsewhere by chance
+    if leaf.size <= 8 or (leaf.count >= 4 and not constant):  # equal values are right elsewhere by chance
         found += [*_stale(wrong, evidence), *_inputs(wrong, evidence), *_outputs(wrong, evidence)]
-    if leaf.count >= 4 and float(wrong.best.std()) > 1e-9 * leaf.scale:
+    if leaf.count >= 4 and not constant and float(wrong.best.std()) > 1e-9 * leaf.scale:
         found += [*_permuted(wrong), *_mapped(leaf), *_shifted(wrong)]
     return sorted(found, key=lambda seen: -seen.explained - seen.strength)
 
