@@ -25,6 +25,7 @@ from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS
+from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
 from kernelwright.plan.typed import applied, converted
@@ -149,7 +150,9 @@ class Puller:
                 return self._rounded(value, node) if self.rounding or ITEM_BYTES[node.dtype] == 2 else value
             arguments = tuple(self._operand(i, position, node) for i in node.inputs)
             value = applied(node, arguments)
-            return self._rounded(value, node) if self.rounding else value
+            if self.rounding:
+                return self._rounded(value, node)
+            return as_one_function(value, self.compute) if node.op in ("mul", "div") else value
         finally:
             self.rounding = before
 
