@@ -76,6 +76,9 @@ WRITTEN = {
     "gelu by tanh, a cube": ("gelu_tanh", lambda x: 0.5 * x * (1 + torch.tanh(SLOPE * (x + 0.044715 * x * x * x)))),
     "gelu by tanh, as in Megatron": (
         "gelu_tanh", lambda x: x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))),
+    "sigmoid": ("sigmoid", lambda x: 1.0 / (1.0 + torch.exp(-x))),
+    "sigmoid, of -x": ("sigmoid neg", lambda x: torch.reciprocal(torch.exp(x) + 1)),
+    "sigmoid times x": ("sigmoid mul", lambda x: x / (1 + torch.exp(-x))),
     "gelu by tanh, a square": (
         "gelu_tanh", lambda x: 0.5 * x * (1 + torch.tanh((x + x * torch.square(x) * 0.044715) * SLOPE))),
 }
@@ -86,7 +89,7 @@ def test_one_function_is_left(name: str) -> None:
     expected, function = WRITTEN[name]
     x = torch.randn(4, 6)
     plan = planned(function, x)
-    assert functions(plan) == {expected}
+    assert functions(plan) == set(expected.split())
     check(plan, function, 1e-8, x)
 
 
@@ -121,6 +124,8 @@ NOT_WRITTEN = {
     "a fourth power": lambda x, y: 0.5 * x * (1 + torch.tanh(SLOPE * (x + 0.044715 * x**4))),
     "a third factor": lambda x, y: x * y * torch.tanh(F.softplus(x)),
     "less one": lambda x, y: x * (torch.erf(x / ROOT) - 1),
+    "another sum": lambda x, y: y / (2 + torch.exp(-x)),
+    "its exponential first": lambda x, y: torch.exp(x) / (1 + torch.exp(x) * y),
     "in other places": lambda x, y: x.flip(0) * torch.tanh(F.softplus(x)),
 }
 
@@ -129,7 +134,7 @@ NOT_WRITTEN = {
 def test_what_only_looks_so_stays(name: str) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     plan = planned(NOT_WRITTEN[name], x, y)
-    assert not functions(plan) & {"mish", "gelu_erf", "gelu_tanh"}
+    assert not functions(plan) & {"mish", "gelu_erf", "gelu_tanh", "sigmoid"}
     check(plan, NOT_WRITTEN[name], 1e-9, x, y)
 
 

@@ -152,7 +152,7 @@ class Puller:
             value = applied(node, arguments)
             if self.rounding:
                 return self._rounded(value, node)
-            return as_one_function(value, self.compute) if node.op in ("mul", "div") else value
+            return as_one_function(value, self.compute) if node.op in ("mul", "div", "reciprocal") else value
         finally:
             self.rounding = before
 

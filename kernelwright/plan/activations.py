@@ -5,6 +5,7 @@ One function takes fewer operations than its parts, and loses no digits between 
     x tanh(softplus(x)) = mish(x)
     x (1 + erf(x / sqrt(2))) / 2 = gelu(x)
     x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = gelu(x) in its tanh form
+    y / (1 + exp(-x)) = y sigmoid(x)
 
 Constants need only fit together: ``k x (1 + erf(c x))`` is ``k sqrt(2) / c * gelu(sqrt(2) c x)``
 for any k and c. This is done to the expressions of kernels, not to the graph, so that a kernel is measured against
@@ -23,7 +24,7 @@ from kernelwright.plan.expressions import Apply, Constant, Expression
 _NEAR = {"float32": 2.0**-25, "float64": 2.0**-50}
 #: The tanh form of GELU, Hendrycks and Gimpel (2016), section 2.
 _CUBIC, _SLOPE = 0.044715, sqrt(2 / pi)
-_RESULTS = ("mish", "gelu_erf", "gelu_tanh")
+_RESULTS = ("mish", "gelu_erf", "gelu_tanh", "sigmoid")
 _CURVES = ("erf", "tanh")
 _DEEPEST = 8
 
@@ -31,10 +32,15 @@ Polynomial = dict[int, float]
 
 
 def as_one_function(expression: Expression, compute: str) -> Expression:
-    """A product as one function of one value, times a number, where it is one; else the expression as it is.
+    """A product or a quotient as one function of one value times what is left, where it is one; else as it is.
 
     compute: the type of the kernel's arithmetic.
     """
+    match expression:
+        case Apply("reciprocal", (divisor,)) | Apply("div", (Constant(1.0), divisor)):
+            return _inverse(divisor) or expression
+        case Apply("div", (dividend, divisor)) if (inverse := _inverse(divisor)) is not None:
+            return Apply("mul", (dividend, inverse))
     near = _NEAR[compute]
     found, number = _factors(expression)
     if len(found) == 1 and isinstance(found[0], Apply) and found[0].function in _RESULTS and abs(number - 1) <= near:
@@ -49,6 +55,15 @@ def as_one_function(expression: Expression, compute: str) -> Expression:
             function, inner, outer = result
             return _scaled(Apply(function, (_scaled(x, inner, near),)), number * outer, near)
     return expression
+
+
+def _inverse(divisor: Expression) -> Expression | None:
+    """1 / (1 + exp(x)) as the sigmoid of -x; None of other divisors."""
+    match divisor:
+        case Apply("add", (Constant(1.0), Apply("exp", (x,)))) | Apply("add", (Apply("exp", (x,)), Constant(1.0))):
+            negative = x.arguments[0] if isinstance(x, Apply) and x.function == "neg" else Apply("neg", (x,))
+            return Apply("sigmoid", (negative,))
+    return None
 
 
 def polynomial(expression: Expression, x: Expression, depth: int = _DEEPEST) -> Polynomial | None:
