@@ -56,7 +56,11 @@ from kernelwright.codegen.cuda.contraction_points import (
     typed_axes,
 )
 from kernelwright.codegen.cuda.math import snippets_of
+from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.kernels import Contraction, Tiling
+
+#: Schemes whose operands have 11 bits or fewer.
+_ROUNDED = ("fp16", "native")
 
 __all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
 
@@ -169,6 +173,8 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
               device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
     definitions = "\n".join(filter(None, texts))
+    if kernel.scheme in _ROUNDED and not kernel.totals:
+        definitions = of_rounded(definitions)
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
                     walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),

@@ -3,7 +3,9 @@
 ``SCALAR_SNIPPETS`` maps the name of a device function to its definition, for float and double.
 The functions are those of :mod:`kernelwright.ir.scalar`; they are as accurate as CUDA's mathematical
 functions (never the ``__expf`` family) and NaN propagates as in PyTorch. Those of
-:mod:`kernelwright.codegen.cuda.math_lines` take no branch. ``scalar_snippets`` adds what a snippet uses.
+:mod:`kernelwright.codegen.cuda.math_lines` take no branch, and those of
+:mod:`kernelwright.codegen.cuda.math_rounded` stand for some of them where operands were rounded.
+``scalar_snippets`` adds what a snippet uses.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from collections.abc import Iterable
 
 from kernelwright.codegen.cuda.math_lines import STRAIGHT
+from kernelwright.codegen.cuda.math_rounded import ROUNDED
 
 _HEAD = "static __device__ __forceinline__"
 
@@ -197,6 +200,7 @@ static __device__ __forceinline__ void kw_take_{name}(T& best, I& place, T x, I 
 
 SCALAR_SNIPPETS: dict[str, str] = {
     **STRAIGHT,
+    **ROUNDED,
     "kw_float16": _FLOAT16.lstrip("\n"),
     "kw_bfloat16": _BFLOAT16.lstrip("\n"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),

@@ -61,7 +61,7 @@ def _polynomial(to: str, variable: str, *coefficients: float) -> str:
     return "\n".join("  " + " ".join(steps[at:at + 3]) for at in range(0, len(steps), 3))
 
 
-def _function(name: str, parameters: Sequence[str], lines: str, double: str, comment: str = "") -> str:
+def device_text(name: str, parameters: Sequence[str], lines: str, double: str, comment: str = "") -> str:
     """``name`` for float, by its lines, and for double, by an expression, by statements or not at all."""
     bodies = {"float": lines, "double": double if ";" in double or not double else f"return {double};"}
     text = "".join(f"// {line}\n" for line in comment.splitlines())
@@ -83,21 +83,21 @@ STRAIGHT: dict[str, str] = {
     "kw_least": _instruction("kw_least", "a b", "min.NaN", "(a < b || a != a) ? a : b", 800, "NaN if either is."),
     "kw_greatest": _instruction("kw_greatest", "a b", "max.NaN", "(a > b || a != a) ? a : b", 800, "NaN if either is."),
     # What several functions share.
-    "kw_quick_inverse": _function("kw_quick_inverse", ("x",), """
+    "kw_quick_inverse": device_text("kw_quick_inverse", ("x",), """
   const float r = kw_quick_reciprocal(x);
   return fmaf(fmaf(-x, r, 1.0f), r, r);""", "",
                                   "1 / x for x >= 2^-126, zero above 2^126: an approximation, and Newton's step."),
-    "kw_decay": _function("kw_decay", ("x",), """
+    "kw_decay": device_text("kw_decay", ("x",), """
   const float t = x * 1.44269514f, p = kw_quick_exp2(t);
   return fmaf(p, __saturatef(fmaf(t, 1.90465421e-9f, fmaf(t, -0.693147182f, x))), p);""", "",
                           "exp(x) for x <= 0, zero below 2^-126. The exponent is rounded downward, so that what it\n"
                           "lacks is between 0 and 1, but for -inf, where saturation makes zero of what is no number."),
-    "kw_quick_expm1": _function("kw_quick_expm1", ("x",), f"""
+    "kw_quick_expm1": device_text("kw_quick_expm1", ("x",), f"""
 {_polynomial("q", "x", 0.499999046, 0.166648939, 0.0415582955, 0.00803933106, 0.00101464917)}
   const float near = x * fmaf(x, q, 1.0f), far = kw_quick_exp2(x * 1.44269502f) - 1.0f;
   return x > -0.75f ? near : far;""", "",
                                 "expm1(x) for x <= 0. The polynomial, for x > -0.75, is good to 2^-25.8."),
-    "kw_softplus_tail": _function("kw_softplus_tail", ("x",), f"""
+    "kw_softplus_tail": device_text("kw_softplus_tail", ("x",), f"""
   const float y = kw_least(x, 104.0f), t = y * -1.44269502f, power = exp2f(t);
   const float u = fmaf(power, fmaf(t, 1.90465421e-9f, fmaf(t, -0.693147182f, -y)), power);
 {_polynomial("q", "u", 1.0, -0.499999315, 0.333304644, -0.249580204, 0.196921229, -0.153449923, 0.106614254,
@@ -105,11 +105,11 @@ STRAIGHT: dict[str, str] = {
   return u * q;""", "log1p(exp(-x))",
                                   "log(1 + exp(-x)) for x >= 0. The polynomial is log1p(u) / u on [0, 1] to 2^-27.5."),
     # The functions of the expressions.
-    "kw_maximum": _function("kw_maximum", ("a", "b"), "  return kw_greatest(a, b);", "(a > b || a != a) ? a : b",
+    "kw_maximum": device_text("kw_maximum", ("a", "b"), "  return kw_greatest(a, b);", "(a > b || a != a) ? a : b",
                             "NaN if either is NaN."),
-    "kw_minimum": _function("kw_minimum", ("a", "b"), "  return kw_least(a, b);", "(a < b || a != a) ? a : b",
+    "kw_minimum": device_text("kw_minimum", ("a", "b"), "  return kw_least(a, b);", "(a < b || a != a) ? a : b",
                             "NaN if either is NaN."),
-    "kw_divide": _function("kw_divide", ("x", "y"), """
+    "kw_divide": device_text("kw_divide", ("x", "y"), """
   const float scale = fmaxf(fabsf(x), fabsf(y)) < 0x1p32f ? 0x1p64f : 0x1p-4f, n = x * scale, d = y * scale;
   const float first = kw_quick_reciprocal(d), r = fmaf(fmaf(-d, first, 1.0f), first, first), rough = __fmul_rz(n, r);
   const float near = fmaf(fmaf(-d, rough, n), r, rough), q = fmaf(fmaf(-d, near, n), r, near);
@@ -117,13 +117,13 @@ STRAIGHT: dict[str, str] = {
                            "x / y. With the scale, what is left of x is a float wherever the quotient is at least\n"
                            "2^-126; a product rounded toward zero is infinite only if x is. Where corrections lose an\n"
                            "infinity or a zero's sign, what preceded them holds, enlarged lest its error hide one."),
-    "kw_sqrt": _function("kw_sqrt", ("x",), """
+    "kw_sqrt": device_text("kw_sqrt", ("x",), """
   const bool small = x < 0x1p-96f;
   const float v = small ? x * 0x1p64f : x, y = kw_quick_rsqrt(v), near = v * y;
   const float s = fmaf(fmaf(-near, near, v), 0.5f * y, near);
   return x == 0.0f || x == INFINITY ? x : (small ? s * 0x1p-32f : s);""", "sqrt(x)"),
-    "kw_rsqrt": _function("kw_rsqrt", ("x",), "  return rsqrtf(x);", "rsqrt(x)"),
-    "kw_erf": _function("kw_erf", ("x",), f"""
+    "kw_rsqrt": device_text("kw_rsqrt", ("x",), "  return rsqrtf(x);", "rsqrt(x)"),
+    "kw_erf": device_text("kw_erf", ("x",), f"""
   const float s = x * x, a = fminf(fabsf(x), 4.0f);
 {_polynomial("p", "s", 0.12837915, -0.37612447, 0.112800285, -0.026601795, 0.0044463924)}
 {_polynomial("q", "a", -1.6281011, -0.9171773, -0.15177879, 0.032937452, -0.004599125, 0.00030222431)}
@@ -131,53 +131,53 @@ STRAIGHT: dict[str, str] = {
   return fabsf(x) >= 0.625f ? far : near;""", "erf(x)",
                         "Up to 0.625 x times a polynomial of its square, to 2^-26.1; beyond, 1 - 2^p, where p is\n"
                         "one of |x|, to 2^-26.8."),
-    "kw_gelu_erf": _function("kw_gelu_erf", ("x",), f"""
+    "kw_gelu_erf": device_text("kw_gelu_erf", ("x",), f"""
   const float h = 0.5f * x, k = fminf(fabsf(h), 16.0f);
 {_polynomial("q", "k", -2.3022103, -1.8368341, -0.41996196, 0.112993695, -0.00435011, -0.011941995, 0.0050516557,
              -0.00072767859)}
   return fmaf(-k, kw_quick_exp2(k * q), h + fabsf(h));""", "0.5 * x * (1.0 + erf(x * 0.70710678118654752))",
                              "max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent\n"
                              "is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0."),
-    "kw_sigmoid": _function("kw_sigmoid", ("x",), """
+    "kw_sigmoid": device_text("kw_sigmoid", ("x",), """
   const float y = kw_quick_inverse(fmaf(expf(-kw_greatest(x, -88.7228317f)), 0.25f, 0.25f)) * 0.25f;
   return x < -88.7228317f ? 0.0f : y;""", "1.0 / (1.0 + exp(-x))",
                             "Zero where exp(-x) is no float. Of a quarter of 1 + exp(-x) the inverse is none before."),
-    "kw_gelu_tanh": _function("kw_gelu_tanh", ("x",), """
+    "kw_gelu_tanh": device_text("kw_gelu_tanh", ("x",), """
   const float t = kw_least(x * fmaf(x * x, -0.10294324f, -2.3022082f), 127.0f);
   return x * kw_quick_inverse(1.0f + kw_quick_exp2(t));""",
                               "x / (1.0 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))",
                               "x * (1 + tanh(u)) / 2 is x * sigmoid(2 u), which does not cancel."),
-    "kw_mish": _function("kw_mish", ("x",), """
+    "kw_mish": device_text("kw_mish", ("x",), """
   const float t = expf(kw_least(x, 20.0f)), m = t * (t + 2.0f), y = x * (m * kw_quick_inverse(m + 2.0f));
   return x > 20.0f ? x : y;""", "const double t = exp(x > 20.0 ? 20.0 : x), m = t * (t + 2.0); "
                          "return x > 20.0 ? x : x * (m / (m + 2.0));",
                          "x * tanh(log1p(t)), t = exp(x): the hyperbolic tangent is m / (m + 2) with m = t * (t + 2)."),
-    "kw_softplus": _function("kw_softplus", ("x", "beta", "threshold"), """
+    "kw_softplus": device_text("kw_softplus", ("x", "beta", "threshold"), """
   const float z = x * beta, y = (kw_greatest(z, 0.0f) + kw_softplus_tail(fabsf(z))) * (1.0f / beta);
   return z > threshold ? x : y;""", "x * beta > threshold ? x : log1p(exp(x * beta)) / beta"),
-    "kw_logsigmoid": _function("kw_logsigmoid", ("x",), """
+    "kw_logsigmoid": device_text("kw_logsigmoid", ("x",), """
   return kw_least(x, 0.0f) - kw_softplus_tail(fabsf(x));""", "(x > 0.0 ? 0.0 : x) - log1p(exp(-fabs(x)))"),
-    "kw_logaddexp": _function("kw_logaddexp", ("a", "b"), """
+    "kw_logaddexp": device_text("kw_logaddexp", ("a", "b"), """
   const float high = kw_greatest(a, b), apart = fabsf(a - b);
   return high + kw_softplus_tail(a == b ? 0.0f : apart);""",
                               "(a > b || a != a ? a : b) + kw_softplus_tail(a == b ? 0.0 : fabs(a - b))",
                               "log(exp(a) + exp(b)).",),
-    "kw_elu": _function("kw_elu", ("x", "alpha"), """
+    "kw_elu": device_text("kw_elu", ("x", "alpha"), """
   const float y = alpha * kw_quick_expm1(x);
   return x > 0.0f ? x : y;""", "x > 0.0 ? x : alpha * expm1(x)"),
-    "kw_celu": _function("kw_celu", ("x", "alpha"), """
+    "kw_celu": device_text("kw_celu", ("x", "alpha"), """
   const float z = x * (1.0f / alpha), y = alpha * (alpha > 0.0f ? kw_quick_expm1(z) : expm1f(z));
   return x > 0.0f ? x : y;""", "x > 0.0 ? x : alpha * expm1(x / alpha)", "As PyTorch does on a GPU."),
-    "kw_selu": _function("kw_selu", ("x",), """
+    "kw_selu": device_text("kw_selu", ("x",), """
   const float below = 1.75809932f * kw_quick_expm1(x), above = 1.05070102f * x;
   return x > 0.0f ? above : below;""", "x > 0.0 ? 1.0507009873554805 * x : 1.7580993408473766 * expm1(x)"),
-    "kw_hardswish": _function("kw_hardswish", ("x",), """
+    "kw_hardswish": device_text("kw_hardswish", ("x",), """
   return x * kw_least(kw_greatest(x + 3.0f, 0.0f), 6.0f) * 0.16666667f;""", """
   const double y = x + 3.0; return x * (y < 0.0 ? 0.0 : (y > 6.0 ? 6.0 : y)) * 0.16666666666666667;"""),
-    "kw_hardsigmoid": _function("kw_hardsigmoid", ("x",), """
+    "kw_hardsigmoid": device_text("kw_hardsigmoid", ("x",), """
   return kw_least(kw_greatest(x + 3.0f, 0.0f), 6.0f) * 0.16666667f;""", """
   const double y = x + 3.0; return (y < 0.0 ? 0.0 : (y > 6.0 ? 6.0 : y)) * 0.16666666666666667;"""),
-    "kw_softsign": _function("kw_softsign", ("x",), """
+    "kw_softsign": device_text("kw_softsign", ("x",), """
   return x * kw_quick_inverse(0.25f + 0.25f * fabsf(x)) * 0.25f;""", "x / (1.0 + fabs(x))"),
 }
 """Definitions by name, each behind those that it uses."""
