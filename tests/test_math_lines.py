@@ -76,6 +76,7 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "rounded sigmoid": ("kw_rounded_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.6, 4.1), (58, 62)),
     "rounded silu": ("x * kw_rounded_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.2, 6), (58, 62)),
     "rounded mish": ("kw_rounded_mish(x)", "x * tanh(log1p(exp(x)))", 128 * LEAST, (3, 7.6), (58, 64)),
+    "rounded tanh": ("kw_rounded_tanh(x)", "tanh(x)", 0, (345, 380), (345, 380)),
     "rounded decay": ("kw_rounded_decay(-fabsf(x))", "exp(-fabs(x))", LEAST, (58, 62), (58, 62)),
     "rounded gelu_tanh": ("kw_rounded_gelu_tanh(x)",
                           "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0, (2.2, 6.1), NONE),
@@ -153,7 +154,8 @@ REFERENCES = {
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "sqrt": torch.sqrt, "rsqrt": torch.rsqrt,
     "reciprocal": torch.reciprocal, "x / 3": lambda x: x / 3, "3 / x": lambda x: 3 / x,
     "rounded sigmoid": torch.sigmoid, "rounded silu": F.silu, "rounded mish": F.mish,
-    "rounded decay": lambda x: torch.exp(-x.abs()), "rounded gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "rounded decay": lambda x: torch.exp(-x.abs()), "rounded tanh": torch.tanh,
+    "rounded gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
 
 

@@ -1,9 +1,8 @@
-"""Functions behind products whose operands have 11 bits or fewer, as text: fewer instructions, up to 2^-18 off.
-
+"""Functions behind products whose operands have 11 bits or fewer, as text: fewer instructions, up to 2^-14 off.
 
 Where the operands of a contraction are rounded as PyTorch rounds them to TF32 (`Contraction`, scheme fp16), or have 16
 bits by themselves, its results are off by some 2^-12 of their size. A function of them loses nothing that counts by an
-error of 2^-18 of its own, and what makes the others exact (`math_lines`) is half of their instructions. Totals of
+error of 2^-14 of its own, and what makes the others exact (`math_lines`) is half of their instructions. Totals of
 positions are another matter: what rounding adds is gone from a mean of thousands, what a function is off is not.
 
 Instructions are those of one of eight unrolled steps for sm_90a, and what `math_lines` has of the same. Errors are in
@@ -18,6 +17,7 @@ sigmoid    5             17    11 (4.5)     61   zero where exp(-x) is no float,
 silu       6             18    10 (5.0)     61
 mish       9             19    12 (7.0)     63   zero below -87.3
 decay      2             5     8            61   exp(x) of x <= 0, zero below -87.3
+tanh       6             15    377          377  near 2^-7; 168 from 2^-5 on, 2.5 from 1 on
 gelu_tanh  8             10    6.0 (4.3)    6.0  for x > 0; below, the exponent's rounding, as before
 =========  ============  ====  ===========  ===  =================================================================
 """
@@ -36,6 +36,10 @@ ROUNDED: dict[str, str] = {
   const float t = kw_quick_exp2(kw_least(x * 1.44269502f, 30.0f)), m = t * (t + 2.0f);
   return x * (m * kw_quick_reciprocal(m + 2.0f));""", "",
                                    "x * tanh(log(1 + exp(x))), as exact as rounded operands leave it."),
+    "kw_rounded_tanh": device_text("kw_rounded_tanh", ("x",), """
+  const float far = fmaf(-2.0f, kw_quick_reciprocal(1.0f + kw_quick_exp2(x * 2.88539004f)), 1.0f);
+  return fabsf(x) < 0x1p-7f ? x : far;""", "",
+                                   "1 - 2 / (1 + exp(2 x)), and x near zero, as exact as rounded operands leave it."),
     "kw_rounded_decay": device_text("kw_rounded_decay", ("x",), """
   return kw_quick_exp2(x * 1.44269502f);""", "", "exp(x) for x <= 0, as exact as rounded operands leave it."),
     "kw_rounded_gelu_tanh": device_text("kw_rounded_gelu_tanh", ("x",), """
