@@ -12,13 +12,13 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, run
-from test_contraction_channels import softmax
+from test_contraction_channels import BIASED, reducing, softmax
 from test_contraction_epilogue_dense import overlapping
 from test_contraction_totals import totalled
 
 from kernelwright.codegen.cuda.math_rounded import ROUNDED, of_rounded
 from kernelwright.plan.expressions import Apply, Reduced
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.kernels import Reduction, Tiling
 
 TILING = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3)
 #: What a function may be off, of its value.
@@ -60,6 +60,7 @@ CHECKED: list[tuple[ContractionCase, Tiling, set[str]]] = [
     (with_function(TRANSPOSED, "sigmoid"), BOTH, {"sigmoid"}),
     (shares(TRANSPOSED), BOTH, {"sigmoid"}),
     (shares(TRANSPOSED), replace(BOTH, fragments=True), {"sigmoid", "decay"}),
+    (reducing(TRANSPOSED, (Reduction("logsumexp", BIASED),), ((False, Reduced(1)),)), BOTH, {"decay"}),
     (with_function(matmul(70, 40, 36, scheme="fp16"), "silu"),
      Tiling("mma", rows=64, columns=64, depth=32, stages=2), {"sigmoid"}),
     (with_function(image("native", "float16"), "sigmoid"), TILING, {"sigmoid"}),

@@ -152,10 +152,12 @@ def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels:
                  *defined(f"{name}_variance", f"{name}_squares{at} / {count}")]
         emitter.reduced[number, 1] = f"{name}_variance{at}"
     elif reduction.kind == "logsumexp":
+        # Beside an infinite maximum the exponentials are no numbers, and no matter; beside any other, one of them is 1,
+        # so that those below 2^-126 may be zeros.
+        top = f"{name}_top{at}"
         lines = [*fold("max", f"{name}_top", "{0}"),
-                 *defined(f"{name}_base", f"fabsf({name}_top{at}) == INFINITY ? 0.0f : {name}_top{at}"),
-                 *fold("sum", f"{name}_exponentials", f"expf({{0}} - {name}_base{at})"),
-                 *defined(name, f"{name}_base{at} + logf({name}_exponentials{at})")]
+                 *fold("sum", f"{name}_exponentials", f"kw_decay({{0}} - {top})"),
+                 *defined(name, f"fabsf({top}) == INFINITY ? {top} : {top} + logf({name}_exponentials{at})")]
     else:
         lines = fold(reduction.kind, name, "{0}")
     emitter.reduced[number, 0] = name + at
