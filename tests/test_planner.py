@@ -298,6 +298,13 @@ def test_a_moved_copy_of_what_the_kernel_makes_is_another_kernel(on_chip: None) 
         check_model(Of(function), (torch.randn(3, 5),), tolerance=1e-8)
 
 
+def test_a_reduction_of_a_moved_copy_of_what_the_kernel_makes_is_another_kernel(on_chip: None) -> None:
+    for function in (lambda m, x: torch.clamp(0 - torch.roll(F.layer_norm(x, (x.shape[-1],)), 1, -1), min=0).mean(),
+                     lambda m, x: (F.pad(F.softmax(x, -1) + 1, (1, 2)) * 2).square().sum(-1)):
+        check_model(Of(function), (torch.randn(5),), tolerance=1e-8)
+        check_model(Of(function), (torch.randn(3, 5),), tolerance=1e-8)
+
+
 def test_a_reshape_of_rows_of_one_element_is_another_kernel() -> None:
     x, weight = leaf("x", 2, 2, 2, 1), leaf("weight", 1, 1)
     total = make("sum", make("reshape", make("mul", x, constant(2.0)), shape=(8, 1)), axes=(1,), keepdim=True)

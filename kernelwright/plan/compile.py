@@ -120,7 +120,12 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
     puller = Puller(sizes, resolve, buffer, compute)
     for node in own:
         target.append(node)
-        value = as_real(node.inputs[0], puller.pull(node.inputs[0], full))
+        try:
+            value = as_real(node.inputs[0], puller.pull(node.inputs[0], full))
+        except MustStore as problem:
+            if problem.node in group.nodes:  # of what this kernel stores it would read other places
+                raise Apart(node) from problem
+            raise
         meaning[node] = reduced_value(node, value, own, reductions)
         if node.dtype in INTEGERS:
             meaning[node] = Apply("to_whole", (meaning[node],))
