@@ -151,6 +151,16 @@ def test_what_decides_is_rounded_as_in_pytorch() -> None:
     assert "mish" not in functions(plan)
 
 
+def test_the_same_value_is_computed_alike_wherever_it_is_read() -> None:
+    """Its greatest less itself is zero, also where a sign asks for PyTorch's roundings."""
+    x = torch.randn(4, 6)
+    plan = planned(lambda x: torch.sign(WRITTEN["gelu"][1](x) - WRITTEN["gelu"][1](x).amax(0)), x)
+    computed = [e.function for step in plan.kernels for e in
+                (*(r.expression for r in step.kernel.reductions), *(s.expression for s in step.kernel.row_stores))
+                for e in walk(e) if isinstance(e, Apply)]
+    assert computed.count("gelu_erf") == 2 and "erf" not in computed
+
+
 def test_a_gate_that_is_a_result_stays_one() -> None:
     def both(x):
         gate = torch.tanh(F.softplus(x))

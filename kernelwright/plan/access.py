@@ -150,9 +150,10 @@ class Puller:
                 return self._rounded(value, node) if self.rounding or ITEM_BYTES[node.dtype] == 2 else value
             arguments = tuple(self._operand(i, position, node) for i in node.inputs)
             value = applied(node, arguments)
-            if self.rounding:
-                return self._rounded(value, node)
-            return as_one_function(value, self.compute) if node.op in ("mul", "div", "reciprocal") else value
+            rounds = self.rounding and ITEM_BYTES[node.dtype] < ITEM_BYTES[self.compute]
+            if node.op in ("mul", "div", "reciprocal") and not rounds:
+                value = as_one_function(value, self.compute)
+            return self._rounded(value, node) if self.rounding else value
         finally:
             self.rounding = before
 
