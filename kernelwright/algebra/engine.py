@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from kernelwright.algebra.collapse import COLLAPSE
+from kernelwright.algebra.filled import FILLED
 from kernelwright.algebra.identities import IDENTITIES
 from kernelwright.algebra.moments import MOMENTS
 from kernelwright.algebra.norms import NORMS
@@ -12,12 +14,12 @@ from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.rule import Application, Context, Rule
 from kernelwright.algebra.scans import SCAN_RULES
-from kernelwright.ir.graph import BufferUpdate, Graph, copied, memory
+from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, made_for, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION, *SCAN_RULES)
+RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION, *SCAN_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
@@ -94,7 +96,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             results.setdefault(built, built)
         return results[node]
 
-    outputs = tuple(_fresh(simplify(n, context), n) for n in graph.outputs)
+    taken: dict[Node, Hashable] = {}
+    outputs = tuple(in_own_memory(_fresh(simplify(n, context), n), memory(n), taken) for n in graph.outputs)
     values = {e.name: simplify(e.value, context) for e in graph.effects if e.owner is None}
     alive = set(walk((*outputs, *values.values())))
     owners: dict[str, Node] = {}
@@ -115,5 +118,4 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
 
 def _fresh(result: Node, before: Node) -> Node:
     """The result, in memory of its own where a rule left nothing of the operator that made such."""
-    own = memory(before).kind != "leaf" and memory(result).kind == "leaf"
-    return copied(result) if own else result
+    return copied(result) if is_given(result) and not is_given(before) else result

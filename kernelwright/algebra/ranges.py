@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isnan
 
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
-from kernelwright.ir.node import Node
+from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 
 Range = tuple[float, float]
@@ -17,8 +17,8 @@ _PASS = ("reshape", "permute", "expand", "slice", "amax", "amin", "mean", "max_p
 
 def value_range(node: Node, depth: int = 12) -> Range:
     """Closed bounds of a node's finite values (NaN is outside every statement about ranges)."""
-    if node.op == "constant":
-        return (float(node["value"]), float(node["value"]))
+    if (number := number_of(node)) is not None:
+        return (float(number), float(number))
     if depth and node.op == "cast" and node.dtype in ("float32", "float64") and node.inputs[0].dtype in _FLOATS[:-1]:
         return value_range(node.inputs[0], depth - 1)  # without rounding
     if depth == 0 or node.kind in ("leaf", "opaque"):

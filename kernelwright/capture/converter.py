@@ -10,7 +10,8 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from kernelwright.capture import convert_integers as _integers  # noqa: F401  (registers its converters)
+from kernelwright.capture import convert_filled as _filled  # noqa: F401  (registers its converters)
+from kernelwright.capture import convert_integers as _integers  # noqa: F401
 from kernelwright.capture import convert_losses as _losses  # noqa: F401
 from kernelwright.capture import convert_moves as _moves  # noqa: F401
 from kernelwright.capture import convert_pointwise as _pointwise  # noqa: F401
@@ -36,7 +37,7 @@ from kernelwright.capture.values import (
     origin_of,
     tuples,
 )
-from kernelwright.ir.graph import BufferUpdate, Graph, copied, memory
+from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given
 from kernelwright.ir.node import Node, Origin, constant, make
 from kernelwright.ir.scalar import INTEGERS
 
@@ -77,6 +78,7 @@ class Converter:
                 raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
         places: list[Any] = []
+        taken: dict[Node, Any] = {}
         given = {self.group[n] for n in self.program.graph.nodes if n.op == "placeholder"}
         results = self._without_updates(results)
         for result in results:
@@ -86,8 +88,9 @@ class Converter:
                 continue
             if not isinstance(value, Node):
                 raise NotCapturable(f"it returns the plain value {value!r}")
-            if memory(value).kind == "leaf" and self.group[result] not in given:  # a clone of an input, say
+            if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
+            value = in_own_memory(value, self.group[result], taken)
             if value not in outputs:
                 outputs.append(value)
             places.append(outputs.index(value))
@@ -148,7 +151,10 @@ class Converter:
             return leaf_of("attribute", target, tensor)
         if tensor.numel() > _LITERAL_ELEMENTS:
             raise NotCapturable("it makes a large tensor from literals")
-        return make("literal", value=tuples(tensor.tolist()), shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
+        numbers = tensor.flatten().tolist()
+        same = {repr(number) for number in numbers}  # 0.0 and -0.0 differ, NaN and NaN do not
+        return make("literal", value=numbers[0] if len(same) == 1 else tuples(tensor.tolist()),
+                    shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
 
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:

@@ -17,6 +17,7 @@ from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
+from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.plan.kernels import Contraction, Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
@@ -69,14 +70,17 @@ def exact(roots: Iterable[Node], values: Mapping[str, torch.Tensor],
         if node.op == "constant":
             results[node] = node["value"]
         elif node.op == "literal":
-            results[node] = torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
+            results[node] = _widest(literal_tensor(node))
         elif node.kind == "leaf":
-            value = as_stored(node, values[node["name"]])
-            results[node] = value.double() if value.is_floating_point() else value
+            results[node] = _widest(as_stored(node, values[node["name"]]))
         else:
             result = exact_reference(node, [results[i] for i in node.inputs])
             results[node] = result if disturb is None else disturb(node, result)
     return [results[root] for root in roots]
+
+
+def _widest(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
 
 
 def exact_reference(node: Node, inputs: Sequence[Any]) -> Any:
@@ -108,7 +112,7 @@ def run_plan(plan: Plan, values: Mapping[str, torch.Tensor]) -> tuple[list[Any],
     Buffers are written in place, where and when the plan says. Raises KeyError where a step reads what no
     earlier step has made, ValueError where a kernel reads tensors of other shapes or types than it was planned for.
     """
-    tensors = {n: v.double() if v.is_floating_point() else v for n, v in values.items()}
+    tensors = {n: _widest(v) for n, v in values.items()}
     buffers = {n: v.clone() for n, v in tensors.items()}
     results: dict[Node, Any] = {}
 
@@ -141,7 +145,7 @@ def run_plan(plan: Plan, values: Mapping[str, torch.Tensor]) -> tuple[list[Any],
 
 def _torch_call(node: Node, inputs: list[Any], buffers: dict[str, torch.Tensor]) -> Any:
     if node.op == "literal":
-        return torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
+        return _widest(literal_tensor(node))
     if node.op == "batch_norm_training" and node["running"]:
         weight, bias = inputs[1:] if len(inputs) > 1 else (None, None)
         mean, variance = (buffers[n] for n in node["running"])

@@ -9,6 +9,7 @@ import torch
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
 from kernelwright.ir.node import Node, walk
+from kernelwright.ir.ops.leaves import literal_tensor
 
 
 def as_stored(leaf: Node, value: torch.Tensor) -> torch.Tensor:
@@ -31,7 +32,7 @@ def evaluate(roots: Iterable[Node], values: Mapping[str, torch.Tensor], dtype: t
         if node.op == "constant":
             results[node] = node["value"]
         elif node.op == "literal":
-            results[node] = torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]))
+            results[node] = literal_tensor(node)
         elif node.kind == "leaf":
             value = as_stored(node, values[node["name"]])
             results[node] = value.to(dtype) if dtype is not None and value.is_floating_point() else value

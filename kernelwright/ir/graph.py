@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,28 @@ def memory(node: Node) -> Node:
     return node
 
 
-def copied(node: Node) -> Node:
-    """The node's value in memory of its own."""
+def is_given(node: Node) -> bool:
+    """Whether a node's memory is the caller's or the model's: nothing is made for it."""
+    below = memory(node)
+    return below.kind == "leaf" and below.op != "literal"
+
+
+def copied(node: Node, number: int = 0) -> Node:
+    """The node's value in memory of its own; copies of other numbers are other tensors."""
+    more = {"number": number} if number else {}
     return make("opaque", node, origin=node.origin, target="aten.clone.default", template=(("input", 0),), keywords=(),
-                shape=node.shape, dtype=node.dtype, types=None, serial=-1)
+                shape=node.shape, dtype=node.dtype, types=None, serial=-1, **more)
+
+
+def in_own_memory(result: Node, owner: Hashable, taken: dict[Node, Hashable]) -> Node:
+    """A result, copied where its memory is taken: equal values are one node, but a caller who writes into one result
+    must not find it in another.
+
+    owner: what the model has for the result's memory; taken: the owners of earlier results' memory, which is updated.
+    """
+    while not is_given(result) and taken.setdefault(memory(result), owner) != owner:
+        result = copied(result, len(taken))
+    return result
 
 
 def render(graph: Graph) -> str:
@@ -72,10 +90,13 @@ def render(graph: Graph) -> str:
         if node.op == "constant":
             names[node] = repr(node["value"])
             continue
+        if node.op == "literal":
+            names[node] = f"literal {node['value']!r}" if node.rank == 0 else f"literal {list(node.shape)}"
+            continue
         names[node] = node["name"] if node.op in ("input", "parameter", "buffer", "attribute") else f"%{len(names)}"
         if node.kind == "leaf":
             continue
-        hidden = ("target", "template", "keywords", "shape", "dtype", "types", "serial")
+        hidden = ("target", "template", "keywords", "shape", "dtype", "types", "serial", "number")
         attributes = [f"{n}={v}" for n, v in node.attributes if node.op != "opaque" or n not in hidden]
         title = node["target"] if node.op == "opaque" else node.op
         arguments = ", ".join([names[i] for i in node.inputs] + attributes)

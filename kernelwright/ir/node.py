@@ -128,6 +128,13 @@ def constant(value: float | int | bool) -> Node:
     return make("constant", value=value)
 
 
+def number_of(node: Node) -> float | int | bool | None:
+    """The number that a scalar is, or that a literal is filled with; None of everything else."""
+    if node.op not in ("constant", "literal") or isinstance(node["value"], (tuple, complex)):
+        return None
+    return node["value"]
+
+
 def walk(roots: Iterable[Node]) -> Iterator[Node]:
     """Every node below the roots, inputs before users, each once, in a fixed order."""
     seen: set[int] = set()

@@ -22,11 +22,11 @@ from math import prod
 import torch
 
 from kernelwright.algebra.identities import axis_groups
-from kernelwright.ir.node import Node
+from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS
 from kernelwright.plan.activations import as_one_function
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
 from kernelwright.plan.typed import applied, converted
 
@@ -130,6 +130,8 @@ class Puller:
             if guards and self.copied is not None:  # a result of this kernel has no guards: the copy is made
                 raise MustStore(self.copied)
             return self._rounded(known, node) if self.rounding else known
+        if node.op == "literal" and number_of(node) is not None and not guards:
+            return Whole(int(node["value"])) if node.dtype in INTEGERS else Constant(float(node["value"]))
         number = self.buffer(node)
         if number is not None:
             flat = linear(position, node.shape, len(self.domain))
@@ -138,6 +140,8 @@ class Puller:
             return self._through_view(node, position, guards, fill)
         if node.op in COPIES:
             return self._through_copy(node, position, guards, fill)
+        if node.op == "literal":
+            raise MustStore(node)
         if guards:
             return self._under_guards(node, position, guards, fill)
         if node.op == "copy":
@@ -167,7 +171,8 @@ class Puller:
             raise MustStore(outermost)
         before, self.guarded = self.guarded, outermost
         try:
-            arguments = tuple(self.pull(i, self._broadcast(i, position, node), guards, value)
+            arguments = tuple(self.pull(i, self._broadcast(i, position, node),
+                                        guards if number_of(i) is None else (), value)
                               for i, value in zip(node.inputs, fills, strict=True))
         finally:
             self.guarded = before

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node, number_of, walk
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.positions import is_pool, is_total, windows_below
 from kernelwright.plan.products import MOST_REDUCED, TYPES, channels_of
@@ -160,7 +160,7 @@ def _bases(node: Node, roles: Mapping[Node, str], through: Collection[Node]) -> 
     stack = list(node.inputs)
     while stack:
         current = stack.pop()
-        if current in seen or current.op == "constant":
+        if current in seen or number_of(current) is not None:
             continue
         seen.add(current)
         if roles[current] in ("pointwise", "view") or current in through:

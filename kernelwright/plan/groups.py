@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from kernelwright.ir.node import Node, users, walk
+from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
 from kernelwright.plan.epilogues import ends_sums, joining
@@ -36,9 +36,12 @@ _FEW_ROWS = 64
 
 
 def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
-    """leaf, pointwise, view, reduction, place, scan, special, or torch (stays a torch call)."""
+    """leaf, number (in every place the same one), pointwise, view, reduction, place, scan, special, or torch (stays a
+    torch call)."""
+    if node.op == "literal":
+        return "number" if number_of(node) is not None and node.dtype in _KERNEL_TYPES and node not in kept else "torch"
     if node.kind == "leaf":
-        return "torch" if node.op == "literal" else "leaf"
+        return "leaf"
     if node.op in ("reordered", "contiguous"):
         return "torch"
     if node.op in PLACES and node not in kept:
@@ -163,11 +166,12 @@ class Grouping:
             node not in self.roots
 
     def _in_memory(self, stored: set[Node]) -> set[Node]:
-        """Leaves, what is no pointwise operator and no view, and pointwise results that are stored."""
-        result = {n for n in self.order if self.roles[n] not in ("pointwise", "view")}
+        """Leaves, what is no pointwise operator and no view, and pointwise results that are stored; numbers where
+        somebody else than a kernel reads them."""
+        result = {n for n in self.order if self.roles[n] not in ("number", "pointwise", "view")}
         for node in reversed(self.order):
             kind = self.roles[node]
-            if kind not in ("pointwise", "view") or node.op == "constant":
+            if kind not in ("number", "pointwise", "view") or node.op == "constant":
                 continue
             demanded = node in self.roots or node in stored or any(
                 self.roles[r] == "torch" or (self.roles[r] == "special" and node.op != "reshape")
@@ -175,6 +179,9 @@ class Grouping:
                 for r in self.readers[node])
             if kind == "view":
                 if demanded and node.op != "windows":
+                    result.add(node)
+            elif kind == "number":
+                if demanded:
                     result.add(node)
             elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.roots, self.joined)) \
                     or self._worth_storing(node, result):
@@ -211,7 +218,7 @@ class Grouping:
             seen.add(current)
             if self.roles[current] == "pointwise" and (current is node or current not in self.stored):
                 cost += FUNCTIONS[current.op].cost if current.op in FUNCTIONS else 0
-            elif self.roles[current] != "view" and current.op != "constant":
+            elif self.roles[current] != "view" and number_of(current) is None:
                 loads += current.bytes
                 continue
             stack += current.inputs
@@ -238,7 +245,7 @@ class Grouping:
         if kind == "leaf" or node not in self.in_memory:
             return
         needs = self._needs(node)
-        if kind in ("torch", "special", "view"):
+        if kind in ("torch", "special", "view", "number"):
             self._add(Group("special" if kind == "special" else "torch"), node, needs)
             return
         if kind == "contraction":

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelwright.algebra.build import align
-from kernelwright.ir.node import Node, make, rebuild, walk
+from kernelwright.ir.node import Node, make, number_of, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.groups import role
 from kernelwright.plan.lower import FLOATS
@@ -165,7 +165,7 @@ class _Layout:
         """The order of most of the bytes that a node reads."""
         amounts: dict[Order, int] = {}
         for operand in node.inputs:
-            if operand.rank == node.rank and operand.op != "constant":
+            if operand.rank == node.rank and number_of(operand) is None:
                 amounts[self.orders[operand]] = amounts.get(self.orders[operand], 0) + operand.bytes
         return max(amounts, key=lambda o: amounts[o], default=first_order(node.rank))
 

@@ -15,7 +15,7 @@ from math import copysign, isfinite
 
 import torch
 
-from kernelwright.ir.node import Node
+from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.expressions import Guard, Index
@@ -92,9 +92,9 @@ def _inside(position, size: int) -> Guard:
 def operand_fills(node: Node, fill: float) -> tuple[float, ...] | None:
     """Values of a pointwise operator's operands for which its result is exactly ``fill``; None if none is known.
 
-    Constant operands keep their value.
+    Operands that are one number keep it.
     """
-    given = tuple(float(i["value"]) if i.op == "constant" else None for i in node.inputs)
+    given = tuple(None if (n := number_of(i)) is None else float(n) for i in node.inputs)
     return _fills(node.op, given, repr(float(fill))) if node.op in FUNCTIONS else None
 
 

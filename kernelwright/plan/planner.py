@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from kernelwright.ir.graph import BufferUpdate, Graph
-from kernelwright.ir.node import Node
+from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
@@ -202,7 +202,7 @@ def _computed(group: Group, grouping: Grouping) -> list[Node]:
     stack = list(reversed(group.nodes))
     while stack:
         node = stack.pop()
-        if node in seen or node.op == "constant":
+        if node in seen or number_of(node) is not None:
             continue
         seen.add(node)
         if node not in group.nodes and node in grouping.in_memory:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kernelwright.ir.graph import copied, memory
+from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.affine_sums import affine_sums
 from kernelwright.plan.groups import roles_of
@@ -80,11 +80,15 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
     moved, stored = inlined(graph.values.values(), graph.roles, {first for first, _, _ in graph.firsts})
     graph.move(moved)
     graph.stored |= stored
+    taken: dict[Node, Node] = {}
     for root, value in graph.values.items():
         # A pool of single elements, say, is no operator any more: what returned new memory does so still.
-        if memory(root).kind != "leaf" and memory(value).kind == "leaf":
-            graph.values[root] = copied(value)
-            graph.source[graph.values[root]] = root
+        own = copied(value) if is_given(value) and not is_given(root) else value
+        own = in_own_memory(own, memory(root), taken)
+        graph.values[root] = own
+        while own is not value:
+            graph.source[own] = root
+            own = own.inputs[0]
     if channels_last:
         laid_out = lay_out(graph.values.values(), graph.kept, graph.source, channels_last)
         graph.values = {n: laid_out.values[v] for n, v in graph.values.items()}

@@ -16,6 +16,7 @@ from kernelwright.build.library import build_library
 from kernelwright.codegen.generate import generate, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node, walk
+from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan
@@ -86,7 +87,7 @@ def _form(steps: Sequence[KernelStep]) -> Hashable:
 def tensor_for(node: Node, device: torch.device) -> torch.Tensor:
     """A value for a node of which only its type matters."""
     if node.op == "literal":
-        return torch.tensor(node["value"], dtype=torch_dtype(node.dtype), device=device)
+        return literal_tensor(node, device)
     if node.dtype.startswith(("int", "uint")):  # zero is an index into anything
         return torch.zeros(node.shape, dtype=torch_dtype(node.dtype), device=device)
     if node.dtype == "bool":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import declare, torch_dtype
+
+if TYPE_CHECKING:
+    from kernelwright.ir.node import Node
 
 
 def _no_reference(*_: Any, **__: Any) -> Any:
@@ -19,10 +22,24 @@ def _no_reference(*_: Any, **__: Any) -> Any:
 # contiguous like everybody's, with the attribute "order": its axis i is the tensor's axis order[i].
 for _leaf in ("input", "parameter", "buffer", "attribute"):
     declare(_leaf, "leaf", _no_reference, "{name}")
-# A Python scalar, and a small tensor written out (nested tuples of numbers).
+# A Python scalar; and a tensor written out: nested tuples of numbers, or one number that is everywhere in its shape.
 declare("constant", "leaf", _no_reference, lambda _, node: _literal(node["value"]))
-declare("literal", "leaf", _no_reference,
-        lambda _, node: f"torch.tensor({_plain(node['value'])}, dtype=torch.{node['dtype']}, device=_device)")
+declare("literal", "leaf", _no_reference, lambda _, node: _written_out(node))
+
+
+def literal_tensor(node: Node, device: torch.device | None = None) -> torch.Tensor:
+    """The tensor of a literal."""
+    dtype = torch_dtype(node["dtype"])
+    if isinstance(node["value"], tuple):
+        return torch.tensor(node["value"], dtype=dtype, device=device).reshape(node["shape"])
+    return torch.full(node["shape"], node["value"], dtype=dtype, device=device)
+
+
+def _written_out(node: Node) -> str:
+    how = f"dtype=torch.{node['dtype']}, device=_device"
+    if isinstance(node["value"], tuple):
+        return f"torch.tensor({_plain(node['value'])}, {how})"
+    return f"torch.full({tuple(node['shape'])!r}, {_literal(node['value'])}, {how})"
 
 
 def _literal(value: Any) -> str:

@@ -13,6 +13,7 @@ from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, users, walk
+from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.problem.memory import available_memory
 from kernelwright.verify.flatten import flatten, tensors_of
@@ -128,7 +129,7 @@ class GraphValues:
         if node.op == "constant":
             return node["value"]
         if node.op == "literal":
-            return torch.tensor(node["value"], dtype=getattr(torch, node["dtype"]), device=self.device)
+            return literal_tensor(node, self.device)
         return as_stored(node, bound[node["name"]])
 
     def _outputs(self) -> dict[str, Node]:
