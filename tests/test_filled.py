@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelwright.algebra.ranges import value_range
 from kernelwright.capture.export import capture
+from kernelwright.emit.once import made_once
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.node import Node, constant, make, number_of
 from kernelwright.plan.planner import make_plan
@@ -200,3 +201,70 @@ def test_an_emitted_file_makes_no_numbers(tmp_path):
     assert_like(results, model(*inputs))
     results[1].add_(1)
     assert not results[2].any() and not new(*inputs)[1].any()
+
+
+# What depends on no input -------------------------------------------------------------------------
+
+_FIXED = '''
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(4))
+
+        def forward(self, x):
+            steps = torch.arange(16) / 15
+            scale = torch.tensor([0.5, 1.0, 2.0, 4.0]).view(4, 1)
+            places = torch.arange(4, dtype=torch.float32)
+            self.count.copy_(torch.tensor([1.0, 2.0, 3.0, 5.0]))
+            return torch.tanh(x * scale + steps) * 2 - x, places, torch.linspace(0, 1, 4).view(2, 2)
+
+    def get_inputs():
+        return [torch.randn(3, 4, 16)]
+
+    def get_init_inputs():
+        return []
+'''
+
+
+def test_what_depends_on_no_input_is_made_once(tmp_path):
+    original, emitted, text = emit(tmp_path, "fixed", _FIXED)
+    program = text.split("def _kernelwright_training(")[1].split("\ndef ")[0]
+    assert "_kernelwright_once(_kernelwright_training_once, _device)" in program, program
+    assert "torch.tensor(" not in program and program.count("arange.default(") == 1, program
+    model, new, inputs = models(original, emitted)
+    made = []
+    once = emitted._kernelwright_once
+    emitted._kernelwright_once = lambda make, device: made.append(once(make, device)) or made[-1]
+    with kernels_run(emitted, times=4):
+        with torch.inference_mode():
+            assert_like(new(*inputs), model(*inputs))
+        torch.set_default_dtype(torch.float64)
+        try:
+            kept = new(*inputs)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert_like(kept, model(*inputs))
+        for result in new(*inputs)[1:]:  # results are tensors of their own: what a caller does to them stays with them
+            result.fill_(-7)
+        x = inputs[0].clone().requires_grad_()
+        results = new(x)
+        assert_like(results, model(*inputs))
+    assert len(made) == 4 and all(a is b for tensors in made for a, b in zip(tensors, made[0], strict=True))
+    assert not any(t.is_inference() for t in made[0])
+    results[0].sum().backward()
+    assert x.grad is not None and torch.equal(new.count, model.count)
+
+
+@pytest.mark.parametrize(("function", "kept"), [
+    (lambda x: x.relu() * torch.arange(8) + 1, True),
+    (lambda x: (x.relu() * 2, torch.arange(8)), False),  # the caller gets it
+    (lambda x: (x.relu() * 2 + torch.arange(8), torch.ops.aten.view.default(torch.arange(8), [2, 4])), False),
+    (lambda x: x.relu() * torch.rand(8) + 1, False),  # drawn anew
+    (lambda x: x.relu() * torch.linspace(0, 1, 5 << 20)[-8:] + 1, False),  # 20 MB
+])
+def test_what_is_kept(function, kept):
+    plan = plan_of(function) if "rand" not in function.__code__.co_names else None
+    if plan is None:
+        graph = capture(Of(lambda m, x: function(x)), (X,))
+        plan = make_plan(graph, graph)
+    assert bool(made_once(plan.steps, plan.results)) == kept

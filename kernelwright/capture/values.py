@@ -131,6 +131,8 @@ def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, 
     template = tuple(template_of(arguments[n], nodes) for n in positional)
     keywords = tuple((a.name, template_of(arguments[a.name], nodes)) for a in schema.arguments
                      if a.kwarg_only and arguments[a.name] is not None)
+    if not nodes and isinstance(meta, torch.Tensor) and arguments.get("dtype", "given") is None:
+        keywords += (("dtype", template_of(meta.dtype, nodes)),)  # the default type may be another one later
     if isinstance(meta, torch.Tensor):
         shape, dtype, types = tuple(meta.shape), dtype_name(meta.dtype), None
     elif isinstance(meta, (list, tuple)):

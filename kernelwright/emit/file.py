@@ -14,7 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, RUNTIME
+from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, RUNTIME
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -84,7 +84,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
              "\n\n".join([shared, *tables, plans]), "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
-             private(RUNTIME)]
+             private(RUNTIME + ("\n\n" + ONCE if "_kernelwright_once(" in runs else ""))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import keyword
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import plan_tensors
 from kernelwright.emit.launcher import Launcher, make_launcher
+from kernelwright.emit.once import made_once
 from kernelwright.ir.graph import BufferUpdate
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
@@ -88,7 +89,10 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     names = _names([*given, *plan_tensors(plan).values()], steps)
     places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
-    lines: list[str] = []
+    once = made_once(steps, plan.results)
+    steps = [s for s in steps if s not in once]
+    read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
+    maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
     launchers: list[Launcher] = []
     place = 0
     while place < len(steps):
@@ -118,7 +122,22 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     lines.append(f"return ({results}{',' if results else ''})")
     head = [*_signature(f"_kernelwright_{mode}", ["_device", "_stream", *(names[n] for n in given), *places.values()]),
             f'    """The program of {mode} mode: {_summary(steps)}."""']
-    return Program("\n".join(head + [f"    {line}" for line in lines]), tuple(launchers))
+    return Program("\n".join([*maker, *head, *(f"    {line}" for line in lines)]), tuple(launchers))
+
+
+def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names: Mapping[Node, str],
+                kernel_reads: Collection[Node], *, cuda: bool) -> tuple[list[str], list[str]]:
+    """The function that makes what depends on no input, and the program's lines that ask for what of it is read."""
+    if not once:
+        return [], []
+    name = f"_kernelwright_{mode}_once"
+    maker = [f"def {name}(_device):", f'    """Tensors of {mode} mode that depend on no input."""']
+    for step in once:
+        lines = _torch_lines(step.node, names, {}, contiguous=step.node in kernel_reads, cuda=cuda)
+        maker += [f"    {line}" for line in lines]
+    wanted = ", ".join(names[s.node] for s in once if s.node in read) + ","
+    maker += [*_wrapped(f"    return ({wanted})"), "", ""]
+    return maker, _wrapped(f"({wanted}) = _kernelwright_once({name}, _device)")
 
 
 def _signature(name: str, arguments: list[str]) -> list[str]:
@@ -131,6 +150,10 @@ def _summary(steps: list[Step]) -> str:
     kernels = sum(isinstance(s, KernelStep) for s in steps)
     calls = sum(isinstance(s, TorchStep) and s.node.kind != "view" for s in steps)
     return f"{kernels} kernel{'s' * (kernels != 1)}, {calls} torch call{'s' * (calls != 1)}"
+
+
+def _wrapped(call: str) -> list[str]:
+    return textwrap.wrap(call, 106, subsequent_indent=" " * 21, break_long_words=False, break_on_hyphens=False)
 
 
 def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
@@ -191,8 +214,7 @@ def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping
     if launcher.workspace_bytes:
         lines.append(f"workspace = torch.empty({launcher.workspace_bytes}, dtype=torch.uint8, device=_device)")
         passed.append("workspace")
-    call = f'_kernelwright_launch("{launcher.name}", _stream, {", ".join(passed)})'
-    lines += textwrap.wrap(call, 106, subsequent_indent=" " * 21, break_long_words=False, break_on_hyphens=False)
+    lines += _wrapped(f'_kernelwright_launch("{launcher.name}", _stream, {", ".join(passed)})')
     updated = [a for a in launcher.arguments if isinstance(a, str)]
     if updated:
         lines.append(f"torch.autograd.graph.increment_version(({', '.join(places[name] for name in updated)},))")

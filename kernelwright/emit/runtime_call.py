@@ -1,4 +1,22 @@
-"""Text of every emitted file: launch, gradients, and the forward of ModelNew."""
+"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep."""
+
+ONCE = '''\
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return kept  # in memory of the graph, filled as it is replayed
+            torch.cuda.current_stream().synchronize()  # another stream may read it next
+        _kernelwright_kept[make, device] = kept
+    return kept
+'''
 
 CALL = '''\
 def _kernelwright_exact(call):
