@@ -70,7 +70,7 @@ def exact(roots: Iterable[Node], values: Mapping[str, torch.Tensor],
         if node.op == "constant":
             results[node] = node["value"]
         elif node.op == "literal":
-            results[node] = _widest(literal_tensor(node))
+            results[node] = literal_tensor(node, widest=True)
         elif node.kind == "leaf":
             results[node] = _widest(as_stored(node, values[node["name"]]))
         else:
@@ -145,7 +145,7 @@ def run_plan(plan: Plan, values: Mapping[str, torch.Tensor]) -> tuple[list[Any],
 
 def _torch_call(node: Node, inputs: list[Any], buffers: dict[str, torch.Tensor]) -> Any:
     if node.op == "literal":
-        return _widest(literal_tensor(node))
+        return literal_tensor(node, widest=True)
     if node.op == "batch_norm_training" and node["running"]:
         weight, bias = inputs[1:] if len(inputs) > 1 else (None, None)
         mean, variance = (buffers[n] for n in node["running"])

@@ -199,9 +199,22 @@ def _pixel_shuffle(d: Draw, x: Value) -> None:
     d.emit(f"F.pixel_shuffle({x}, 2)", bits=x.bits)
 
 
-@production("new tensor", 0.6, (1, 4))
+@production("new tensor", 1.2, (1, 4))
 def _new(d: Draw, x: Value) -> None:
+    number, axis, like = d.real(-1, 1), d.axis(x), f"dtype={d.dtype}"
+    beside = (f"torch.full_like({x}, {number})", str(x), f"torch.full_like({x}, {number})")[d.number(0, 1):]
+    table = [number, 0.5, number + 1][:d.number(1, 3)]
     d.emit(d.one_of([
-        f"{x} + torch.arange({x.shape[-1]}, dtype={d.dtype})", f"{x} * torch.ones_like({x})",
-        f"torch.zeros_like({x}) + {x}.sum()", f"{x} + torch.full({tuple(x.shape)}, 0.5, dtype={d.dtype})",
-        f"{x} * torch.linspace(0, 1, {x.shape[-1]}, dtype={d.dtype})"]), bits=x.bits + 4)
+        f"{x} + torch.arange({x.shape[-1]}, {like})",
+        f"{x} * torch.ones_like({x})",
+        f"torch.zeros_like({x}) + {x}.sum()",
+        f"torch.zeros_like({x}) - {number}",
+        f"{x} + torch.full({tuple(x.shape)}, 0.5, {like})",
+        f"{x} * torch.linspace(0, 1, {x.shape[-1]}, {like})",
+        f"torch.min({x}, torch.tensor({number}, {like}))",
+        f"torch.where({x} > {number}, {x}, torch.full_like({x}, {number}))",
+        f"torch.cat(({', '.join(beside)}), {axis})",
+        f"{x} / torch.sqrt(torch.tensor({x.shape[-1]}.0))",
+        f"{x} * torch.tensor({table}, {like}).sum()",
+        f"{x} * torch.triu(torch.ones({x.shape[-1]}, {x.shape[-1]}, {like}))[0]",
+    ]), bits=x.bits + 4)

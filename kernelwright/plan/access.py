@@ -131,7 +131,8 @@ class Puller:
                 raise MustStore(self.copied)
             return self._rounded(known, node) if self.rounding else known
         if node.op == "literal" and number_of(node) is not None and not guards:
-            return Whole(int(node["value"])) if node.dtype in INTEGERS else Constant(float(node["value"]))
+            value = Whole(int(node["value"])) if node.dtype in INTEGERS else Constant(float(node["value"]))
+            return self._rounded(value, node) if self.rounding else value
         number = self.buffer(node)
         if number is not None:
             flat = linear(position, node.shape, len(self.domain))

@@ -27,9 +27,10 @@ declare("constant", "leaf", _no_reference, lambda _, node: _literal(node["value"
 declare("literal", "leaf", _no_reference, lambda _, node: _written_out(node))
 
 
-def literal_tensor(node: Node, device: torch.device | None = None) -> torch.Tensor:
-    """The tensor of a literal."""
+def literal_tensor(node: Node, device: torch.device | None = None, *, widest: bool = False) -> torch.Tensor:
+    """The tensor of a literal. widest: floating ones in float64, into which no number is rounded."""
     dtype = torch_dtype(node["dtype"])
+    dtype = torch.float64 if widest and dtype.is_floating_point else dtype
     if isinstance(node["value"], tuple):
         return torch.tensor(node["value"], dtype=dtype, device=device).reshape(node["shape"])
     return torch.full(node["shape"], node["value"], dtype=dtype, device=device)
