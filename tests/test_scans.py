@@ -259,10 +259,7 @@ def test_shifts_that_are_no_exclusive_scans() -> None:
     def scan_of(y, **attributes):
         return make("cumsum", y, **{"axis": 1, "reverse": False, "exclusive": False, **attributes})
 
-    ones = make("opaque", target="aten.ones.default", template=(("list", 4, 1),), keywords=(), shape=(4, 1),
-                dtype="float32", types=None, serial=-1)
-    zeros = make("opaque", target="aten.zeros.default", template=(("list", 4, 1),), keywords=(), shape=(4, 1),
-                 dtype="float32", types=None, serial=-1)
+    ones, zeros = (make("literal", value=value, shape=(4, 1), dtype="float32") for value in (1.0, 0.0))
     first = make("slice", x, axis=1, start=0, stop=4, step=1)
     last = make("slice", x, axis=1, start=1, stop=5, step=1)
     for fill, inner in ((ones, scan_of(first)), (zeros, scan_of(last)), (zeros, scan_of(first, reverse=True)),
@@ -270,7 +267,9 @@ def test_shifts_that_are_no_exclusive_scans() -> None:
         graph = graph_of(make("concatenate", fill, inner, axis=1, shape=(4, 5), dtype="float32"))
         assert "scan shifted by one" not in check_rewrite(graph)
     graph = graph_of(make("concatenate", zeros, scan_of(first), axis=1, shape=(4, 5), dtype="float32"))
-    assert check_rewrite(graph) == ["scan shifted by one"]
+    assert check_rewrite(graph) == ["numbers beside a tensor", "scan shifted by one"]
+    padded = make("pad", scan_of(first), amounts=((0, 0), (1, 0)), value=0.0)
+    assert check_rewrite(graph_of(padded)) == ["scan shifted by one"]
     flipped = make("flip", scan_of(make("flip", x, axes=(0,))), axes=(0,))
     assert "scan between flips" not in check_rewrite(graph_of(flipped))
 
