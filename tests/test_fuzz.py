@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import itertools
 import json
 import os
 import subprocess
@@ -88,43 +88,48 @@ def test_what_is_rare_is_drawn(word):
     assert any(word in generate(seed).text() for seed in range(7000, 7600))
 
 
-@pytest.fixture(scope="module")
-def everything() -> tuple[list[Sketch], set[str]]:
-    """Models that hold every production several times, side by side, and the productions that never fit."""
+@functools.lru_cache(maxsize=1)
+def everything(turn: int) -> tuple[list[Sketch], set[str]]:
+    """Models that hold every production side by side, and the productions that never fit."""
     names = [n for n in sorted(PRODUCTIONS) if n not in CHANGES_IN_PLACE]
     sketches, left = [], set(names)
-    for turn, start in itertools.product(range(2), range(0, len(names), 60)):
+    for start in range(0, len(names), 60):
         draw = Draw(f"{turn} {start}", torch.float32)
         for name in names[start:start + 60]:
-            for _ in range(4):
+            for _ in range(60):  # until there is a value that it fits
                 begin(draw, PRODUCTIONS[name])
+                if 0 in draw.values[-1].shape:
+                    continue
                 try:
                     PRODUCTIONS[name].add(draw, draw.values[-1])
-                except Refused:
+                except (Refused, ValueError, IndexError):
                     continue
                 left.discard(name)
                 break
         made = tuple(n for s in draw.statements for n in s.results)
-        sketches.append(Sketch(str(turn), tuple(draw.inputs), tuple(draw.members), tuple(draw.statements), made,
+        sketches.append(Sketch("Everything.", tuple(draw.inputs), tuple(draw.members), tuple(draw.statements), made,
                                "list").pruned())
     return sketches, left
 
 
-def test_every_production_makes_lines_that_run(everything):
-    sketches, left = everything
+def test_every_production_makes_lines_that_run():
+    sketches, left = everything(0)
     assert left == set()
     for sketch in sketches[::2]:
         run_eagerly(sketch.text())
 
 
-def test_every_operator_is_drawn(everything):
+def test_every_operator_is_drawn():
     """What the table of operators declares is captured from some model."""
-    found: set[str] = set()
-    for sketch in everything[0]:
-        space: dict = {}
-        exec(sketch.text(), space)
-        found |= {n.op for n in capture(space["Model"]().train(sketch.title == "0"), space["get_inputs"]()).nodes()}
-    assert set(OPERATORS) - MADE_LATER - found == set()
+    missing = set(OPERATORS) - MADE_LATER
+    for turn in range(12):  # some come of one line among several that a production draws from
+        for sketch in everything(turn)[0]:
+            space: dict = {}
+            exec(sketch.text(), space)
+            missing -= {n.op for n in capture(space["Model"]().train(turn % 2 == 0), space["get_inputs"]()).nodes()}
+        if not missing:
+            break
+    assert missing == set()
 
 
 # The oracles and the shrinker ----------------------------------------------------------------------
