@@ -6,7 +6,9 @@ import copy
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from textwrap import shorten
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +37,7 @@ from kernelwright.programs import (
     described_mode,
     distinct,
     emitted_text,
+    exactly,
     keeping,
     new_model,
     original,
@@ -67,12 +70,17 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     with_kernels = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
     try:
         return _judged(problem, with_kernels, example, target, device, budget, settings, stages)
-    except VerificationFailed:
+    except VerificationFailed as failure:
         if not any(m.plan.contractions for m in with_kernels):
             raise
+        reason = f"{REFUSED}: {shorten(failure.why.removeprefix('Failed: '), 300)}"
     # Each contraction was accurate by itself: what follows asks for more than the model's own rounding leaves.
-    refused = {n: REFUSED for m in with_kernels for n in m.plan.contractions}
-    modes = [keeping(m, {n: r for n, r in refused.items() if n in set(m.plan.graph.nodes())}, device) for m in modes]
+    exact = [exactly(m, device) for m in with_kernels]
+    if any(m.plan.contractions != e.plan.contractions for m, e in zip(with_kernels, exact, strict=True)):
+        with suppress(VerificationFailed):
+            return _judged(problem, exact, example, target, device, budget, settings, stages)
+    modes = [keeping(m, dict.fromkeys(c.plan.contractions, reason), device)
+             for m, c in zip(modes, with_kernels, strict=True)]
     return _judged(problem, modes, example, target, device, budget, settings, stages)
 
 

@@ -135,11 +135,19 @@ def described_mode(mode: ModeProgram, device: Device) -> Mode:
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
     """The mode planned again with more operators left to PyTorch."""
-    if not kept:
-        return mode
-    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
+    return _again(mode, {**mode.plan.kept, **kept}, device) if kept else mode
+
+
+def _again(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
+    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, kept,
                                         move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
                                         channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
+
+
+def exactly(mode: ModeProgram, device: Device) -> ModeProgram:
+    """The mode with exact functions behind the sums of its contractions, where those round their operands."""
+    choices = {n: choice.exact() for n, choice in mode.plan.contractions.items()}
+    return _again(replace(mode, plan=replace(mode.plan, contractions=choices)), mode.plan.kept, device)
 
 
 def original(mode: ModeProgram, reason: str) -> ModeProgram:

@@ -162,24 +162,33 @@ def test_what_is_too_much_for_the_emulation_is_told(everything_pays, monkeypatch
     assert len(result.modes[0].kernels) == 3
 
 
-def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch):
-    graph = capture(nn.Linear(6, 5), (torch.randn(4, 6),))
+@pytest.mark.parametrize(("scheme", "passes"), [("fp16x3", "none"), ("fp16", "none"), ("fp16", "exact")])
+def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch, scheme, passes):
+    """Where operands are rounded, exact functions behind them are tried before."""
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh())
+    graph = capture(model, (torch.randn(4, 6),))
     (node,) = (n for n in graph.nodes() if n.op == "linear")
-    mode = ModeProgram("training", nn.Linear(6, 5), graph, Rewriting(graph, (), 0.0, 0.0), make_plan(graph, graph))
-    chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice("fp16x3")}))
+    mode = ModeProgram("training", model, graph, Rewriting(graph, (), 0.0, 0.0), make_plan(graph, graph))
+    chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
     judged = []
 
     def judge_modes(problem, modes, *rest):
-        judged.append(modes[0].plan)
-        if modes[0].plan.contractions:
-            raise VerificationFailed(model="Model", finding="an error of 1")
+        plan = modes[0].plan
+        judged.append(plan)
+        if plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions):
+            raise VerificationFailed(model="Model", finding="Failed: an error of 1")
         return modes
 
     monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
     monkeypatch.setattr(judgement, "_judged", judge_modes)
     (result,) = judgement.judge(None, [mode], [], "cuda", H200, None, None, None)
-    assert len(judged) == 2 and judged[0].contractions and not result.plan.contractions
-    assert result.plan.kept[node] == judgement.REFUSED
+    exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
+    assert exact == [False, True][:1 if scheme == "fp16x3" else 2] and judged[-1] is result.plan
+    if passes == "exact":
+        assert node not in result.plan.kept
+        return
+    assert len(judged) == len(exact) + 1
+    assert result.plan.kept[node] == f"{judgement.REFUSED}: an error of 1"
     monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [mode])
     monkeypatch.setattr(judgement, "_judged", lambda problem, modes, *rest: judge_modes(problem, [chosen]))
     with pytest.raises(VerificationFailed):

@@ -76,7 +76,7 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "rounded sigmoid": ("kw_rounded_sigmoid(x)", "1 / (1 + exp(-x))", LEAST / 4, (1.6, 4.1), (58, 62)),
     "rounded silu": ("x * kw_rounded_sigmoid(x)", "x / (1 + exp(-x))", 23 * LEAST, (2.2, 6), (58, 62)),
     "rounded mish": ("kw_rounded_mish(x)", "x * tanh(log1p(exp(x)))", 128 * LEAST, (3, 7.6), (58, 64)),
-    "rounded tanh": ("kw_rounded_tanh(x)", "tanh(x)", 0, (345, 380), (345, 380)),
+    "rounded tanh": ("kw_rounded_tanh(x)", "tanh(x)", 0, (9, 23), (9, 23)),
     "rounded decay": ("kw_rounded_decay(-fabsf(x))", "exp(-fabs(x))", LEAST, (58, 62), (58, 62)),
     "rounded gelu_tanh": ("kw_rounded_gelu_tanh(x)",
                           "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0, (2.2, 6.1), NONE),

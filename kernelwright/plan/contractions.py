@@ -133,7 +133,8 @@ class _Compiler:
         """The compiled group. Raises MustStore, Apart, or SplitAxis for an axis of the record's domain."""
         form = self.form
         record = Contraction(self.rows[0], form.groups, form.in_channels, form.out_channels, self.axes, Reduced(0),
-                             Reduced(0), (), (), (), choice.scheme, choice.tiling)
+                             Reduced(0), (), (), (), choice.scheme, choice.tiling,
+                             exact_functions=choice.exact_functions)
         left = self._operand(0, record.left_domain, choice)
         try:
             right = self._operand(1, record.right_domain, choice)

@@ -285,6 +285,10 @@ class Tiling:
         return self.raw_left or self.packs_left
 
 
+#: Schemes of a `Contraction` whose operands have 11 bits or fewer.
+ROUNDED_SCHEMES = ("fp16", "native")
+
+
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """Sums of products over channels and windows, then an epilogue.
@@ -306,6 +310,8 @@ class Contraction:
     fp16      the same with one term and one product: 11 bits, as TF32 has
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
+
+    Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
 
     ``tiling`` says how that runs (None leaves it to the generator); of float32 it is the number of a schedule, of which
     the generator has several in an order of its own.
@@ -348,6 +354,7 @@ class Contraction:
     pools: tuple[Reduction, ...] = ()
     pool_size: int = 1
     pool_lines: int = 1
+    exact_functions: bool = False
 
     @property
     def left_domain(self) -> tuple[int, ...]:

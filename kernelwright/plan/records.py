@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.expressions import Index, Load, walk
-from kernelwright.plan.kernels import Kernel, LoopKernel, Tiling
+from kernelwright.plan.kernels import ROUNDED_SCHEMES, Kernel, LoopKernel, Tiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Choice:
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
     where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.
-    again: how it is computed a second time, once statistics of its results are known; None where the results are stored
-    and read again.
+    exact_functions: as in the kernel. again: how it is computed a second time, once statistics of its results are
+    known; None where the results are stored and read again.
     """
 
     scheme: str
@@ -36,7 +36,15 @@ class Choice:
     figures: Figures | None = None
     reduces: bool = True
     lines: bool = True
+    exact_functions: bool = False
     again: Choice | None = None
+
+    def exact(self) -> Choice:
+        """The same with exact functions, of which nothing was measured; itself where its operands are not rounded."""
+        if self.scheme not in ROUNDED_SCHEMES:
+            return self
+        again = self.again.exact() if self.again is not None else None
+        return replace(self, exact_functions=True, figures=None, again=again)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
-from kernelwright.plan.kernels import Contraction, Tiling
-
-#: Schemes whose operands have 11 bits or fewer.
-_ROUNDED = ("fp16", "native")
+from kernelwright.plan.kernels import ROUNDED_SCHEMES, Contraction, Tiling
 
 __all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
 
@@ -173,7 +170,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
               device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
     definitions = "\n".join(filter(None, texts))
-    if kernel.scheme in _ROUNDED and not kernel.totals:
+    if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
         definitions = of_rounded(definitions)
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
