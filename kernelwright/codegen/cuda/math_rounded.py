@@ -42,7 +42,7 @@ ROUNDED: dict[str, str] = {
   const float far = fmaf(-2.0f, kw_quick_reciprocal(1.0f + kw_quick_exp2(x * 2.88539004f)), 1.0f);
   const float square = x * x, near = x * fmaf(square, fmaf(square, 0.12876433f, -0.33324572f), 1.0f);
   return fabsf(x) < 0.25f ? near : far;""", "",
-                                   "1 - 2 / (1 + exp(2 x)), near zero a polynomial, as exact as rounded operands need."),
+                                   "1 - 2 / (1 + exp(2 x)), near zero a polynomial, as exact as rounded operands need"),
     "kw_rounded_decay": device_text("kw_rounded_decay", ("x",), """
   return kw_quick_exp2(x * 1.44269502f);""", "", "exp(x) for x <= 0, as exact as rounded operands leave it."),
     "kw_rounded_gelu_tanh": device_text("kw_rounded_gelu_tanh", ("x",), """
