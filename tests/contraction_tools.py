@@ -198,6 +198,7 @@ def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contraction_points, least, 1)
         patch.setattr(contraction_points, "LEAST_BYTES", 1)
+        patch.setattr(contraction_points, "LEAST_MATRIX_BYTES", 1)
         yield
 
 

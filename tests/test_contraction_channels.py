@@ -17,6 +17,7 @@ from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
+from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
@@ -160,3 +161,11 @@ def test_tilings_hold_all_channels(core):
     assert found and all(slab_columns(kernel, tiling) >= 72 for tiling in found)
     assert not tilings(softmax(matmul(300, 64, 300)).kernel, core)
     assert MOST_REDUCED < 300 and tilings(softmax(matmul(300, 64, MOST_REDUCED, scheme="fp16")).kernel, core)
+
+
+def test_two_lanes_have_all_channels_of_a_row():
+    """An odd number, too: of 9, 25 or 41 each of them took half of one less."""
+    for count in range(1, 65):
+        case = softmax(convolution(2, 1, 9, count, (5, 7), (1, 1)))
+        walk = ReducingWalk(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
+        assert count <= 2 * walk.part and walk.part <= count

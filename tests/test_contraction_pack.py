@@ -13,6 +13,7 @@ from contraction_tools import build, run
 
 from kernelwright.codegen.contraction_evaluator import operand_values
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.cuda import contraction_pack_windows
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Guard, Index, Load
@@ -130,6 +131,18 @@ def check(geometry: Geometry, inputs: list[torch.Tensor], workspace: torch.Tenso
     for name, expected in packed(geometry, inputs).items():
         means = ~expected.isnan()
         assert torch.equal(found[name][means], expected[means]), name
+
+
+def test_large_weights_pass_tile_by_tile(monkeypatch):
+    """A block takes all entries of a window, several at once, where there are many blocks."""
+    chosen = [c for c in CASES if Geometry(c.kernel, TILING).entries > 1][::3]
+    monkeypatch.setattr(contraction_pack_windows, "_FEW_BLOCKS", 0)
+    monkeypatch.setattr(contraction_pack_windows, "_TILE_ENTRIES", 5)
+    made = build([(c.kernel, TILING) for c in chosen], whole=False)
+    assert sum("for (int first_entry" in source.text for _, source in made) > 2
+    for case, one in zip(chosen, made, strict=True):
+        inputs = case.inputs()
+        check(one[1].geometry, inputs, run(*one, inputs)[1])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -102,7 +102,7 @@ def test_nan_inf_and_zeros_come_out_where_they_belong(edit, libraries):
 
 @pytest.fixture(scope="module")
 def guessing():
-    """Kernels whose scales of x are guessed: each of 9600 elements, of which 2048 are looked at."""
+    """Kernels whose scales of x are guessed: each of 9600 elements, of which runs of 128 are looked at."""
     chosen = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), RAW),
               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_TEAMS, cluster=2)),
               (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split=2)),

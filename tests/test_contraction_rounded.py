@@ -57,8 +57,9 @@ CHECKED: list[tuple[ContractionCase, Tiling, set[str]]] = [
     (with_function(LINES, "mish"), replace(TILING, fragments=True), {"mish"}),
     (with_function(image(), "gelu_tanh"), replace(TILING, aligned=True), {"gelu_tanh"}),
     (with_function(LINES, "tanh"), replace(TILING, fragments=True), {"tanh"}),
+    (with_function(image(), "exp"), TILING, {"exp"}),
     (with_function(TRANSPOSED, "sigmoid"), BOTH, {"sigmoid"}),
-    (shares(TRANSPOSED), BOTH, {"sigmoid"}),
+    (shares(TRANSPOSED), BOTH, {"sigmoid", "exp"}),
     (shares(TRANSPOSED), replace(BOTH, fragments=True), {"sigmoid", "decay"}),
     (reducing(TRANSPOSED, (Reduction("logsumexp", BIASED),), ((False, Reduced(1)),)), BOTH, {"decay"}),
     (with_function(matmul(70, 40, 36, scheme="fp16"), "silu"),
@@ -113,4 +114,4 @@ def test_whole_names_are_exchanged():
     text = "kw_sigmoid(x) + kw_sigmoidal(x) + a_kw_mish(y) + kw_mish(kw_decay(-1.0f)) + kw_mish"
     assert of_rounded(text) == "kw_rounded_sigmoid(x) + kw_sigmoidal(x) + a_kw_mish(y) + " \
                                "kw_rounded_mish(kw_rounded_decay(-1.0f)) + kw_mish"
-    assert of_rounded(of_rounded(text)) == of_rounded(text) and len(ROUNDED) == 5
+    assert of_rounded(of_rounded(text)) == of_rounded(text) and len(ROUNDED) == 6

@@ -178,6 +178,18 @@ def test_a_reciprocal_deviation_is_stored_for_each_channel():
     assert len(loop.row_stores) == 2 and not any(s.copies for s in plan.kernels)
 
 
+def test_a_reciprocal_is_stored_of_what_divides():
+    """So that a softmax over positions has no division at each of its points."""
+    def model(m, x):
+        y = m.a(x).clamp(0, 1)
+        return torch.softmax(y.flatten(2), 2).view(y.shape) * m.s, y.mean((2, 3), keepdim=True) / y
+
+    plan = planned(Of(model, a=image(), s=torch.randn(6, 1, 1)), (torch.randn(IMAGE),), again=True)
+    (pair,) = pairs_of(plan).values()
+    functions = [[e.function for e in walk(s.expression) if isinstance(e, Apply)] for s in pair.second.kernel.stores]
+    assert [f.count("div") for f in functions] == [0, 1] and "exp" in functions[0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bit_values(dtype):
     graph = capture(Of(lambda m, x: m.n(F.gelu(m.a(x))), a=image(), n=nn.GroupNorm(3, 6)).to(dtype),

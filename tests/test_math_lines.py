@@ -78,6 +78,7 @@ FUNCTIONS: dict[str, tuple[str, str, float, tuple[float, float], tuple[float, fl
     "rounded mish": ("kw_rounded_mish(x)", "x * tanh(log1p(exp(x)))", 128 * LEAST, (3, 7.6), (58, 64)),
     "rounded tanh": ("kw_rounded_tanh(x)", "tanh(x)", 0, (9, 23), (9, 23)),
     "rounded decay": ("kw_rounded_decay(-fabsf(x))", "exp(-fabs(x))", LEAST, (58, 62), (58, 62)),
+    "rounded exp": ("kw_rounded_exp(x)", "exp(x)", LEAST, (62, 66), (58, 62)),
     "rounded gelu_tanh": ("kw_rounded_gelu_tanh(x)",
                           "x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))", 0, (2.2, 6.1), NONE),
 }
@@ -155,7 +156,7 @@ REFERENCES = {
     "reciprocal": torch.reciprocal, "x / 3": lambda x: x / 3, "3 / x": lambda x: 3 / x,
     "rounded sigmoid": torch.sigmoid, "rounded silu": F.silu, "rounded mish": F.mish,
     "rounded decay": lambda x: torch.exp(-x.abs()), "rounded tanh": torch.tanh,
-    "rounded gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "rounded gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "rounded exp": torch.exp,
 }
 
 

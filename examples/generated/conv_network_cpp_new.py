@@ -367,6 +367,109 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
   return nullptr;
 }
 
+// Windows of 2 x 2 for each of 32 x 32 x 64 x 64: max.
+static const char* k4_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 65536; ++task) {
+    const int64_t i0 = task / 2048;
+    const int64_t i1 = task / 64 % 32;
+    const int64_t i2 = task % 64;
+    const real c0 = real(in1[i1]);
+    const real c1 = real(in2[i1]);
+    const real c2 = c1 + real(1e-05);
+    const real c3 = real(1) / kw_sqrt(c2);
+    const real c4 = real(in3[i1]);
+    const real c5 = c3 * c4;
+    const real c6 = real(in4[i1]);
+    #pragma omp simd
+    for (int64_t i3 = 0; i3 < 64; ++i3) {
+      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
+      const real v1 = v0 - c0;
+      const real v2 = v1 * c5;
+      const real v3 = v2 + c6;
+      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
+      const real v6 = v5 - c0;
+      const real v7 = v6 * c5;
+      const real v8 = v7 + c6;
+      const real v9 = kw_select(v8 < real(0), real(0), v8);
+      const real v10 = kw_maximum(v4, v9);
+      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
+      const real v12 = v11 - c0;
+      const real v13 = v12 * c5;
+      const real v14 = v13 + c6;
+      const real v15 = kw_select(v14 < real(0), real(0), v14);
+      const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
+      const real v17 = v16 - c0;
+      const real v18 = v17 * c5;
+      const real v19 = v18 + c6;
+      const real v20 = kw_select(v19 < real(0), real(0), v19);
+      const real v21 = kw_maximum(v15, v20);
+      const real v22 = kw_maximum(v10, v21);
+      out0[131072 * i0 + 4096 * i1 + 64 * i2 + i3] = v22;
+    }
+  }
+  return nullptr;
+}
+
+// Rows of 32 x 32 for each of 32 x 64: sum.
+static const char* k5_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 2048; ++point) {
+    const int64_t i0 = point / 64;
+    const int64_t i1 = point % 64;
+    alignas(64) real values0[32];
+    kw_sum_of<real> accumulator0;
+    const real c0_0 = real(in1[i1]);
+    const real c0_1 = real(in2[i1]);
+    const real c0_2 = c0_1 + real(1e-05);
+    const real c0_3 = real(1) / kw_sqrt(c0_2);
+    const real c0_4 = real(in3[i1]);
+    const real c0_5 = c0_3 * c0_4;
+    const real c0_6 = real(in4[i1]);
+    for (int64_t segment = 0; segment < 32; ++segment) {
+      const int64_t r0 = segment;
+      constexpr int64_t begin = 0, end = 32;
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+        const real v1 = v0 - c0_0;
+        const real v2 = v1 * c0_5;
+        const real v3 = v2 + c0_6;
+        const real v4 = kw_select(v3 < real(0), real(0), v3);
+        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+        const real v6 = v5 - c0_0;
+        const real v7 = v6 * c0_5;
+        const real v8 = v7 + c0_6;
+        const real v9 = kw_select(v8 < real(0), real(0), v8);
+        const real v10 = kw_maximum(v4, v9);
+        const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
+        const real v12 = v11 - c0_0;
+        const real v13 = v12 * c0_5;
+        const real v14 = v13 + c0_6;
+        const real v15 = kw_select(v14 < real(0), real(0), v14);
+        const real v16 = kw_maximum(v10, v15);
+        const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
+        const real v18 = v17 - c0_0;
+        const real v19 = v18 * c0_5;
+        const real v20 = v19 + c0_6;
+        const real v21 = kw_select(v20 < real(0), real(0), v20);
+        const real v22 = kw_maximum(v16, v21);
+        values0[r1 - begin] = v22;
+      }
+      accumulator0.block(values0, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real t7 = reduced0 * real(0.0009765625);
+    out0[64 * i0 + i1] = t7;
+  }
+  return nullptr;
+}
+
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* t17_convolution = static_cast<const float*>(tensors[0]);
     auto* norm1_running_mean = static_cast<const float*>(tensors[1]);
@@ -407,8 +510,8 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
     auto* norm1_running_var = static_cast<const float*>(tensors[2]);
     auto* norm1_weight = static_cast<const float*>(tensors[3]);
     auto* norm1_bias = static_cast<const float*>(tensors[4]);
-    auto* amax_k1 = static_cast<float*>(tensors[5]);
-    if (const char* failure = k1_max(t15_convolution, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1, nullptr)) return failure;
+    auto* amax_k4 = static_cast<float*>(tensors[5]);
+    if (const char* failure = k4_max(t15_convolution, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k4, nullptr)) return failure;
     return nullptr;
 }
 
@@ -418,8 +521,8 @@ extern "C" const char* kernelwright_inference_1(void* const* tensors, void* ) {
     auto* norm2_running_var = static_cast<const float*>(tensors[2]);
     auto* norm2_weight = static_cast<const float*>(tensors[3]);
     auto* norm2_bias = static_cast<const float*>(tensors[4]);
-    auto* mean_k3 = static_cast<float*>(tensors[5]);
-    if (const char* failure = k3_mean(t18_convolution, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k3, nullptr)) return failure;
+    auto* mean_k5 = static_cast<float*>(tensors[5]);
+    if (const char* failure = k5_mean(t18_convolution, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k5, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -461,16 +564,16 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
     """The program of inference mode: 2 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     t15_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k4 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, t15_convolution, norm1_running_mean,
-                         norm1_running_var, norm1_weight, norm1_bias, amax_k1)
-    t17_reshape = amax_k1.reshape((32, 32, 64, 64))
+                         norm1_running_var, norm1_weight, norm1_bias, amax_k4)
+    t17_reshape = amax_k4.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     t18_convolution = torch.nn.functional.conv2d(t17_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
+    mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_1", _stream, t18_convolution, norm2_running_mean,
-                         norm2_running_var, norm2_weight, norm2_bias, mean_k3)
-    t20_reshape = mean_k3.reshape((32, 64))
+                         norm2_running_var, norm2_weight, norm2_bias, mean_k5)
+    t20_reshape = mean_k5.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
     t21_linear = torch.nn.functional.linear(t20_reshape, classify_weight, classify_bias)
     return (t21_linear,)

@@ -176,7 +176,8 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 // mean0/variance0 = moments(in0)
 static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
     const float* __restrict__ in0, double* __restrict__ partial0) {
-  const unsigned block = blockIdx.x % 32u, part = blockIdx.x / 32u;
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 32u, part = block_number / 32u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
   const int i0 = o;
@@ -372,7 +373,8 @@ static const char* k1_max(const float* in0, const float* in1, const float* in2, 
 // mean0/variance0 = moments(in0)
 static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
     const float* __restrict__ in0, double* __restrict__ partial0) {
-  const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 64u, part = block_number / 64u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
   const int i0 = o;
@@ -585,8 +587,9 @@ static const char* k3_mean(const float* in0, const float* in1, const float* in2,
 // out0 = maximum0
 static __global__ void __launch_bounds__(256) k0_k4_max(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned column = threadIdx.x;
-  const unsigned o = (blockIdx.x * 256u + column) * 4u;
+  const unsigned o = (block_number * 256u + column) * 4u;
   const int i0 = o / 131072u;
   const int i1 = o / 4096u % 32u;
   const int i2 = o / 64u % 64u;
@@ -660,8 +663,9 @@ static const char* k4_max(const float* in0, const float* in1, const float* in2, 
 // out0 = mul(total0, 0.000976562)
 static __global__ void __launch_bounds__(256) k0_k5_mean(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned t = threadIdx.x % 128u;  // place in the row's group
-  const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
+  const unsigned o = block_number * 2u + threadIdx.x / 128u;
   const int i0 = o / 64u;
   const int i1 = o % 64u;
 

@@ -235,16 +235,17 @@ static const char* k0_mean_moments_add(const float* in0, const float* in1, const
 // out0 = gelu_erf(in0)
 static __global__ void __launch_bounds__(256) k0_k1_gelu_erf(
     const float* __restrict__ in0, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   float x0[4][4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((blockIdx.x * 4 + u) * 256 + threadIdx.x) * 4;
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
     const int i0 = p;
     kw_read4(x0[u], in0 + (i0));
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((blockIdx.x * 4 + u) * 256 + threadIdx.x) * 4;
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
     const int i0 = p;
     float y2[4];
 #pragma unroll

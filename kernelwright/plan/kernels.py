@@ -51,6 +51,9 @@ class LoopKernel:
     "int64", "bool"); arithmetic is in ``compute`` ("float32" or "float64"). Stores round to nearest
     even; in between nothing is rounded but by the functions ``round_float32``, ``round_float16`` and
     ``round_bfloat16``.
+
+    ``backwards``: the last outer points come first, as far as a target has an order of them
+    (:mod:`kernelwright.plan.turns`). It changes no value.
     """
 
     outer: tuple[int, ...]
@@ -61,6 +64,7 @@ class LoopKernel:
     input_dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
     compute: str = "float32"
+    backwards: bool = False
 
 
 Progression = tuple[int, int, int]

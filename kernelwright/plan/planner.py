@@ -22,6 +22,7 @@ from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.records import Choice, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
+from kernelwright.plan.turns import in_turn
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
 _Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
@@ -96,7 +97,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     updates = tuple(BufferUpdate(e.name, lowered.values[e.value]) for e in effects)
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
-    return Plan(graph, tuple(steps), results, left, kept, channels_last, contractions=products)
+    return Plan(graph, tuple(in_turn(steps)), results, left, kept, channels_last, contractions=products)
 
 
 def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:

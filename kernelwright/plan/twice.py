@@ -9,8 +9,8 @@ what follows from them. So the graph gets a second node for the contraction::
 
 Totals stay with the first one, everything else moves to the second; how that is grouped, and what joins which kernel,
 follows from the rules for any contraction. What the second one needs of the statistics alone is stored, as small as it
-is (a reciprocal deviation, say, not a variance), and for each channel where it would lie across them otherwise: a norm
-of groups has one value for several.
+is (a reciprocal deviation, say, not a variance; of what divides, its reciprocal), and for each channel where it would
+lie across them otherwise: a norm of groups has one value for several.
 
 Both kernels form the products by one scheme. Their sums are alike to within its rounding, which is that of any two
 kernels that the certificate takes; a mean of all results is moved by far less than one of them.
@@ -25,6 +25,7 @@ from kernelwright.algebra.build import align
 from kernelwright.ir.node import Node, make, rebuild, users, walk
 from kernelwright.plan.epilogues import Joined, joining
 from kernelwright.plan.positions import first_position, positions_of
+from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
 from kernelwright.plan.traced import traced
 
@@ -113,11 +114,15 @@ class _Builder:
             for a in of:
                 first = self.firsts[a]
                 first[node] = rebuild(node, tuple(first.get(i, m) for i, m in zip(node.inputs, inputs, strict=True)))
-            self.moved[node] = rebuild(node, tuple(
-                self._statistic(i, m, node, of) for i, m in zip(node.inputs, inputs, strict=True)))
+            values = tuple(self._statistic(i, m, node, of) for i, m in zip(node.inputs, inputs, strict=True))
+            inverted = node.op == "div" and values[1] is not inputs[1]
+            self.moved[node] = make("mul", *values, origin=node.origin) if inverted else rebuild(node, values)
 
     def _statistic(self, operand: Node, moved: Node, node: Node, anchors: Iterable[Node]) -> Node:
-        """What ``node``, computed of second results, reads of an operand: a statistic of the first is stored."""
+        """What ``node``, computed of second results, reads of an operand: a statistic of the first is stored, and where
+        it divides by one another node, its reciprocal."""
+        divides = node.op == "div" and operand is node.inputs[1] and operand is not node.inputs[0] and \
+            node.dtype not in NARROW_TYPES
         for anchor in anchors:
             if self.roles[node] == "pointwise" and operand not in self.firsts[anchor] and \
                     anchor in self.joined.beyond[operand]:
@@ -125,6 +130,8 @@ class _Builder:
                 value = align(moved, node.rank)
                 if first is None or any(size != 1 for size in value.shape[first:]):
                     continue  # nobody knows which axes are channels, or it is none
+                if divides:
+                    value, divides = make("reciprocal", value, origin=node.origin), False
                 moved = _for_channels(value, node, anchor, first)
                 below = moved
                 while below.op in _VIEWS:

@@ -57,7 +57,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     geometry = Geometry(kernel, tiling)
-    finish, packed = epilogue(geometry, name, original), packing(geometry, name)
+    finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     core = contraction_wgmma.core(geometry, finish, name, packed.again) if tiling.core == "wgmma" else \
         contraction_mma.core(geometry, finish, name)
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]

@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
-from kernelwright.codegen.cuda.contraction_pack_parts import SKIPPED
+from kernelwright.codegen.cuda.contraction_pack_parts import looked_at
 from kernelwright.codegen.cuda.contraction_points import TWICE, guessed, ordinary_stores
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.plan.kernels import Contraction, Tiling
@@ -64,7 +64,7 @@ def packing_cycles(geometry: Geometry) -> float:
     elif not geometry.scaled:
         moved = 0
     else:
-        moved = there // SKIPPED if guessed(geometry, "left") else there
+        moved = there // looked_at(prod(kernel.left_domain)) if guessed(geometry, "left") else there
     return moved / (PROCESSORS * _MEMORY_BYTES)
 
 

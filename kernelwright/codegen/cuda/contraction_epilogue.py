@@ -73,8 +73,9 @@ class Epilogue:
 
     Where ``column_floats`` is not 0, what it needs of columns comes from a table of that size, aligned to 16 bytes:
     128 threads call ``NAME_columns(column_parameters, table, thread, group, first column of the tile)``, and
-    ``NAME_finish`` takes the table behind the slab (`contraction_epilogue_columns`). With ``row_scales`` it then takes
-    ``NAME_row_scale(left_scales, thread, group, first_row)``.
+    ``NAME_finish`` takes the table behind the slab (`contraction_epilogue_columns`). Where ``entry_rows``, the rows of
+    an entry of the batch, is not 0, the table is of entries, too, and its last argument the one of the tile's first
+    row. With ``row_scales`` it then takes ``NAME_row_scale(left_scales, thread, group, first_row)``.
 
     A slab has ``columns`` columns and ``height`` times SLAB_ROWS rows. With ``places`` it has them where
     ``NAME_row_place`` says (`contraction_epilogue_dense`), at ``place + column * column_stride``.
@@ -101,6 +102,7 @@ class Epilogue:
     height: int = 1
     places: bool = False
     in_registers: bool = False
+    entry_rows: int = 0
 
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
@@ -175,7 +177,8 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
                     walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
-                    walk.columns, height, runs, in_registers(geometry) or geometry.tiling.fragments)
+                    walk.columns, height, runs, in_registers(geometry) or geometry.tiling.fragments,
+                    walk.table.entry_rows if walk.table else 0)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

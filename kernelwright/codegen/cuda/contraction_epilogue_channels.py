@@ -70,7 +70,8 @@ class ReducingWalk(Walk):
         self.floats = self.columns * self.pitch
         self.sum = f"row_sums[o * {self.pitch}]"
         roots = [*self.kernel.reductions, *self.kernel.stores]
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots))
+        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                 entries=not turns(self.kernel))
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
         # Walks of reductions that are still to come, and whether the slab has sums without their scales.
@@ -78,7 +79,7 @@ class ReducingWalk(Walk):
         self.raw = geometry.scaled
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
-        half = self.kernel.out_channels // 2
+        half = -(-self.kernel.out_channels // 2)
         self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
 
     def body(self) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
-from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES, ColumnTable
+from kernelwright.codegen.cuda.contraction_epilogue_columns import ColumnTable, table_room
 from kernelwright.codegen.cuda.contraction_epilogue_walks import turns
 from kernelwright.codegen.cuda.contraction_points import TWICE, loads_of
 from kernelwright.codegen.cuda.contraction_wgmma_layout import REGISTERS, Layout
@@ -37,7 +37,7 @@ def slab_floats(geometry: Geometry) -> int:
 def _spare_registers(geometry: Geometry) -> int:
     """Registers of a thread that has the sums of its tile."""
     try:
-        layout = Layout(geometry, slab_floats(geometry) + MOST_VALUES * (geometry.tiling.columns + 1))
+        layout = Layout(geometry, slab_floats(geometry) + table_room(geometry))
     except ValueError:
         return 0
     registers = layout.moved_registers or REGISTERS // (layout.blocks * layout.threads) // 8 * 8

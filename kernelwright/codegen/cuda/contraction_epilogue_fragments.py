@@ -67,7 +67,7 @@ class FragmentWalk(Walk):
         super().__init__(geometry, name)
         self.columns, self.products = tiling.columns, Layout(geometry, 0).products
         self.sets, self.both = self.products * tiling.phases, tiling.phases == 2
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
+        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(kernel, kernel.domain, self.names, (), stores, walked=walked,
@@ -91,9 +91,15 @@ class FragmentWalk(Walk):
         each = [f"const float {name} = own_{name}[e];" for name in columns]
         element = [*each, *(["const float scale = row_scale[i] * column_scale;"] * scaled), *self._sum(),
                    *straight(self.emitter)]
+        reads = [*(f"const float2 both_{name} = *reinterpret_cast<const float2*>(values + {k * self.columns} + 8 * j);"
+                   for k, name in enumerate(columns)),
+                 *(f"const float own_{name}[2] = {{both_{name}.x, both_{name}.y}};" for name in columns)]
+        first, many = "columns + lane % 4 * 2", self.table.of_entries
+        if many:  # the rows of a thread may be of two entries
+            reads.insert(0, f"const float* const values = {first} + {self.table.entry('own_n[i]')};")
         body = [
             "const int g = group, lane = thread % 32, warp = thread / 32;", *self.emitter.fixed_lines,
-            *["const float* const values = columns + lane % 4 * 2;"] * bool(columns),
+            *[f"const float* const values = {first};"] * (bool(columns) and not many),
             f"{entry_type(self.kernel)} own_n[{rows}];", f"int {', '.join(f'own_{p}[{rows}]' for p in names)};",
             f"bool there[{rows}];",
             *([f"float row_scale[{rows}];", f"bool usual = {self._columns_usual()};"] if scaled else []),
@@ -101,10 +107,9 @@ class FragmentWalk(Walk):
                 *self._position("i / 2", "i % 2"), f"there[i] = {self._there()};", "own_n[i] = n;",
                 *(f"own_{p}[i] = {p};" for p in names), *self._row_scale()]), "}",
             "#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent([
-                *(f"const float2 both_{name} = *reinterpret_cast<const float2*>(values + {k * self.columns} + 8 * j);"
-                  for k, name in enumerate(columns)),
-                *(f"const float own_{name}[2] = {{both_{name}.x, both_{name}.y}};" for name in columns),
+                *reads * (not many),
                 "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{", *indent([
+                    *reads * many,
                     "if (!there[i]) continue;", *own, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
                         "const int o = first_column + 8 * j + lane % 4 * 2 + e;", *self._last_column(),
                         *element]), "}"]), "}"]), "}"]
@@ -139,8 +144,7 @@ class FragmentWalk(Walk):
 
     def _columns_usual(self) -> str:
         """Whether the scales of the tile's columns are usual."""
-        at = len(self.table.names) * self.columns
-        return " * ".join(f"columns[{at + w}]" for w in range(4)) + " > 0.0f"
+        return self.table.all_usual
 
     def _row_scale(self) -> list[str]:
         """Define the scale of a row, and whether it is usual, too."""

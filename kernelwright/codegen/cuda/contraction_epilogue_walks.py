@@ -195,7 +195,8 @@ class RowWalk(Walk):
         self.strides = (1, SLAB_ROWS + 4)
         self.floats = self.columns * (SLAB_ROWS + 4)
         roots = (*self.stores, *self.kernel.totals)
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots))
+        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                 entries=not self.kernel.totals)
         self.emitter = self.emitter_with(self.table)
         write_stores(self.emitter, self.kernel, self.table.stores(self.stores))
 

@@ -37,6 +37,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.host import alignment_check
 from kernelwright.codegen.cuda.math import snippets_of
+from kernelwright.plan.kernels import Contraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,11 @@ class Packing:
     again: tuple[str, ...] = ()
 
 
-def packing(geometry: Geometry, name: str) -> Packing:
+def packing(geometry: Geometry, name: str, original: Contraction | None = None) -> Packing:
     """What packs the operands into the workspace, in one launch or two; not one that the core reads raw.
 
+    original: the contraction of which ``geometry`` has joined taps, which says x several times: scales of x are looked
+    for in what it has.
     Raises ValueError where there is nothing to pack, and where a grid would exceed 2**31 - 1 blocks.
     """
     kernel = geometry.kernel
@@ -61,6 +64,8 @@ def packing(geometry: Geometry, name: str) -> Packing:
         raise ValueError(f"{name}: an operand has no elements")
     sides = [RowPacker(geometry, name, o) if o.side == "left" or geometry.entries == 1
              else WindowPacker(geometry, name, o) for o in operands(kernel)]
+    if original is not None:
+        sides[0].searched = operands(original)[0]
     texts = [value_function(kernel, side.operand, name) for side in sides]
     if geometry.scaled:
         texts.append(_SCALES.replace("NAME", name))
@@ -106,7 +111,8 @@ def _kernel(name: str, comment: str, parts: Sequence[Part]) -> str:
     lines.append("    " + ",\n    ".join(parameters) + ") {")
     first = 0
     for part in parts:
-        block = f"blockIdx.x - {first}u" if first else "blockIdx.x"
+        block = f"{first + part.blocks - 1}u - blockIdx.x" if part.backwards else \
+            f"blockIdx.x - {first}u" if first else "blockIdx.x"
         call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *(['again'] * part.guessed)])});"
         first += part.blocks
         if guessed and not part.guessed:

@@ -30,15 +30,21 @@ WARPS = THREADS // 32
 FILLED = 132 * 8
 #: Elements of a part of one row in the search for scales, at least.
 _LEAST_PART = 4096
-#: Where scales are guessed: of so many steps one is looked at, and powers of two that are left free above its greatest.
-SKIPPED, _ROOM = 16, 4
+#: Where scales are guessed: one of so many elements is looked at, fewer where that would be more than _LOOKED of all,
+#: and so many powers of two are left free above the greatest of them.
+SKIPPED, _LOOKED, _ROOM = 16, 1 << 21, 4
+
+
+def looked_at(elements: int) -> int:
+    """Of how many elements one is looked at where the scales of an operand of so many are guessed."""
+    return max(SKIPPED, elements // _LOOKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A device function that packs an operand, or finds its scales: ``blocks`` of THREADS threads call it with
     ``arguments`` and the block's number, and where scales are ``guessed`` with whether it is the second time. Pointers
-    in ``vectors`` are aligned to 16 bytes."""
+    in ``vectors`` are aligned to 16 bytes. ``backwards``: the last blocks come first."""
 
     text: str
     name: str
@@ -46,17 +52,18 @@ class Part:
     arguments: tuple[tuple[str, str], ...]
     vectors: frozenset[str]
     guessed: bool
+    backwards: bool = False
 
 
 class Packer:
     """What packers of either kind share. ``owns``: whether a block finds the scales of its rows by itself; ``blocks``:
-    the number of them."""
+    the number of them; ``searched``: the operand among whose elements scales are looked for, of as many scales."""
 
     owns = False
     blocks = 0
 
     def __init__(self, geometry: Geometry, name: str, operand: Operand) -> None:
-        self.geometry, self.name, self.operand = geometry, name, operand
+        self.geometry, self.name, self.operand, self.searched = geometry, name, operand, operand
         self.kernel = geometry.kernel
         self.scales = f"{operand.side}_scales"
         self.what = "x" if operand.side == "left" else "w"
@@ -81,14 +88,17 @@ class Packer:
         name = f"{self.name}_{self.operand.side}_{task}"
         numbers = ["unsigned block", *(["bool again"] if self.guessed else [])]
         text = device_function(comment, "void", name, [*(" ".join(p) for p in pointers), *numbers], body)
-        return Part(text, name, blocks or self.blocks, tuple(pointers), frozenset(vectors), self.guessed)
+        # The core begins with the first rows of x: what is packed last is still in the cache.
+        backwards = task == "pack" and self.operand.side == "left"
+        return Part(text, name, blocks or self.blocks, tuple(pointers), frozenset(vectors), self.guessed, backwards)
 
     def search(self) -> Part:
         """The function that finds the greatest magnitudes of rows, cut into parts, in the order of memory."""
-        kernel, domain = self.kernel, self.operand.domain
-        loop = LoopKernel(domain[:2], domain[2:], (Reduction("max", self.operand.expression),), (), (),
+        kernel, operand = self.kernel, self.searched
+        domain = operand.domain
+        loop = LoopKernel(domain[:2], domain[2:], (Reduction("max", operand.expression),), (), (),
                           kernel.input_dtypes, ())
-        strides = self.operand.largest.strides
+        strides = operand.largest.strides
         row = sorted((a for a in range(2, len(domain)) if domain[a] > 1), key=lambda a: (-abs(strides[a]), a))
         loop = arranged(loop, [a for a in (0, 1) if domain[a] > 1], row)
         lanes = 4 if loop.row and loop.row[-1] % 4 == 0 else 1
@@ -109,21 +119,24 @@ class Packer:
         outer = [f"i{n}" for n in range(len(loop.outer))]
         begin, end = ("0", str(count)) if parts == 1 else \
             (f"{cast}(block % {parts}u) * {part}", f"min(first + {part}, {cast}({count}))")
-        step_by = str(THREADS * lanes)
+        thread, step_by = f"threadIdx.x{shift}", str(THREADS * lanes)
         body = [f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {row};"]
         if self.guessed:
-            body += ["if (again && *scale < 0x80000000u) return;", self.stride(step_by)]
-            step_by = "step"
+            # Where a part is looked at, it is runs of a warp all over it: every channel of x has some.
+            run = 32 * lanes
+            apart = max(run, min(looked_at(rows * count) * run, part // WARPS // run * run))
+            body += ["if (again && *scale < 0x80000000u) return;", f"const int apart = again ? {run} : {apart};"]
+            thread, step_by = f"threadIdx.x / 32 * apart + threadIdx.x % 32{shift}", f"{WARPS} * apart"
         body += [*axis_lines(outer, loop.outer, row, False, [*emitter.fixed_lines, *step]),
                  *emitter.fixed_lines, f"const {wide} first = {begin};", f"const {wide} last = {end};",
                  "unsigned greatest = 0;", "#pragma unroll 4",
-                 f"for ({wide} p = first + threadIdx.x{shift}; p < last; p += {step_by}) {{",
+                 f"for ({wide} p = first + {thread}; p < last; p += {step_by}) {{",
                  *indent([*axis_lines(names, loop.row, "p", wide == "long long", step), *step]), "}",
                  "#pragma unroll",
                  "for (int offset = 16; offset > 0; offset /= 2)",
                  "  greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));",
                  *self.found("greatest"), "if (threadIdx.x % 32 == 0) atomicMax(scale, found);"]
-        return self.searched(body, emitter.vectors, rows * parts, parts)
+        return self.search_part(body, emitter.vectors, rows * parts, parts)
 
     def stride(self, step: str) -> str:
         """Define ``step``, by which a search that may look at a part goes on."""
@@ -136,14 +149,14 @@ class Packer:
         return [f"unsigned found = {self.name}_scale({greatest});", "if (again) found |= 0x80000000u;",
                 f"else if (found != 0u && found < 0x7f800000u) found += {_ROOM}u << 23;"]
 
-    def searched(self, body: Sequence[str], vectors: set[str], blocks: int, parts: int) -> Part:
+    def search_part(self, body: Sequence[str], vectors: set[str], blocks: int, parts: int) -> Part:
         """The part of a search; rows are cut into ``parts``."""
         of = "(n, g)" if self.operand.side == "left" else "(g, o)"
         how = f", from {parts} parts of each" if parts > 1 else ""
         comment = f"Scales of {self.what} per {of}{how}."
         if self.guessed:
-            comment += f"\nThe first time one of {SKIPPED} steps is looked at, and room is left for {1 << _ROOM} " \
-                       "times as much. A scale with a sign was\nwrong: all its elements are looked at the second time."
+            comment += f"\nThe first time a part of the elements is looked at, and room is left for {1 << _ROOM} " \
+                       "times as much. A scale with a\nsign was wrong: all its elements are looked at the second time."
         return self.function("greatest", comment, body, vectors, blocks=blocks)
 
     def multiplier(self, place: str, there: str) -> list[str]:

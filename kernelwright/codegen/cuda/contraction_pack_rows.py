@@ -119,7 +119,7 @@ class RowPacker(Packer):
             step_by = "step"
         else:
             body.append("const bool inside = there;")
-        return self.searched([
+        return self.search_part([
             *body, "__shared__ unsigned rows_greatest[32];", "if (warp == 0) rows_greatest[lane] = 0;",
             "__syncthreads();", f"const int first = {begin};", f"const int last = {end};", "unsigned greatest = 0;",
             "#pragma unroll 2", f"for (int chunk = first + warp; chunk < last; chunk += {step_by}) {{",

@@ -14,7 +14,7 @@ from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_candidates import candidates, is_fine
 from kernelwright.codegen.cuda.contraction_cycles import cycles, packing_cycles
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
-from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
+from kernelwright.codegen.cuda.contraction_epilogue_columns import table_room
 from kernelwright.codegen.cuda.contraction_epilogue_folds import folds, slab_floats
 from kernelwright.codegen.cuda.contraction_epilogue_registers import in_registers
 from kernelwright.codegen.cuda.contraction_epilogue_runs import slab_of_tile
@@ -172,13 +172,13 @@ def _layout(geometry: Geometry) -> Layout:
     tiling = geometry.tiling
     pitch = 72 if tiling.phases == 1 else 132
     floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
-        + mask_floats(geometry.kernel, tiling) + MOST_VALUES * (tiling.columns + 1)
+        + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
-        floats = places(geometry)[-1] + MOST_VALUES * (tiling.columns + 1)
+        floats = places(geometry)[-1] + table_room(geometry)
     if tiling.fragments:
-        floats = MOST_VALUES * (tiling.columns + 1) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
+        floats = table_room(geometry) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
     if tiling.overlap or tiling.aligned:
-        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + MOST_VALUES * (tiling.columns + 1)
+        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + table_room(geometry)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)

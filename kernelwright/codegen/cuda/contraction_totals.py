@@ -3,7 +3,9 @@
 The epilogue left partial results of slabs of rows, for each n that a slab meets (`contraction_epilogue_totals`). Here a
 lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order:
 nothing is added in the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are
-integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979).
+integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about
+the mean of one slab of the column, so that one walk does. The square of what separates it from the mean of all is at
+most their variance times the number of positions, which leaves more digits of a double than a float32 has.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 
 #: Warps of a block at most, and slabs that are worth a further warp.
-_MOST_WARPS, _SLABS_EACH = 16, 4
+_MOST_WARPS, _SLABS_EACH = 32, 4
 _DOUBLE_STARTS = {kind: text.replace("f", "") for kind, text in STARTS.items()}
 
 
@@ -57,7 +59,7 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
                       store.expression)
     kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
     slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
-    warps = max(w for w in (1, 2, 4, 8, _MOST_WARPS) if w == 1 or w * _SLABS_EACH <= slabs)
+    warps = max(w for w in (1, 2, 4, 8, 16, _MOST_WARPS) if w == 1 or w * _SLABS_EACH <= slabs)
     parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
                   *parameter_texts(kernel, emitter.used)]
     body = [
@@ -93,41 +95,69 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
     """Define r1, r2, ..., and of moments r1_variance, ..., in all threads."""
     kernel = geometry.kernel
     positions = f"{prod(kernel.domain[3:])}.0"
-    firsts, seconds, lines, later = {}, {}, [], []
+    found: dict[str, tuple[str, str]] = {}
+    abouts: list[str] = []
+    results: list[str] = []
     at = 0
     for number, total in enumerate(kernel.totals, 1):
-        own = f"from[{at}LL * {columns}]" if at else "from[0]"
+        own, rest, squares = (f"from[{at + i}LL * {columns}]" if at + i else "from[0]" for i in range(3))
         if total.kind == "moments":
-            rest, squares = (f"from[{at + i}LL * {columns}]" for i in (1, 2))
-            firsts[f"mean{number}"] = "sum", f"double(count) * {own} + {rest}"
-            off = f"({own} - mean{number})"  # of the slab's mean
-            seconds[f"squares{number}"] = "sum", f"{squares} + {off} * (2.0 * {rest} + count * {off})"
-            lines += [f"mean{number} = mean{number} / {positions};", f"const float r{number} = float(mean{number});"]
-            later.append(f"const float r{number}_variance = float(squares{number} < 0.0 ? 0.0 : squares{number} / "
-                         f"{positions});")
+            about, off = f"about{number}", f"off{number}"
+            abouts.append(f"const double {about} = some ? middle[{at}LL * {columns}] : 0.0;")
+            found[f"sum{number}"] = "sum", f"double(count) * {own} + {rest}"
+            found[f"apart{number}"] = "sum", f"count * {off} + {rest}"
+            found[f"squares{number}"] = "sum", f"{squares} + {off} * (2.0 * {rest} + count * {off})"
+            results += [f"const float r{number} = float(sum{number} / {positions});",
+                        f"const double deviations{number} = squares{number} - "
+                        f"apart{number} * (apart{number} / {positions});",
+                        f"const float r{number}_variance = float(deviations{number} < 0.0 ? 0.0 : "
+                        f"deviations{number} / {positions});"]
         else:
-            firsts[f"total{number}"] = total.kind, f"double({own})"
-            lines.append(f"const float r{number} = float(total{number});")
+            found[f"total{number}"] = total.kind, f"double({own})"
+            results.append(f"const float r{number} = float(total{number});")
         at += COMPONENTS[total.kind]
-    result = [*_sweep(geometry, kind, columns, firsts), *lines]
-    return [*result, *_sweep(geometry, kind, columns, seconds), *later] if seconds else result
+    if abouts:
+        abouts = ["// A slab with positions, from the middle of n on: those at its ends may have few of it.",
+                  f"{kind} within = span / 2;",
+                  f"while (within + 1 < span && !slab_positions[{_cell('first + within')}]) ++within;",
+                  f"const long long there = {_cell('first + within')};",
+                  "const bool some = slab_positions[there] > 0;",
+                  f"const float* const middle = slab_totals + there * {geometry.components * columns}LL + read;",
+                  *abouts]
+    return [*abouts, *_sweep(geometry, kind, columns, found), *results]
 
 
 def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[str, str]]) -> list[str]:
     """Define each name of ``found`` as a reduction, of a kind and a term, over the slabs of n."""
     several = len(geometry.classes) > 1
-    slab, base = ("first + i % span", f"(i / span * {geometry.slabs}LL + slab)") if several else ("first + i", "slab")
+    offs = [f"const double off{number} = {_own(geometry, number, columns)} - about{number};"
+            for number, total in enumerate(geometry.kernel.totals, 1) if total.kind == "moments"]
     takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
     lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
-    lines += ["#pragma unroll 4",
-              f"for ({kind} i = warp; i < {f'{len(geometry.classes)} * ' * several}span; i += WARPS) {{", *indent([
-                  f"const {kind} slab = {slab};",
-                  f"const long long cell = {base} * 2LL + (slab * {SLAB_ROWS} < begin);",
-                  "const int count = slab_positions[cell];",
-                  f"const float* const from = slab_totals + cell * {geometry.components * columns}LL + read;",
-                  *(f"const double term_{name} = {term};" for name, (_, term) in found.items()), *takes]), "}"]
+    walk = ["#pragma unroll 4",
+            f"for ({kind} i = warp; i < span; i += WARPS) {{", *indent([
+                f"const {kind} slab = first + i;",
+                f"const long long cell = {_cell('slab', f'group * {geometry.slabs}LL' if several else '')};",
+                "const int count = slab_positions[cell];",
+                f"const float* const from = slab_totals + cell * {geometry.components * columns}LL + read;", *offs,
+                *(f"const double term_{name} = {term};" for name, (_, term) in found.items()), *takes]), "}"]
+    if several:
+        walk = ["// Slabs of each class of output positions.",
+                f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(walk), "}"]
+    lines += walk
     for name, (how, _) in found.items():
         lines += [f"met[warp][lane] = {name};", "__syncthreads();", f"{name} = met[0][lane];",
                   f"for (int w = 1; w < WARPS; ++w) {name} = {TAKES[how].format(name, 'met[w][lane]')};",
                   "__syncthreads();"]
     return lines
+
+
+def _cell(slab: str, base: str = "") -> str:
+    """Where the results of a slab are for this n, which may be the second one that it meets. base: of its class."""
+    return f"({f'{base} + ' if base else ''}{slab}) * 2LL + (({slab}) * {SLAB_ROWS} < begin)"
+
+
+def _own(geometry: Geometry, number: int, columns: int) -> str:
+    """The first component of a total in a slab."""
+    at = sum(COMPONENTS[total.kind] for total in geometry.kernel.totals[:number - 1])
+    return f"from[{at}LL * {columns}]" if at else "from[0]"

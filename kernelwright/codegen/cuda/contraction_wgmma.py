@@ -209,11 +209,15 @@ def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
     if not epilogue.column_floats:
         empty = ("COLUMN_TABLE", "COLUMN_ARGUMENTS", "TABLE_OF", "FILL_TABLE", "FILL_MERGE_TABLE")
         return values | dict.fromkeys(empty, "")
+    of, fill_it, merge = results.TABLE_OF, results.FILL_TABLE, results.FILL_MERGE_TABLE
+    if epilogue.entry_rows:
+        of, fill_it, merge = (results.TABLE_OF_ENTRIES, results.FILL_TABLE_OF_ENTRIES,
+                              results.FILL_MERGE_TABLE_OF_ENTRIES)
     return values | {
-        "COLUMN_TABLE": f", slab + {epilogue.floats}", "TABLE_AT": epilogue.floats,
+        "COLUMN_TABLE": f", slab + {epilogue.floats}", "TABLE_AT": epilogue.floats, "ENTRY_ROWS": epilogue.entry_rows,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
-        "TABLE_OF": "" if split else results.TABLE_OF, "FILL_TABLE": "" if split else results.FILL_TABLE,
-        "FILL_MERGE_TABLE": results.FILL_MERGE_TABLE if split else ""}
+        "TABLE_OF": "" if split else of, "FILL_TABLE": "" if split else fill_it,
+        "FILL_MERGE_TABLE": merge if split else ""}
 
 
 def _slabs(epilogue: Epilogue) -> dict[str, object]:

@@ -18,6 +18,20 @@ FILL_TABLE = """
 FILL_MERGE_TABLE = """
   @NAME@_columns(@COLUMN_ARGUMENTS@slab + @TABLE_AT@, thread, group, column_block * COLUMNS);"""
 
+# The same where the table is of entries of the batch, too.
+TABLE_OF_ENTRIES = """    int table_group = -1, table_block = -1, table_n = -1;  // the columns that the table is of
+"""
+FILL_TABLE_OF_ENTRIES = """
+      const int first_n = static_cast<int>(row_block * (1LL * APART) / @ENTRY_ROWS@);
+      if (group != table_group || column_block != table_block || first_n != table_n) {
+        kw_part_sync(1 + worker, 128);  // The table before has been read.
+        @NAME@_columns(@COLUMN_ARGUMENTS@slab + @TABLE_AT@, thread, group, column_block * COLUMNS, first_n);
+        table_group = group, table_block = column_block, table_n = first_n;
+      }"""
+FILL_MERGE_TABLE_OF_ENTRIES = """
+  const int first_n = static_cast<int>(row_block * @ROWS@LL / @ENTRY_ROWS@);
+  @NAME@_columns(@COLUMN_ARGUMENTS@slab + @TABLE_AT@, thread, group, column_block * COLUMNS, first_n);"""
+
 RESULTS = """
       // Slab by slab through shared memory to the epilogue.
 #pragma unroll

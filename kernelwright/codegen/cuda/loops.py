@@ -52,7 +52,7 @@ def generate(
             return generate_parts(parts, name, kernel, generate, C_TYPES, stream=True)
     inputs = tuple(Buffer(f"in{n}", C_TYPES[d]) for n, d in enumerate(kernel.input_dtypes))
     outputs = tuple(Buffer(f"out{n}", C_TYPES[d]) for n, d in enumerate(kernel.output_dtypes))
-    launches = Launches(name, Buffers(inputs, outputs))
+    launches = Launches(name, Buffers(inputs, outputs), kernel.backwards)
     if prod(kernel.outer):
         if kernel.reductions and not prod(kernel.row):
             kernel = without_row(kernel)

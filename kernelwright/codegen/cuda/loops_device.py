@@ -50,6 +50,13 @@ class Buffers:
     outputs: tuple[Buffer, ...]
 
 
+def backwards(device: DeviceKernel) -> DeviceKernel:
+    """The kernel with its blocks in the opposite order."""
+    head, _, body = device.text.partition(") {\n")
+    first = "  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache\n"
+    return replace(device, text=f"{head}) {{\n{first}{body.replace('blockIdx.x', 'block_number')}")
+
+
 def points_kernel(
     kernel: LoopKernel, schedule: Schedule, buffers: Buffers, name: str, comment: str
 ) -> DeviceKernel:

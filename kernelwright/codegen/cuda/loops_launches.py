@@ -12,6 +12,7 @@ from kernelwright.codegen.cuda.loops_comment import describe
 from kernelwright.codegen.cuda.loops_device import (
     Buffers,
     DeviceKernel,
+    backwards,
     finish_kernel,
     points_kernel,
     reduction_kernel,
@@ -27,17 +28,24 @@ from kernelwright.plan.kernels import LoopKernel
 
 
 class Launches:
-    """The device kernels of one loop kernel, in the order of their launches, and its workspace."""
+    """The device kernels of one loop kernel, in the order of their launches, and its workspace. Every other one that
+    walks over its inputs goes backwards, the first one if ``backwards``."""
 
-    def __init__(self, name: str, buffers: Buffers) -> None:
+    def __init__(self, name: str, buffers: Buffers, backwards: bool = False) -> None:
         self.name = name
         self.buffers = buffers
+        self.backwards = backwards
         self.devices: list[DeviceKernel] = []
         self.workspace: list[tuple[Buffer, int]] = []
         self.bytes = 0
 
     def _next(self) -> str:
         return f"k{len(self.devices)}_{self.name}"
+
+    def _add(self, device: DeviceKernel) -> None:
+        """Add a kernel that walks over the inputs."""
+        self.devices.append(backwards(device) if self.backwards and device.grid > 1 else device)
+        self.backwards = not self.backwards
 
     def _reserve(self, name: str, c_type: str, count: int) -> Buffer:
         buffer = Buffer(name, c_type)
@@ -58,10 +66,10 @@ class Launches:
         comment = describe(kernel, buffers)
         if isinstance(schedule, Schedule) and schedule.family == "rows":
             kernel = along_row(kernel)
-            self.devices.append(reduction_kernel(kernel, [], [], schedule, buffers, self._next(), comment))
+            self._add(reduction_kernel(kernel, [], [], schedule, buffers, self._next(), comment))
             return
         make = tiles_kernel if isinstance(schedule, TileSchedule) else points_kernel
-        self.devices.append(make(kernel, schedule, buffers, self._next(), comment))
+        self._add(make(kernel, schedule, buffers, self._next(), comment))
 
     def reduce(self, kernel: LoopKernel, schedule: Schedule | None) -> None:
         """Add the kernels of a kernel with reductions, whose axes are normal."""
@@ -71,9 +79,7 @@ class Launches:
         if schedule.splits == 1 and not taken:
             comment = describe(kernel, self.buffers)
             kept = walks(kernel)[1]
-            self.devices.append(
-                reduction_kernel(kernel, passes(kernel), kept, schedule, self.buffers, self._next(), comment)
-            )
+            self._add(reduction_kernel(kernel, passes(kernel), kept, schedule, self.buffers, self._next(), comment))
         else:
             self._split(kernel, schedule, taken)
 
@@ -98,7 +104,7 @@ class Launches:
             comment = f"Part {number}: {parts} parts of every row.\n" + describe(
                 walked, buffers, current.reductions
             )
-            self.devices.append(
+            self._add(
                 reduction_kernel(
                     walked, [current], [], schedule, buffers, self._next(), comment, partial, int(taken)
                 )

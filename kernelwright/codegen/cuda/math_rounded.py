@@ -20,6 +20,7 @@ silu       6             18    10 (5.0)     61
 mish       9             19    12 (7.0)     63   zero below -87.3
 decay      2             5     8            61   exp(x) of x <= 0, zero below -87.3
 tanh       9             14    23           23   near 1/4; 9 below, 2.6 from 1 on
+exp        2             8     8            65   zero below -87.3
 gelu_tanh  8             10    6.0 (4.3)    6.0  for x > 0; below, the exponent's rounding, as before
 =========  ============  ====  ===========  ===  =================================================================
 """
@@ -45,6 +46,8 @@ ROUNDED: dict[str, str] = {
                                    "1 - 2 / (1 + exp(2 x)), near zero a polynomial, as exact as rounded operands need"),
     "kw_rounded_decay": device_text("kw_rounded_decay", ("x",), """
   return kw_quick_exp2(x * 1.44269502f);""", "", "exp(x) for x <= 0, as exact as rounded operands leave it."),
+    "kw_rounded_exp": device_text("kw_rounded_exp", ("x",), """
+  return kw_quick_exp2(x * 1.44269502f);""", "", "exp(x), as exact as rounded operands leave it."),
     "kw_rounded_gelu_tanh": device_text("kw_rounded_gelu_tanh", ("x",), """
   const float t = kw_least(x * fmaf(x * x, -0.10294324f, -2.3022082f), 127.0f);
   return x * kw_quick_reciprocal(1.0f + kw_quick_exp2(t));""", "",
