@@ -27,7 +27,8 @@ from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.loop_evaluator import required_output_sizes
 from kernelwright.plan.kernels import Contraction, LoopKernel, Tiling
 
-_POINTERS = {"left_scales": "float*", "right_scales": "float*", "left": "unsigned short*", "right": "unsigned short*"}
+_POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "float*", "left": "unsigned short*",
+             "right": "unsigned short*"}
 
 
 @dataclass(frozen=True)

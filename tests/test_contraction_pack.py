@@ -113,6 +113,8 @@ def held(geometry: Geometry, workspace: torch.Tensor) -> dict[str, torch.Tensor]
     kernel, result = geometry.kernel, {}
     for name, (at, size) in geometry.places.items():
         part = workspace[at:at + size]
+        if name == "repack":
+            continue
         if name.endswith("_scales"):
             result[name] = part.view(torch.float32).reshape(
                 (kernel.batch, kernel.groups) if name == "left_scales" else (kernel.groups, kernel.out_channels))

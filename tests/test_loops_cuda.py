@@ -181,6 +181,7 @@ def forced() -> list[tuple[LoopCase, Schedule]]:
     result = []
     for make in (softmax_of, moments_of):
         wide, odd, tall = make(5, 640), make(7, 203), make(12, 150, columns=True)
+        short = make(300, 16, columns=True)
         result += [
             (wide, replace(rows, lanes=4, group=32, unroll=2)),
             (wide, replace(rows, lanes=4, group=32, unroll=5, keep="registers")),
@@ -203,6 +204,7 @@ def forced() -> list[tuple[LoopCase, Schedule]]:
             (tall, replace(columns, lanes=4, group=8, threads=256, unroll=2, splits=4)),
             (tall, replace(columns, group=1, unroll=5)),
             (tall, replace(columns, lanes=4, group=2, unroll=3)),
+            (short, replace(columns, unroll=16, keep="registers")),
         ]
     for case in (group_norm_of(3, 5, 203), group_norm_of(3, 5, 203, padding=2), group_norm_of(2, 3, 256)):
         result += [(case, replace(rows, group=group, unroll=unroll, splits=splits))
@@ -308,6 +310,8 @@ def test_chosen_schedules() -> None:
     columns = softmax_of(2**18, 128, columns=True).kernel
     schedule = chosen_schedule(columns)
     assert schedule.family == "columns" and schedule.keep == "registers" and fits(schedule, columns)
+    short = chosen_schedule(softmax_of(2**20, 16, columns=True).kernel)
+    assert (short.lanes, short.group, short.unroll, short.keep) == (1, 1, 16, "registers"), "a thread has all"
     parts = [
         chosen_schedule(
             kernel_of((), (n,), reductions=[("sum", load(0, 1))], outer_stores=[store(0, (0,), Reduced(0))])

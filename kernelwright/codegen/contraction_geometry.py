@@ -118,18 +118,19 @@ class Geometry(Rows):
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
-        """Offset and bytes of each part of the workspace: "left_scales" (float32 per (n, g)) and "right_scales" (per
-        (g, o)), where operands are scaled, "left_ready" (uint32: two counters of items taken, then the items that are
-        packed) where the core packs x, "left", "right" (no bytes where the tiling takes them raw), "sums" of the
-        parts of the steps, where they are split, and where there are totals "slab_totals" (float32 of shape
-        (cells, components, groups, out_channels)) and "slab_positions" (int32, the positions of each cell).
+        """Offset and bytes of each part of the workspace: "repack" (uint32: whether scales have to be looked at again),
+        "left_scales" (float32 per (n, g)) and "right_scales" (per (g, o)), where operands are scaled, "left_ready"
+        (uint32: two counters of items taken, then the items that are packed) where the core packs x, "left", "right"
+        (no bytes where the tiling takes them raw), "sums" of the parts of the steps, where they are split, and where
+        there are totals "slab_totals" (float32 of shape (cells, components, groups, out_channels)) and
+        "slab_positions" (int32, the positions of each cell).
 
         Sums are multiplied by both scales, powers of two; operands are packed times their inverses. An infinite scale
         says that the operand is not finite there.
         """
         kernel, at = self.kernel, 0
         lefts, rights = kernel.batch * kernel.groups, kernel.groups * kernel.out_channels
-        sizes = {"left_scales": 4 * lefts, "right_scales": 4 * rights}
+        sizes = {"repack": 4, "left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
         for name, size in {**(sizes if self.scaled else {}),
                            **({"left_ready": 4 * (2 + self.left_items)} if self.tiling.packs_left else {}),

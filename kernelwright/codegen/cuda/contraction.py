@@ -16,6 +16,7 @@ from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.cuda import contraction_direct, contraction_mma, contraction_wgmma
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_pack import packing
+from kernelwright.codegen.cuda.contraction_pack_parts import REPACK
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_totals import totals
 from kernelwright.codegen.cuda.host import alignment_check, head
@@ -23,7 +24,8 @@ from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import Contraction
 
-_TYPES = {"left_scales": "float", "right_scales": "float", "left": "unsigned short", "right": "unsigned short",
+_TYPES = {"repack": "unsigned", "left_scales": "float", "right_scales": "float", "left": "unsigned short",
+          "right": "unsigned short",
           "left_ready": "unsigned", "sums": "float", "slab_totals": "float", "slab_positions": "int"}
 
 
@@ -62,7 +64,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         contraction_mma.core(geometry, finish, name)
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]
     body += [f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {offset}LL);"
-             for part, (offset, size) in geometry.places.items() if size]
+             for part, (offset, size) in geometry.places.items()
+             if size and (part != REPACK or any(REPACK in line for line in packed.launches))]
     body += alignment_check(name, [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))])
     body += [*packed.launches, *core.launches]
     parts, support = [packed.definitions, finish.definitions, core.definitions], packed.support | finish.support

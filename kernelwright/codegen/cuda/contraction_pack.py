@@ -25,7 +25,7 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
-from kernelwright.codegen.cuda.contraction_pack_parts import THREADS, Part
+from kernelwright.codegen.cuda.contraction_pack_parts import FILLED, REPACK, THREADS, Part
 from kernelwright.codegen.cuda.contraction_pack_rows import RowPacker
 from kernelwright.codegen.cuda.contraction_pack_windows import WindowPacker
 from kernelwright.codegen.cuda.contraction_points import (
@@ -79,17 +79,18 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
     # Blocks with most to do come first.
     packs = [side.pack() for side in sorted(sides, key=lambda side: -prod(side.operand.domain) // side.blocks)]
     launches = []
-    if zeros := [*(side.scales for side in searched), *["left_ready"] * geometry.tiling.packs_left]:
+    if zeros := [*[REPACK] * any(part.guessed for part in packs), *(side.scales for side in searched),
+                 *["left_ready"] * geometry.tiling.packs_left]:
         first, last = geometry.places[zeros[0]][0], geometry.places[zeros[-1]]
         launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({zeros[0]}, 0, {sum(last) - first}, stream));')
     if searches:
-        texts += [*(p.text for p in searches), _kernel(f"{name}_greatest", "Magnitudes of operands.", searches)]
+        texts += [*(p.text for p in searches), _kernel(name, "greatest", "Magnitudes of operands.", searches)]
         launches.append(_launch(name, f"{name}_greatest", searches))
-    texts += [*(p.text for p in packs), _kernel(f"{name}_pack", "Operands in the order of the core.", packs)]
+    texts += [*(p.text for p in packs), _kernel(name, "pack", "Operands in the order of the core.", packs)]
     launches.append(_launch(name, f"{name}_pack", packs))
     if any(part.guessed for part in packs):
         launches += [_launch(name, f"{name}_greatest", searches, again=True),
-                     _launch(name, f"{name}_pack", packs, again=True)]
+                     _launch(name, f"{name}_pack", packs, again=True, most=FILLED)]
     guesses = geometry.tiling.takes_left and guessed(geometry, "left")
     again = (_launch(name, f"{name}_greatest", searches, again=True),) if guesses else ()
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
@@ -103,19 +104,30 @@ def _arguments(parts: Sequence[Part]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(a for part in parts for a in part.arguments))
 
 
-def _kernel(name: str, comment: str, parts: Sequence[Part]) -> str:
-    """The __global__ function whose blocks are those of the parts, one after the other."""
-    lines = [f"// {comment}", f"static __global__ void __launch_bounds__({THREADS}) {name}("]
+def _kernel(name: str, kind: str, comment: str, parts: Sequence[Part]) -> str:
+    """The __global__ function NAME_KIND whose blocks are those of the parts, one after the other; of packing that may
+    have to be done again, any number of blocks the second time."""
+    lines = [f"// {comment}", f"static __global__ void __launch_bounds__({THREADS}) {name}_{kind}("]
     guessed = any(part.guessed for part in parts)
     parameters = [*(" ".join(a) for a in _arguments(parts)), *(["bool again"] if guessed else [])]
     lines.append("    " + ",\n    ".join(parameters) + ") {")
     first = 0
+    if kind == "pack" and guessed:
+        # Few blocks, as a rule for nothing: to start all of them takes up to 40 microseconds.
+        lines += ["  if (again) {", f"    if (*{REPACK} == 0u) return;"]
+        for part in parts:
+            if part.guessed:
+                call = f"{part.name}({', '.join([*(a for _, a in part.arguments), 'block', 'true'])});"
+                lines += wrapped([f"    for (unsigned block = blockIdx.x; block < {part.blocks}u; block += gridDim.x)",
+                                  f"      {call}"])
+        lines += ["    return;", "  }"]
     for part in parts:
         block = f"{first + part.blocks - 1}u - blockIdx.x" if part.backwards else \
             f"blockIdx.x - {first}u" if first else "blockIdx.x"
-        call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *(['again'] * part.guessed)])});"
+        again = "false" if kind == "pack" else "again"
+        call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *([again] * part.guessed)])});"
         first += part.blocks
-        if guessed and not part.guessed:
+        if guessed and not part.guessed and kind != "pack":
             call = f"if (!again) {call}"
         inside = [f"  {call}"] if part is parts[-1] else \
             [f"  if (blockIdx.x < {first}u) {{", f"    {call}", "    return;", "  }"]
@@ -123,8 +135,9 @@ def _kernel(name: str, comment: str, parts: Sequence[Part]) -> str:
     return "\n".join([*lines, "}", ""])
 
 
-def _launch(name: str, kernel: str, parts: Sequence[Part], again: bool = False) -> str:
-    blocks = sum(part.blocks for part in parts)
+def _launch(name: str, kernel: str, parts: Sequence[Part], again: bool = False, most: int = 2**31) -> str:
+    """The launch of all blocks, or at most so many."""
+    blocks = min(most, sum(part.blocks for part in parts))
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
     arguments = [a for _, a in _arguments(parts)]

@@ -28,6 +28,8 @@ THREADS = 256
 WARPS = THREADS // 32
 #: Blocks that fill a device: parts of rows are made until there are so many.
 FILLED = 132 * 8
+#: Whether something has to be packed again, as a scale was wrong, or is that of nothing but zeros.
+REPACK = "repack"
 #: Elements of a part of one row in the search for scales, at least.
 _LEAST_PART = 4096
 #: Where scales are guessed: one of so many elements is looked at, fewer where that would be more than _LOOKED of all,
@@ -85,6 +87,7 @@ class Packer:
             pointers.append(("float* __restrict__", self.scales))
         if not blocks:
             pointers.append(("unsigned short* __restrict__", self.operand.side))
+            pointers += [("unsigned*", REPACK)] * self.guessed
         name = f"{self.name}_{self.operand.side}_{task}"
         numbers = ["unsigned block", *(["bool again"] if self.guessed else [])]
         text = device_function(comment, "void", name, [*(" ".join(p) for p in pointers), *numbers], body)
@@ -180,10 +183,11 @@ class Packer:
         return ["#pragma unroll", "for (int e = 0; e < 8; ++e) beyond = beyond || !(fabsf(x[e]) <= most);"]
 
     def marked(self, place: str) -> list[str]:
-        """Mark a guessed scale that was wrong."""
+        """Mark a guessed scale that was wrong, and say so where one is that of zeros, too."""
         if not self.guessed:
             return []
-        return [f"if (beyond && !again) atomicOr(reinterpret_cast<unsigned*>({self.scales}) + {place}, 0x80000000u);"]
+        return [f"if (beyond && !again) atomicOr(reinterpret_cast<unsigned*>({self.scales}) + {place}, 0x80000000u);",
+                f"if ((beyond || bits == 0u) && !again) *{REPACK} = 1u;"]
 
     def line(self, row: str) -> str:
         """Define ``line``, where the first chunk of a row is, from its entry on, in rows of 16 bytes."""

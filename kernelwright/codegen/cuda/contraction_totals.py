@@ -1,7 +1,8 @@
 """The kernel that ends a contraction's totals: reductions over all positions of each (n, g, o), and their stores.
 
 The epilogue left partial results of slabs of rows, for each n that a slab meets (`contraction_epilogue_totals`). Here a
-lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order:
+lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order;
+where that would be few blocks a warp takes several slabs at once, of fewer columns:
 nothing is added in the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are
 integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about
 the mean of one slab of the column, so that one walk does. The square of what separates it from the mean of all is at
@@ -29,8 +30,10 @@ from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 
-#: Warps of a block at most, and slabs that are worth a further warp.
-_MOST_WARPS, _SLABS_EACH = 32, 4
+#: Threads of a block at most, and slabs that are worth a further turn.
+_MOST_THREADS, _SLABS_EACH = 1024, 4
+#: Columns of a block: as many as leave so many blocks, if it can be. Eight of them are a sector of memory.
+_WIDTHS, _FILLED = (32, 16, 8), 132
 _DOUBLE_STARTS = {kind: text.replace("f", "") for kind, text in STARTS.items()}
 
 
@@ -45,7 +48,8 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     if any(_moves(store) for store in stores):
         raise ValueError(f"{name}: no stores of totals that differ from position to position")
     columns, pitch = kernel.groups * kernel.out_channels, geometry.pitches[0]
-    blocks = -(-columns // 32)
+    width = next((w for w in _WIDTHS if -(-columns // w) * kernel.batch >= _FILLED), _WIDTHS[-1])
+    blocks = -(-columns // width)
     if blocks * kernel.batch >= 2**31:
         raise ValueError(f"{name}: {blocks * kernel.batch} blocks exceed a grid")
     emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
@@ -59,27 +63,30 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
                       store.expression)
     kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
     slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
-    warps = max(w for w in (1, 2, 4, 8, 16, _MOST_WARPS) if w == 1 or w * _SLABS_EACH <= slabs)
+    turns = _MOST_THREADS // width
+    while turns * width > 32 and turns * _SLABS_EACH > slabs:
+        turns //= 2
     parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
                   *parameter_texts(kernel, emitter.used)]
     body = [
-        f"constexpr int WARPS = {warps}, BLOCKS = {blocks};  // of 32 columns", "__shared__ double met[WARPS][32];",
-        "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n = blockIdx.x / BLOCKS;",
-        f"const {kind} column = blockIdx.x % BLOCKS * {'32LL' if kind == 'long long' else '32'} + lane;"
+        f"constexpr int WIDTH = {width}, TURNS = {turns}, BLOCKS = {blocks};", "__shared__ double met[TURNS][WIDTH];",
+        "const int lane = threadIdx.x % WIDTH, turn = threadIdx.x / WIDTH, n = blockIdx.x / BLOCKS;",
+        f"const {kind} column = blockIdx.x % BLOCKS * {'(long long)' * (kind == 'long long')}WIDTH + lane;"
         "  // of all groups",
         f"const {kind} read = column < {columns} ? column : {columns - 1};",
         "// The slabs that meet this n. Of the first one, it may be the second n.",
         f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SLAB_ROWS};",
         f"const {kind} span = (begin + {pitch - 1}) / {SLAB_ROWS} - first + 1;",
-        *_results(geometry, kind, columns), f"if (warp > 0 || column >= {columns}) return;",
+        *_results(geometry, kind, columns), f"if (turn > 0 || column >= {columns}) return;",
         f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
         *emitter.fixed_lines, *straight(emitter)]
-    head = f"static __global__ void __launch_bounds__({32 * warps}) {name}_totals(\n    " \
+    head = f"static __global__ void __launch_bounds__({width * turns}) {name}_totals(\n    " \
         f"{', '.join(map(' '.join, parameters))}) {{"
     text = "\n".join(["// Reductions over all positions of each (n, g, o), from those of slabs.",
                       *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
-    arguments = ", ".join(parameter for _, parameter in parameters)
-    return text, f'KW_LAUNCH("{name}", {name}_totals, {blocks * kernel.batch}, {32 * warps}, 0, stream, {arguments});'
+    arguments = ", ".join([str(blocks * kernel.batch), str(width * turns), "0", "stream",
+                           *(parameter for _, parameter in parameters)])
+    return text, f'KW_LAUNCH("{name}", {name}_totals, {arguments});'
 
 
 def _moves(store: Store) -> bool:
@@ -135,7 +142,7 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
     takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
     lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
     walk = ["#pragma unroll 4",
-            f"for ({kind} i = warp; i < span; i += WARPS) {{", *indent([
+            f"for ({kind} i = turn; i < span; i += TURNS) {{", *indent([
                 f"const {kind} slab = first + i;",
                 f"const long long cell = {_cell('slab', f'group * {geometry.slabs}LL' if several else '')};",
                 "const int count = slab_positions[cell];",
@@ -146,15 +153,18 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
                 f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(walk), "}"]
     lines += walk
     for name, (how, _) in found.items():
-        lines += [f"met[warp][lane] = {name};", "__syncthreads();", f"{name} = met[0][lane];",
-                  f"for (int w = 1; w < WARPS; ++w) {name} = {TAKES[how].format(name, 'met[w][lane]')};",
-                  "__syncthreads();"]
+        met = TAKES[how].format("met[turn][lane]", "met[turn + half][lane]")
+        lines += [f"met[turn][lane] = {name};", "__syncthreads();", "#pragma unroll",
+                  "for (int half = TURNS / 2; half > 0; half /= 2) {",
+                  f"  if (turn < half) met[turn][lane] = {met};", "  __syncthreads();", "}",
+                  f"{name} = met[0][lane];", "__syncthreads();"]
     return lines
 
 
 def _cell(slab: str, base: str = "") -> str:
     """Where the results of a slab are for this n, which may be the second one that it meets. base: of its class."""
-    return f"({f'{base} + ' if base else ''}{slab}) * 2LL + (({slab}) * {SLAB_ROWS} < begin)"
+    slab = slab if slab.isidentifier() else f"({slab})"
+    return f"{f'({base} + {slab})' if base else slab} * 2LL + ({slab} * {SLAB_ROWS} < begin)"
 
 
 def _own(geometry: Geometry, number: int, columns: int) -> str:

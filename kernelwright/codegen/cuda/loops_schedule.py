@@ -17,6 +17,9 @@ MULTIPROCESSORS = 132
 REGISTER_ROW = 32
 """Most 4-byte values of a row that a thread keeps in registers between walks."""
 
+_FEW = 16
+"""Values that a thread holds where it has several neighbours of the outer axes, or all of a column."""
+
 WIDE_ROW = 48
 """The same where there are rows enough to fill a device with at most 256 threads for each: several blocks of a
 multiprocessor hold rows then, and one loads while another reduces (H200, benchmarks/results/h200_rows.txt: 0.69 to
@@ -262,13 +265,16 @@ def _columns(kernel: LoopKernel, kept: list[Expression], walks: int) -> Schedule
     lanes = lanes_along(kernel, axis)
     if kept:
         weight = _weight(kernel, kept)
+        if count * weight <= _FEW < count * lanes * weight and outer >= MULTIPROCESSORS * 512:
+            # A thread has all of a short row: nothing is exchanged, and states are floats.
+            return Schedule("columns", group=1, threads=256, unroll=count, keep="registers")
         for width in dict.fromkeys((lanes, 1)):
             for group in (1, 2, 4, 8, 16, 32):
                 steps = -(-count // group)
                 enough = outer // width * group >= MULTIPROCESSORS * 512 or group >= min(8, count)
                 schedule = Schedule("columns", width, group=group, threads=max(256, 32 * group), unroll=steps,
                                     keep="registers")
-                small = steps * width * weight <= (REGISTER_ROW if width == 1 else 16)
+                small = steps * width * weight <= (REGISTER_ROW if width == 1 else _FEW)
                 if small and enough and fits(schedule, kernel):
                     return schedule
         if count * 32 * weight * 4 <= SHARED_BYTES:
