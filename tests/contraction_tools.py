@@ -14,6 +14,7 @@ import torch
 from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
+from kernelwright.codegen.contraction_correlation import Correlation
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.cuda import contraction_points
@@ -35,7 +36,7 @@ _POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "fl
 class Source:
     """The text of a contraction: ``NAME(in0, ..., out0, ..., workspace, stream)``."""
 
-    geometry: Geometry
+    geometry: Geometry | Correlation
     name: str
     text: str
     support: frozenset[str]
@@ -150,16 +151,18 @@ def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, san
                     sanitize)
 
 
-def generated(kernel: Contraction, tiling: Tiling, name: str) -> Source:
-    """All of a contraction's text under a tiling, as it is emitted."""
+def generated(kernel: Contraction, tiling: Tiling | None, name: str) -> Source:
+    """All of a contraction's text under a tiling, as it is emitted; the scheme correlation has none."""
     kernel = replace(kernel, tiling=tiling)
     made = generate(kernel, name)
+    if tiling is None:
+        return Source(Correlation(kernel), name, made.definition, frozenset(made.support))
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))
 
 
-def all_generated(kernels: Sequence[tuple[ContractionCase, Tiling]]) -> list[Source]:
+def all_generated(kernels: Sequence[tuple[ContractionCase, Tiling | None]]) -> list[Source]:
     """`generated` of each case under its tiling; their names differ."""
     return [generated(case.kernel, tiling, f"case{n}") for n, (case, tiling) in enumerate(kernels)]
 

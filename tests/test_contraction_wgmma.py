@@ -163,7 +163,7 @@ def test_blocks_that_do_not_fit_are_refused(change):
         generate(kernel, "k")
 
 
-def check_on_the_device(checked: list[tuple[ContractionCase, Tiling]], folder: Path,
+def check_on_the_device(checked: list[tuple[ContractionCase, Tiling | None]], folder: Path,
                         check: Callable[[ContractionCase, list[torch.Tensor]], None] = check) -> None:
     """Compile each case under its tiling for this machine's device, and ``check`` what it gives there."""
     sources = all_generated(checked)

@@ -150,6 +150,42 @@ def test_both_kernels_have_one_scheme():
     assert decide_twice(pair, None, second, 0.9) is None and decide_twice(pair, first, None, 0.9) is None
 
 
+def test_what_forms_no_sums_goes_with_any_scheme():
+    """The fastest of both kernels, where the first one has its statistics from products of x with itself."""
+    graph, node = a_norm()
+    choice = Choice("fp16x3", again=Choice("fp16x3"))
+    (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
+    first = Measured((Trial(Choice("fp16x3", 1), 0.3, GOOD), Trial(Choice("correlation"), 0.1, GOOD)), (), 1.0, GOOD)
+    second = Measured((Trial(Choice("float32", 2), 0.2, GOOD), Trial(Choice("fp16x3", 3), 0.3, GOOD)), (), 2.0, GOOD)
+    found = decide_twice(pair, first, second, 0.9)
+    assert (found.scheme, found.again.scheme, found.again.tiling) == ("correlation", "float32", 2)
+    slow = replace(first, trials=(first.trials[0], replace(first.trials[1], seconds=0.5)))
+    found = decide_twice(pair, slow, second, 0.9)
+    assert (found.scheme, found.tiling, found.again.scheme) == ("fp16x3", 1, "fp16x3")
+
+
+def test_what_forms_no_sums_is_given_up_where_they_are_stored():
+    """In a plan in which a contraction is not computed twice, or has more to store, the second kernel is alone."""
+    graph, node, _ = a_pair()
+    again = Choice("fp16x3", number_of_tilings(graph, node)[0])
+    pair = Choice("correlation", again=again)
+
+    def plan_of(chosen, **options):
+        return make_plan(graph, graph, {}, move_bias=True, contractions=chosen, **options)
+
+    assert contraction_fit.fitting(plan_of, {node: pair}) == {node: pair}
+    for choice in (replace(pair, reduces=False), Choice("correlation")):
+        kept = contraction_fit.fitting(plan_of, {node: choice})
+        assert kept == ({node: replace(again, reduces=False, lines=False)} if choice.again else {})
+
+
+def number_of_tilings(graph: Graph, node: Node) -> list[Any]:
+    """The tilings of a contraction that stores its results."""
+    (step,) = contractions(make_plan(graph, graph, move_bias=True, contractions={
+        node: Choice("fp16x3", reduces=False)}))
+    return tilings(step, "wgmma")
+
+
 def test_with_few_kernels_there_may_be_no_pair(monkeypatch):
     graph, node = a_norm()
     found = {name: measured(0.1) for name in ("first", "second", "joined", "apart")}

@@ -87,6 +87,7 @@ SCHEMES = {
     "fp16": "fp16 on tensor cores (float32 operands scaled and rounded to 11 bits, as TF32 has)",
     "native": "16-bit operands on tensor cores, sums in float32",
     "float32": "float32 multiply-adds",
+    "correlation": "from products of x with itself in float64, so that no sum is formed",
 }
 
 

@@ -314,6 +314,8 @@ class Contraction:
     fp16      the same with one term and one product: 11 bits, as TF32 has
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
+    correlation   none are formed: totals, of which there must be nothing else, from products of x with itself in
+              float64 (:mod:`kernelwright.codegen.contraction_correlation`)
 
     Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
 

@@ -32,7 +32,8 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
     """The choices, changed where the plan that they make has kernels that their forms do not take.
 
     Reductions are left out first; then the tiling becomes the nearest one that the kernel takes; what none takes stays
-    a torch call. ``plan_of`` makes the plan of choices.
+    a torch call. A contraction that is not computed twice after all, and had its first kernel form no sums, has its
+    second one alone. ``plan_of`` makes the plan of choices.
     """
     chosen = dict(chosen)
     while True:
@@ -46,6 +47,11 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             if choice is None:  # its other kernel has been given up, and with it this one
                 continue
             second = choice.again if step.turn == "second" else None
+            if step.kernel.scheme == "correlation":  # has nothing but totals: what computed the rest computes all
+                chosen.pop(node)
+                if choice.again is not None:
+                    chosen[node] = replace(choice.again, reduces=False, lines=False, figures=None)
+                continue
             if step.kernel.all_reductions and (second or choice).reduces:
                 chosen[node] = without(choice, step)
                 continue
@@ -61,7 +67,7 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
 def _is_particular(kernel: Contraction) -> bool:
     """Whether a kernel asks something of its results or its operands that another plan may not give."""
     tiling = kernel.tiling
-    return bool(kernel.all_reductions) or (isinstance(tiling, Tiling) and (
+    return bool(kernel.all_reductions) or kernel.scheme == "correlation" or (isinstance(tiling, Tiling) and (
         tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1))
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain, zip_longest
+from math import inf
 
+from kernelwright.codegen.cuda import contraction_correlation
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
+from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
 from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -42,6 +45,8 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
             columns = [direct]
         else:
             columns.insert(0 if is_fast(plain) else len(columns), direct)
+    if capability == WGMMA and _correlates(kernel, columns):
+        columns.insert(0, [Choice("correlation")])
     found = [c for c in chain.from_iterable(zip_longest(*columns)) if c is not None]
     portable = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"]
     if capability == WGMMA and portable:
@@ -52,3 +57,12 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
         found = [*others[:at], portable[0], *others[at:]]
     return found[:most]
 
+
+def _correlates(kernel: Contraction, columns: list[list[Choice]]) -> bool:
+    """Whether a contraction's totals may come sooner from products of x with itself than by any tiling of ``columns``,
+    by the guess."""
+    if not contraction_correlation.takes(kernel):
+        return False
+    guesses = [predicted_milliseconds(replace(kernel, scheme=c.scheme, tiling=None), c.tiling) for column in columns
+               for c in column if isinstance(c.tiling, Tiling) and c.tiling.core == "wgmma"]
+    return contraction_correlation.predicted_milliseconds(kernel) < min(guesses, default=inf)

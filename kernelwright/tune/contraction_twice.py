@@ -167,13 +167,14 @@ def without(choice: Choice, step: KernelStep) -> Choice:
 
 
 def decide_twice(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> Choice | None:
-    """The forms that are fastest together, of one scheme; None where none are accurate, or where they take more than
-    ``share`` of the torch call with all that follows it."""
+    """The forms that are fastest together, of one scheme, or of which the first forms no sums; None where none are
+    accurate, or where they take more than ``share`` of the torch call with all that follows it."""
     best: tuple[float, Trial, Trial] | None = None
     for one in first.accurate if first is not None else ():
         for other in second.accurate if second is not None else ():
             seconds = one.seconds + other.seconds
-            if one.form.scheme == other.form.scheme and seconds < (best[0] if best is not None else inf):
+            alike = one.form.scheme in (other.form.scheme, "correlation")
+            if alike and seconds < (best[0] if best is not None else inf):
                 best = seconds, one, other
     if best is None or best[0] > share * second.seconds:
         return None

@@ -13,7 +13,7 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
-from kernelwright.codegen.cuda import contraction_direct, contraction_mma, contraction_wgmma
+from kernelwright.codegen.cuda import contraction_correlation, contraction_direct, contraction_mma, contraction_wgmma
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.codegen.cuda.contraction_pack_parts import REPACK
@@ -37,6 +37,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     (`contraction_epilogue_pools`, `contraction_epilogue_totals`), where a grid would exceed 2**31 - 1 blocks, and for
     tensor cores where an axis has more positions than 31 bits count.
     """
+    if kernel.scheme == "correlation":
+        return contraction_correlation.generate(kernel, name)
     if kernel.pools and kernel.scheme == "float32":
         raise ValueError(f"{name}: no pools of sums by float32 multiply-adds")
     if kernel.totals and kernel.scheme == "float32":

@@ -57,6 +57,7 @@ struct Shown {
   const char* instruction;
   const char* row;  // ldmatrix
   float values[12];  // mma: a, then b, as (register, half)
+  double exact[3];  // mma of float64: a, then b
 };
 
 static Shown* show(const char* instruction, Shown value, int line) {
@@ -110,6 +111,17 @@ static inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, 
   }
 }
 
+// m16n8k4 of float64, term by term: the order of the device is not known.
+static inline void multiply(double (&d)[4], double a0, double a1, double b, int line) {
+  Shown own{};
+  own.exact[0] = a0, own.exact[1] = a1, own.exact[2] = b;
+  const Shown* const lanes = show("mma of float64", own, line);
+  const unsigned lane = machine().current->rank % 32;
+  for (unsigned i = 0; i < 4; ++i)
+    for (unsigned k = 0; k < 4; ++k)
+      d[i] += lanes[lane / 4 * 4 + k].exact[i / 2] * lanes[(2 * (lane % 4) + i % 2) * 4 + k].exact[2];
+}
+
 static const bool copies_registered = [] {
   static void (*const others)() = machine().block_begins;
   machine().block_begins = [] {
@@ -142,4 +154,7 @@ KW_INLINE void kw_mma_float16(float (&d)[4], const unsigned (&a)[4], unsigned b0
 KW_INLINE void kw_mma_bfloat16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
                                int line = __builtin_LINE()) {
   kw_emulation::multiply(d, a, b0, b1, true, line);
+}
+KW_INLINE void kw_mma_float64(double (&d)[4], double a0, double a1, double b, int line = __builtin_LINE()) {
+  kw_emulation::multiply(d, a0, a1, b, line);
 }
