@@ -14,7 +14,6 @@ import torch
 from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
-from kernelwright.codegen.contraction_correlation import Correlation
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.cuda import contraction_points
@@ -33,10 +32,18 @@ _POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "fl
 
 
 @dataclass(frozen=True)
+class Untiled:
+    """What is known of a kernel without tiles."""
+
+    kernel: Contraction
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
 class Source:
     """The text of a contraction: ``NAME(in0, ..., out0, ..., workspace, stream)``."""
 
-    geometry: Geometry | Correlation
+    geometry: Geometry | Untiled
     name: str
     text: str
     support: frozenset[str]
@@ -152,11 +159,11 @@ def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, san
 
 
 def generated(kernel: Contraction, tiling: Tiling | None, name: str) -> Source:
-    """All of a contraction's text under a tiling, as it is emitted; the scheme correlation has none."""
+    """All of a contraction's text under a tiling, as it is emitted; the schemes float32 and correlation have none."""
     kernel = replace(kernel, tiling=tiling)
     made = generate(kernel, name)
     if tiling is None:
-        return Source(Correlation(kernel), name, made.definition, frozenset(made.support))
+        return Source(Untiled(kernel, made.workspace_bytes), name, made.definition, frozenset(made.support))
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))

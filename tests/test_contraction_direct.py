@@ -64,7 +64,7 @@ def run(library, source, kernel: Contraction, inputs: list[torch.Tensor]) -> lis
     for tensor in inputs:
         own = aligned(tensor.numel() + 128, tensor.dtype, nan if tensor.is_floating_point() else 0)
         tensors.append(own[64:-64].copy_(tensor.reshape(-1)))
-    sizes = required_output_sizes(LoopKernel(kernel.domain, (), (), (), kernel.stores, (), kernel.output_dtypes))
+    sizes = required_output_sizes(LoopKernel(kernel.pooled_domain, (), (), (), kernel.stores, (), kernel.output_dtypes))
     types = [getattr(torch, t) for t in kernel.output_dtypes]
     outputs = [aligned(n, t, nan if t.is_floating_point else 0) for n, t in zip(sizes, types, strict=True)]
     message = launch(library, source, [*tensors, *outputs])

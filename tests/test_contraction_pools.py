@@ -19,12 +19,11 @@ from torch.nn import functional
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_direct import suits
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling, in_pairs_of_lines
+from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling, in_groups
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
@@ -48,8 +47,14 @@ def pooled(case: ContractionCase, size: int, kind: str = "max", **changes) -> Co
 def lined(case: ContractionCase) -> ContractionCase:
     """The case with the axis before the last one in pairs of lines, which are pooled together."""
     *before, axis, last = case.kernel.axes
-    kernel = replace(case.kernel, axes=(*before, in_pairs_of_lines(axis), last), pool_lines=2)
+    kernel = replace(case.kernel, axes=(*before, in_groups(axis), last), pool_lines=2)
     return ContractionCase(f"{case.name}_lines", kernel, case.shapes)
+
+
+def of_lines(case: ContractionCase, planes: int = 1) -> ContractionCase:
+    """The case with windows of two lines, and of so many planes, along axes that have two output phases."""
+    kernel = replace(case.kernel, pool_lines=2, pool_planes=planes)
+    return ContractionCase(f"{case.name}_{'planes' if planes > 1 else 'lines'}", kernel, case.shapes)
 
 
 def with_much(case: ContractionCase, size: int) -> ContractionCase:
@@ -87,6 +92,7 @@ ONE = convolution(2, 1, 40, 70, (9, 9), (1, 1))
 MANY = convolution(2, 1, 24, 100, (5, 11), (3, 3), padding=1)
 LONG = convolution(1, 1, 9, 20, (300,), (3,))
 PLANE = convolution(2, 1, 20, 24, (8, 12), (3, 3), padding=1)
+ACROSS = convolution(2, 1, 9, 12, (6, 10), (4, 3), stride=(2, 1), padding=1, transposed=True)  # phases of lines
 HIGH = convolution(1, 2, 9, 10, (21, 6), (5, 1), stride=3, padding=2)
 TWO = two_phase_cases()
 
@@ -118,6 +124,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((pooled(lined(case), size, kind), tiling) for case, size, kind, tiling in (
         (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(TEAMS, phases=2)), (WIDE, 8, "min", BOTH),
         (ONE, 4, "max", replace(BOTH, rows=128, cluster=2)), (PLANE, 2, "max", BOTH), (HIGH, 2, "max", BOTH))),
+    (pooled(of_lines(ACROSS), 2), BOTH), (with_much(of_lines(ACROSS), 4), replace(TEAMS, phases=2)),
     *((with_much(lined(case), size), tiling) for case, size, tiling in (
         (STRIDED, 2, BOTH), (DILATED, 4, replace(TEAMS, phases=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
         (MANY, 2, replace(BOTH, columns=24, depth=32, stages=2)), (MANY, 2, replace(BOTH, teams=3, columns=40)),
@@ -326,11 +333,11 @@ REFUSED: list[tuple[Contraction, dict, str]] = [
      "tiles of 1 of 3 output phases"),
     (pooled(convolution(2, 1, 5, 8, (9,), (1,), stride=2, transposed=True), 2).kernel, {"phases": 2},
      "no tiles of 2 phases"),
-    (pooled(LINE, 2, scheme="float32").kernel, {}, "float32 multiply-adds"),
     (pooled(lined(PLANE), 2).kernel, {}, "tiles of 1 of 2 output phases of the axis of lines"),
     (pooled(lined(PLANE), 2).kernel, {"core": "mma", "promote": 1}, "tiles of 1 of 2 output phases"),
     (pooled(lined(PLANE), 3).kernel, {"phases": 2}, "pools of 3 among 64"),
-    (pooled(lined(TWO[4]), 2).kernel, {"phases": 2}, "pools of 2 lines of 2 output phases"),
+    (pooled(of_lines(TWO[4]), 2).kernel, {"phases": 2}, "pools of 2 lines of 2 output phases"),
+    (pooled(of_lines(TWO[6], 2), 2).kernel, {"phases": 2}, "pools of 2 planes"),
 ]
 
 
@@ -341,10 +348,9 @@ def test_what_is_not_pooled_is_refused_in_words(kernel, change, words):
 
 
 @pytest.mark.parametrize("kernel", [pooled(LINE, 3).kernel, channels_last(pooled(STRIDED, 2)).kernel,
-                                    pooled(LINE, 2, scheme="float32").kernel,
                                     pooled(convolution(2, 1, 5, 8, (9,), (3,), stride=3, transposed=True), 2).kernel])
 def test_what_is_refused_is_not_proposed(kernel):
-    assert tilings(kernel, "wgmma") == tilings(kernel, "mma") == [] and not suits(replace(kernel, scheme="float32"))
+    assert tilings(kernel, "wgmma") == tilings(kernel, "mma") == []
     with pytest.raises(ValueError, match=r"no pools|no tiles|no tiling"):
         generate(kernel, "k")
 

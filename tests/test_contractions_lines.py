@@ -170,4 +170,4 @@ def test_any_pool_behind_any_convolution(data):
 
     kernels = contractions(planned(Of(forward, a=layer, r=r), (x,), lines=draw(st.booleans())))
     assert len(kernels) == 1
-    event(f"{kernels[0].pool_lines if kernels[0].pools else 0} lines")
+    event(f"windows of {kernels[0].pool_window if kernels[0].pools else ()}")

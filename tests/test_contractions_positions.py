@@ -245,6 +245,10 @@ POOLS = {
     "groups": (lambda m, x: F.max_pool2d(m.a(x), 2), {"a": nn.Conv2d(4, 6, 3, groups=2)}, WIDE, ["max"], 2, 1),
     "two phases": (lambda m, x: F.max_pool2d(m.a(x).relu(), 2), {"a": nn.ConvTranspose2d(4, 6, 3, stride=(3, 2))},
                    (2, 4, 3, 5), ["max"], 2, 1),
+    "two phases of lines": (lambda m, x: F.max_pool2d(m.a(x).relu(), 2), {"a": nn.ConvTranspose2d(4, 6, 3, stride=2)},
+                            (2, 4, 3, 5), ["max"], 2, 1),
+    "two phases of planes": (lambda m, x: F.avg_pool3d(m.a(x).relu(), 2), {"a": nn.ConvTranspose3d(4, 6, 3, stride=2)},
+                             (2, 4, 3, 2, 5), ["sum"], 2, 1),
     "windows of one": (lambda m, x: F.max_pool2d(m.a(x) * m.s, 4), {"a": nn.Conv2d(4, 6, 1), "s": torch.randn(9, 1)},
                        WIDE, ["max"], 4, 1),
     "with a residual": (lambda m, x: F.max_pool2d(m.a(x) + x, 2), {"a": nn.Conv2d(4, 4, 3, padding=1)}, WIDE, ["max"],
@@ -254,7 +258,7 @@ POOLS = {
 
 #: Those of which a kernel takes two lines of each window, with the loops that are left.
 OF_LINES = {"greatest": 0, "greatest of bare sums": 1, "least": 0, "three axes": 1, "two pools": 0, "groups": 0,
-            "windows of one": 1, "with a residual": 0}
+            "two phases of lines": 0, "two phases of planes": 0, "windows of one": 1, "with a residual": 0}
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -264,6 +268,7 @@ def test_pools_join(name):
     (kernel,) = contractions(plan)
     assert [r.kind for r in kernel.pools] == pools and kernel.pool_size == size
     assert kernel.pool_lines == (2 if name in OF_LINES else 1)
+    assert kernel.pool_planes == (2 if name == "two phases of planes" else 1)
     assert work(plan) == ["Contraction"] + ["LoopKernel"] * OF_LINES.get(name, loops)
     plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), lines=False)
     (kernel,) = contractions(plan)

@@ -52,9 +52,7 @@ def _loop(kernel: Contraction, reductions: Sequence[Reduction], stores: Sequence
 
 def _pooling(kernel: Contraction, stores: Sequence[Store]) -> LoopKernel:
     """Stores of pools: the domain is the pooled one, with the place in a window behind it."""
-    strides, window = strides_of(kernel.domain), (kernel.pool_size,)
-    if kernel.pool_lines > 1:
-        window = kernel.pool_lines, kernel.pool_size
+    strides, window = strides_of(kernel.domain), kernel.pool_window
     first = len(kernel.domain) - len(window)
 
     def inside(index: Index) -> Index:

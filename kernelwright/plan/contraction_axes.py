@@ -92,7 +92,7 @@ def joined(kernel: Contraction, split: int) -> Contraction:
     for axis in range(split, 0, -1):
         kernel = _joined(kernel, axis + 1 if axis > 1 else 0, axis + 2)
     first = split - (count - len(kernel.axes))
-    for axis in range(len(kernel.axes) - 1 - kernel.pool_lines * bool(kernel.pools), first, -1):
+    for axis in range(len(kernel.axes) - 1 - len(kernel.pool_window) * bool(kernel.pools), first, -1):
         kernel = _joined(kernel, axis + 2, axis + 3)
     return kernel
 

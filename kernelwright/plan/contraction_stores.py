@@ -44,14 +44,13 @@ class Stores:
     def reductions(self) -> dict[str, tuple[Reduction, ...] | int]:
         """The fields of the record that say what is reduced."""
         field = {"positions": "totals", "windows": "pools"}.get(self.group.over, "reductions")
-        lines, size = self._window if self.group.over == "windows" else (1, 1)
-        return {field: tuple(self.found[1:]), "pool_size": size, "pool_lines": lines}
+        planes, lines, size = (1, 1, *self._window)[-3:] if self.group.over == "windows" else (1, 1, 1)
+        return {field: tuple(self.found[1:]), "pool_size": size, "pool_lines": lines, "pool_planes": planes}
 
     @property
-    def _window(self) -> tuple[int, int]:
-        """Lines of a window, and positions of each."""
-        kernel = next(windows_below(n)["kernel"] for n in self.own)
-        return (1, *kernel) if len(kernel) == 1 else kernel
+    def _window(self) -> tuple[int, ...]:
+        """Planes of a window, lines of each and positions of each, as far as there are several."""
+        return next(windows_below(n)["kernel"] for n in self.own)
 
     def store(self, node: Node) -> tuple[Expression, Index]:
         """What is stored for ``node`` at each point of its domain, and where. A reduction is registered on the way.
@@ -93,9 +92,9 @@ class Stores:
         return self.meaning[node], Index(flat.coefficients, flat.constant)
 
     def _pooled_domain(self) -> FineDomain:
-        lines, size = self._window
-        before = self.sizes[-2] // lines if lines > 1 else self.sizes[-2]
-        return FineDomain((*self.sizes[:-2], before, self.sizes[-1] // size))
+        window = self._window
+        sizes = zip(self.sizes[-len(window):], window, strict=True)
+        return FineDomain((*self.sizes[:-len(window)], *(size // part for size, part in sizes)))
 
     def _at_sums(self, target: Node, node: Node) -> tuple[Expression, Index]:
         """The value of ``node``, or of what it reduces, over the record's domain, and its place."""

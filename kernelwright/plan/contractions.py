@@ -23,7 +23,7 @@ from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit
 from kernelwright.plan.contraction_stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, in_pairs_of_lines
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, in_groups
 from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
 
@@ -46,10 +46,9 @@ class ContractionLoop:
         """The kernel that stores ``outputs``."""
         stores = tuple(Store(n, self.places[output], self.values[output]) for n, output in enumerate(outputs))
         kernel = joined(replace(self.record, stores=stores, output_dtypes=tuple(n.dtype for n in outputs)), self.split)
-        if kernel.pool_lines == 1:
-            return kernel
         axes = list(kernel.axes)
-        axes[kernel.paired_axis] = in_pairs_of_lines(axes[kernel.paired_axis])
+        for number in range(len(axes) - len(kernel.pool_window) * bool(kernel.pools), len(axes) - 1):
+            axes[number] = axes[number] if axes[number].out_stride > 1 else in_groups(axes[number])
         return replace(kernel, axes=tuple(axes))
 
 

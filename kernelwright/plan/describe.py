@@ -102,7 +102,8 @@ def _reduced(kernel: Contraction) -> str:
         return f"the {prod(kernel.domain[3:])} positions of each channel"
     if kernel.pools:
         lines = f" of each {kernel.pool_lines} lines" if kernel.pool_lines > 1 else ""
-        return f"each {kernel.pool_size} positions along the last axis{lines}"
+        planes = f" in each {kernel.pool_planes} planes" if kernel.pool_planes > 1 else ""
+        return f"each {kernel.pool_size} positions along the last axis{lines}{planes}"
     return f"the {kernel.out_channels} channels of each position"
 
 

@@ -27,6 +27,7 @@ from kernelwright.plan.positions import (
     TOTALS,
     can_pool,
     can_pool_lines,
+    can_pool_planes,
     first_position,
     has_elements,
     in_order,
@@ -158,11 +159,18 @@ def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], a
         return reshape(total, node.shape), [total]
     if size not in POOL_SIZES or not _is_plain(windows, -1):
         return None
-    lines = windows["kernel"][-2] if len(windows["kernel"]) > 1 and _is_plain(windows, -2) else 1
-    if lines % POOL_LINES == 0 and lines * windows["size"][-2] <= below.shape[-2] and \
-            any(can_pool_lines(below, a, roles) for a in of_lines):
+    if _has_lines(windows, below, -2) and any(can_pool_lines(below, a, roles) for a in of_lines):
+        if _has_lines(windows, below, -3) and any(can_pool_planes(below, a, roles) for a in of_lines):
+            return _pool(node, x, (POOL_LINES, POOL_LINES, size))
         return _pool(node, x, (POOL_LINES, size))
     return _pool(node, x, (size,)) if any(can_pool(below, a, roles) for a in anchors) else None
+
+
+def _has_lines(windows: Node, below: Node, axis: int) -> bool:
+    """Whether windows are pairs along an axis, one after the other, and all of them inside."""
+    return len(windows["kernel"]) >= -axis and _is_plain(windows, axis) and \
+        windows["kernel"][axis] % POOL_LINES == 0 and \
+        windows["kernel"][axis] * windows["size"][axis] <= below.shape[axis]
 
 
 def _is_plain(windows: Node, axis: int) -> bool:

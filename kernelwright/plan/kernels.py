@@ -236,10 +236,11 @@ class ContractionAxis:
     taps: tuple[Tap, ...]
 
 
-def in_pairs_of_lines(axis: ContractionAxis) -> ContractionAxis:
-    """The same axis, of out_stride 1, with positions 2 * u and 2 * u + 1 as two output phases."""
-    taps = tuple(Tap(t.number, phase, t.offset + axis.in_stride * phase) for phase in (0, 1) for t in axis.taps)
-    return replace(axis, in_stride=2 * axis.in_stride, out_stride=2, taps=taps)
+def in_groups(axis: ContractionAxis, count: int = 2) -> ContractionAxis:
+    """The same axis with so many times as many output phases: those of ``count`` neighbours u become phases of one."""
+    taps = tuple(Tap(t.number, t.phase + axis.out_stride * i, t.offset + axis.in_stride * i)
+                 for i in range(count) for t in axis.taps)
+    return replace(axis, in_stride=count * axis.in_stride, out_stride=count * axis.out_stride, taps=taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +337,9 @@ class Contraction:
     ``pools`` are reductions (sum, max, min) over windows of ``pool_size`` neighbouring positions along the last axis,
     which do not overlap: positions j * pool_size to (j + 1) * pool_size - 1, for j below out_size // pool_size. With
     ``pool_lines`` 2 a window has these positions of two neighbours along the axis before it, too, 2 * i and 2 * i + 1,
-    whose out_stride is then 2 (see :func:`in_pairs_of_lines`). A store that uses ``Reduced(i + 1)`` is over a domain in
-    which i and j are the last coordinates; what its expression loads is, too. Other stores are as ever.
+    whose out_stride is then 2 (see :func:`in_groups`), and with ``pool_planes`` 2 all that of two neighbours along the
+    axis before that, in the same way. A store that uses ``Reduced(i + 1)`` is over `pooled_domain`, in which windows
+    are counted along these axes; what its expression loads is, too. Other stores are as ever.
 
     At most one of ``reductions``, ``totals`` and ``pools`` is not empty. The expression of a total or a pool uses no
     other.
@@ -360,6 +362,7 @@ class Contraction:
     pools: tuple[Reduction, ...] = ()
     pool_size: int = 1
     pool_lines: int = 1
+    pool_planes: int = 1
     exact_functions: bool = False
 
     @property
@@ -385,9 +388,15 @@ class Contraction:
     @property
     def pooled_domain(self) -> tuple[int, ...]:
         """The domain of stores of pools."""
-        if self.pool_lines == 1:
-            return (*self.domain[:-1], self.domain[-1] // self.pool_size)
-        return (*self.domain[:-2], self.domain[-2] // self.pool_lines, self.domain[-1] // self.pool_size)
+        window = self.pool_window
+        return (*self.domain[:-len(window)],
+                *(size // part for size, part in zip(self.domain[-len(window):], window, strict=True)))
+
+    @property
+    def pool_window(self) -> tuple[int, ...]:
+        """Positions of a window along each of the last axes that it extends along: of one, two or three."""
+        window = self.pool_planes, self.pool_lines, self.pool_size
+        return window if self.pool_planes > 1 else window[1:] if self.pool_lines > 1 else window[2:]
 
     @property
     def paired_axis(self) -> int:

@@ -101,7 +101,8 @@ def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
     """Whether a reduction is over windows of the last axis of a convolution's output, or of two lines of it, as a
     kernel takes them.
 
-    A transposed convolution's output has phases: a kernel has neighbours along the last axis of at most two.
+    A transposed convolution's output has phases: a kernel has neighbours along the last axis of at most two, and lines
+    and planes of two or of one.
     """
     windows = windows_below(node)
     if windows is None or node.op not in POOLS or node["keepdim"]:
@@ -109,9 +110,8 @@ def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
     kernel, axes = windows["kernel"], tuple(range(windows.rank - len(windows["kernel"]), windows.rank))
     plain = kernel[-1] in POOL_SIZES and kernel == windows["stride"] and node["axes"] == axes and \
         not any(windows["padding"]) and all(d == 1 for d in windows["dilation"])
-    if plain and kernel[:-1] == (POOL_LINES,):
-        return can_pool_lines(windows.inputs[0], anchor, roles)
-    return plain and len(kernel) == 1 and can_pool(windows.inputs[0], anchor, roles)
+    possible = {(): can_pool, (POOL_LINES,): can_pool_lines, (POOL_LINES, POOL_LINES): can_pool_planes}
+    return plain and kernel[:-1] in possible and possible[kernel[:-1]](windows.inputs[0], anchor, roles)
 
 
 def can_pool(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
@@ -120,9 +120,21 @@ def can_pool(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
 
 
 def can_pool_lines(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
-    """The same of windows of two lines, which a kernel has as two output phases: so there are no others."""
+    """The same of windows of two lines, which a kernel has as two output phases: so there are no others, or these two,
+    where a thread has all phases of its positions (multiply-adds in float32)."""
     return has_elements(x, anchor, roles) and anchor.rank > 3 and (
-        not anchor["transposed"] or all(s == 1 for s in anchor["stride"][-2:]))
+        not anchor["transposed"] or all(s == 1 for s in anchor["stride"][-2:]) or _has_pairs(anchor, 2))
+
+
+def can_pool_planes(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+    """The same of windows of two planes, of two lines each: of output phases that a thread has all of."""
+    return has_elements(x, anchor, roles) and anchor.rank > 4 and anchor["transposed"] and _has_pairs(anchor, 3)
+
+
+def _has_pairs(anchor: Node, axes: int) -> bool:
+    """Whether the last axes of a transposed convolution's output have two phases each, the last one at most."""
+    *before, last = anchor["stride"][-axes:]
+    return all(s == 2 for s in before) and last <= 2
 
 
 def has_elements(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:

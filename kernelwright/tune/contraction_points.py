@@ -39,8 +39,7 @@ def some_points(kernel: Contraction, device: torch.device) -> Points:
     generator = torch.Generator().manual_seed(1)
     if kernel.totals:
         return [p.to(device) for p in _some_planes(kernel, generator)]
-    window = kernel.pool_lines * kernel.pool_size
-    together = kernel.out_channels if kernel.reductions else window if kernel.pools else 1
+    together = kernel.out_channels if kernel.reductions else prod(kernel.pool_window) if kernel.pools else 1
     depth = kernel.in_channels * prod(len(a.taps) for a in kernel.axes) * together
     count = max(_LEAST_ROWS, min(_ROWS, _PRODUCTS // depth))
     sizes = list(kernel.pooled_domain if kernel.pools else kernel.domain)
@@ -48,9 +47,10 @@ def some_points(kernel: Contraction, device: torch.device) -> Points:
     if kernel.reductions:
         points[2] = torch.arange(together)[None]
     if kernel.pools:  # line after line of a window
-        points[-1] = points[-1] * kernel.pool_size + torch.arange(together) % kernel.pool_size
-    if kernel.pool_lines > 1:
-        points[-2] = points[-2] * kernel.pool_lines + torch.arange(together) // kernel.pool_size
+        inside = torch.arange(together)
+        for axis, size in _window(kernel):
+            points[axis] = points[axis] * size + inside % size
+            inside = inside // size
     return [p.to(device) for p in points]
 
 
@@ -80,11 +80,14 @@ def points_of(kernel: Contraction, store: Store, points: Points) -> Points:
     if not is_once(kernel, store):
         return points
     once = [p[:, :1] for p in points]
-    if kernel.pools:
-        once[-1] = once[-1] // kernel.pool_size
-    if kernel.pool_lines > 1:
-        once[-2] = once[-2] // kernel.pool_lines
+    for axis, size in _window(kernel) if kernel.pools else ():
+        once[axis] = once[axis] // size
     return once
+
+
+def _window(kernel: Contraction) -> list[tuple[int, int]]:
+    """The axes that windows extend along, counted from the last one, and positions along each: the last one first."""
+    return [(-1 - number, size) for number, size in enumerate(reversed(kernel.pool_window))]
 
 
 def values_at(root: Expression, points: Points, inputs: Sequence[torch.Tensor], dtype: torch.dtype,

@@ -39,8 +39,6 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     """
     if kernel.scheme == "correlation":
         return contraction_correlation.generate(kernel, name)
-    if kernel.pools and kernel.scheme == "float32":
-        raise ValueError(f"{name}: no pools of sums by float32 multiply-adds")
     if kernel.totals and kernel.scheme == "float32":
         raise ValueError(f"{name}: no totals in the scheme float32")
     if kernel.totals and not prod(kernel.domain[3:]):

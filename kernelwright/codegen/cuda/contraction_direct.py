@@ -32,6 +32,7 @@ from kernelwright.codegen.cuda.contraction_direct_blocks import blocks_first, li
 from kernelwright.codegen.cuda.contraction_direct_layout import Layout
 from kernelwright.codegen.cuda.contraction_direct_lines import Schedule, phase_classes
 from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
+from kernelwright.codegen.cuda.contraction_direct_pools import pools_whole_windows
 from kernelwright.codegen.cuda.contraction_direct_schedule import fits, predicted_seconds, tensor_core_seconds
 from kernelwright.codegen.cuda.contraction_direct_schedule import schedules as normal_schedules
 from kernelwright.codegen.cuda.contraction_direct_text import DeviceText, main_load
@@ -47,14 +48,18 @@ _EXACT = 28.0
 
 
 def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
-    """Schedules for a tuner, best guess first; none where a window does not fit shared memory."""
+    """Schedules for a tuner, best guess first; none where a window does not fit shared memory, or no thread has what is
+    pooled."""
+    if kernel.pools and not pools_whole_windows(kernel):
+        return []
     return list(normal_schedules(normal_form(kernel), most))
 
 
 def suits(kernel: Contraction) -> bool:
     """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and it is fast,
-    or as exact as the library where tensor cores are not. It takes no pools."""
-    if kernel.pools:
+    or as exact as the library where tensor cores are not. Of pools it takes those of windows that a thread has, where
+    nothing else is stored."""
+    if kernel.pools and not pools_whole_windows(kernel):
         return False
     normal = normal_form(kernel)
     if not kernel.axes or not prod(normal.domain) or not prod(normal.left_domain):
@@ -80,9 +85,11 @@ def generate(kernel: Contraction, name: str, schedule: Schedule | None = None) -
 
     Pointers must be aligned to 16 bytes where four inputs are read at once; the host function says so, and launches
     nothing, where one is not.
-    Raises ValueError where no schedule fits a block, or that one does not, and where a grid would exceed 2**31 - 1
-    blocks.
+    Raises ValueError where no schedule fits a block, or that one does not, where a grid would exceed 2**31 - 1 blocks,
+    and for pools of windows that no thread has all of.
     """
+    if kernel.pools and not pools_whole_windows(kernel):
+        raise ValueError(f"{name}: no pools of sums by float32 multiply-adds but of whole windows, and nothing else")
     normal = normal_form(kernel)
     texts, launches, vectors = [], [], set()
     if prod(normal.domain):

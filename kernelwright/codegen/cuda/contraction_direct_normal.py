@@ -1,4 +1,8 @@
-"""The normal form of contractions that run directly: at least one axis, and no more axes than are needed."""
+"""The normal form of contractions that run directly: at least one axis, and no more axes than are needed.
+
+Where windows of positions are pooled a cell is a window: along each axis that windows extend along, the positions of
+one are the output phases of one cell. Positions behind the last whole window are none.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, replaced, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, Tap
+from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store, Tap, in_groups
 
 
 def normal_form(kernel: Contraction) -> Contraction:
@@ -15,11 +19,21 @@ def normal_form(kernel: Contraction) -> Contraction:
     kernel = replace(kernel, tiling=None)
     if not kernel.axes:
         kernel = _rows_as_axis(kernel)
-    axis = len(kernel.axes) - 2
+    axis = len(kernel.axes) - 2 - len(kernel.pool_window) * bool(kernel.pools)
     while axis >= 0:
         kernel = _merged(kernel, axis) or kernel
         axis -= 1
-    return _without_still_axes(kernel)
+    kernel = _without_still_axes(kernel)
+    return _in_windows(kernel) if kernel.pools else kernel
+
+
+def _in_windows(kernel: Contraction) -> Contraction:
+    """The kernel with as many output phases along the axes that windows extend along as they have positions."""
+    axes = list(kernel.axes)
+    for number, size in enumerate(kernel.pool_window, len(axes) - len(kernel.pool_window)):
+        axis = in_groups(axes[number], size // axes[number].out_stride)
+        axes[number] = replace(axis, out_size=axis.out_size // size * size)
+    return replace(kernel, axes=tuple(axes))
 
 
 def _pointwise(size: int) -> ContractionAxis:
@@ -44,9 +58,11 @@ def _indexed(kernel: Contraction, left: Callable[[tuple[int, ...]], tuple[int, .
 
     stores = tuple(Store(s.buffer, Index(left(s.index.strides), s.index.offset), changed(s.expression, left))
                    for s in kernel.stores)
-    reductions = tuple(replace(r, expression=changed(r.expression, left)) for r in kernel.reductions)
+    def moved(reductions: tuple[Reduction, ...]) -> tuple[Reduction, ...]:
+        return tuple(replace(r, expression=changed(r.expression, left)) for r in reductions)
+
     return replace(kernel, left=changed(kernel.left, left), right=changed(kernel.right, right), stores=stores,
-                   reductions=reductions)
+                   reductions=moved(kernel.reductions), pools=moved(kernel.pools))
 
 
 def _rows_as_axis(kernel: Contraction) -> Contraction:
@@ -62,7 +78,7 @@ def _without_still_axes(kernel: Contraction) -> Contraction:
 
     sums = _indexed(kernel, moving(kernel.domain), moving(kernel.right_domain))
     operands = _indexed(kernel, moving(kernel.left_domain), moving(kernel.right_domain))
-    return replace(operands, stores=sums.stores, reductions=sums.reductions)
+    return replace(operands, stores=sums.stores, reductions=sums.reductions, pools=sums.pools)
 
 
 def _merged(kernel: Contraction, axis: int) -> Contraction | None:
@@ -72,7 +88,7 @@ def _merged(kernel: Contraction, axis: int) -> Contraction | None:
         return None
     at, size = 3 + axis, second.in_size
     indices = [s.index for s in kernel.stores]
-    for root in (kernel.left, *(s.expression for s in kernel.stores), *(r.expression for r in kernel.reductions)):
+    for root in (kernel.left, *(s.expression for s in kernel.stores), *(r.expression for r in kernel.all_reductions)):
         for node in walk(root):
             if isinstance(node, Load):
                 indices += [node.index, *(g.index for g in node.guards)]

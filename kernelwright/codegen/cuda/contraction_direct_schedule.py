@@ -62,8 +62,8 @@ def schedules(kernel: Contraction, most: int = 12) -> tuple[Schedule, ...]:
     if not size:
         return single
     # Blocks take registers, which fewer phases in a thread leave free.
-    more = least_split(kernel) + 1
-    splits = [0, more] if more < len(kernel.axes) and kernel.axes[more - 1].out_stride > 1 else [0]
+    more, free = least_split(kernel) + 1, len(kernel.axes) - len(kernel.pool_window) * bool(kernel.pools)
+    splits = [0, more] if more < len(kernel.axes) and more <= free and kernel.axes[more - 1].out_stride > 1 else [0]
     both = [_best(kernel, most, size, splits), single]
     # Which of them is exact enough beside the library, and then the faster, is measured: the first of each, and so on.
     both = both if blocks_first(kernel) else both[::-1]
@@ -114,7 +114,9 @@ def fits(layout: Layout) -> bool:
         return False
     if layout.blocks > 1 and plan.depth % plan.block:
         return False
-    if layout.kernel.reductions and (plan.channels != layout.kernel.out_channels or plan.writes != "straight"):
+    if layout.kernel.all_reductions and plan.writes != "straight":
+        return False
+    if layout.kernel.reductions and plan.channels != layout.kernel.out_channels:
         return False
     return layout.threads <= 512 and layout.registers <= 240 and layout.resident > 0 \
         and layout.rolled[1] <= _MOST_UNROLLED and 4 * layout.shared_floats <= MOST_SHARED
@@ -138,7 +140,7 @@ def _candidates(kernel: Contraction, phases: tuple[tuple[int, ...], ...], size: 
     cells = [line.cells for line in lines]
     count = prod(map(len, phases))
     long = [n for n, size in enumerate(cells[:-1]) if size > 1] or [len(cells) - 1]
-    together = len(phases[-1]) > 1 and not kernel.reductions
+    together = len(phases[-1]) > 1 and not kernel.all_reductions
     ways = ["straight"] if not together else ["pairs"] if stored_in_pairs(kernel, phases) else ["traded", "straight"]
     # Channels that are reduced are all of one thread.
     channels = [kernel.out_channels] if kernel.reductions else _useful(_CHANNELS, kernel.out_channels)
@@ -250,10 +252,11 @@ def estimate(layout: Layout) -> Estimate:
     issue += products + reads + weight_reads + moves + 6 * plan.depth
     pipe += reads * layout.rounds(layout.row_pitch) + weight_reads * (_SAME_ADDRESS if four else 1)
     # Per thread: places, stores.
-    stored = sum(4 + _operations(s.expression) for s in kernel.stores) \
-        + sum(_REDUCED[r.kind] + _operations(r.expression) for r in kernel.reductions)
+    window = prod(kernel.pool_window) if kernel.pools else 1
+    stored = sum(4 + _operations(s.expression) for s in kernel.stores) / window \
+        + sum(_REDUCED[r.kind] + _operations(r.expression) for r in kernel.all_reductions)
     issue = issue * chunks + 60 + 15 * axes + layout.sums * (stored + 3 * layout.trades)
-    pipe = pipe * chunks + layout.sums * (len(kernel.stores) + 3 * layout.trades)
+    pipe = pipe * chunks + layout.sums * (len(kernel.stores) / window + 3 * layout.trades)
     resident = min(layout.resident, _SHARED // (4 * layout.shared_floats + 1024), _WARPS * 32 // threads)
     blocks = prod(layout.grid)
     busy = blocks / (_MULTIPROCESSORS * resident)
@@ -264,8 +267,8 @@ def estimate(layout: Layout) -> Estimate:
     item, written = _input_bytes(kernel), _written(kernel)
     traffic = item * prod(kernel.left_domain) + written
     # Rows begin and end within sectors of 32 bytes.
-    row = plan.tile[-1] * len(layout.phases[-1])
-    parts = len(layout.phases[-1]) if not layout.trades and not layout.pairs else 1
+    row = plan.tile[-1] * (1 if kernel.pools else len(layout.phases[-1]))
+    parts = len(layout.phases[-1]) if not layout.trades and not layout.pairs and not kernel.pools else 1
     cached = blocks * chunks * (staged * item * (1 + 7 / layout.lines[-1].span) + 4 * weights) \
         + written * (parts + 7 / row)
     memory = max(traffic / _BYTES, cached / _CACHE_BYTES)
@@ -284,7 +287,8 @@ def _input_bytes(kernel: Contraction) -> int:
 def _written(kernel: Contraction) -> int:
     """Bytes of all results."""
     return sum(ITEM_BYTES[kernel.output_dtypes[s.buffer]]
-               * prod(size for size, step in zip(kernel.domain, s.index.strides, strict=True) if step)
+               * prod(size for size, step in zip(kernel.pooled_domain if kernel.pools else kernel.domain,
+                                                 s.index.strides, strict=True) if step)
                for s in kernel.stores)
 
 

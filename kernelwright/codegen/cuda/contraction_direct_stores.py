@@ -14,7 +14,7 @@ from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Reduction
 
 
-class _Emitter(Emitter):
+class SumEmitter(Emitter):
     """Sums of products differ from step to step of every walk; what reductions give does not."""
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
@@ -42,10 +42,10 @@ def store_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], long
     if layout.kernel.reductions:
         return _reducing_lines(layout, buffers, long, whole)
     kernel, plan, last = layout.kernel, layout.schedule, len(layout.lines) - 1
-    emitter = _Emitter(Site(kernel.domain, (), "float", long, tuple(range(3, len(kernel.domain)))), buffers[0])
+    emitter = SumEmitter(Site(kernel.domain, (), "float", long, tuple(range(3, len(kernel.domain)))), buffers[0])
     emitter.reduced[0, 0] = "value"
     traded = _Traded(layout) if layout.trades else None
-    value = traded.value if traded else f"{_sums(layout)}[{phase_text(layout)}][r][o]"
+    value = traded.value if traded else f"{sums(layout)}[{phase_text(layout)}][r][o]"
     after: list[str] = []
     for number, store in enumerate(kernel.stores):
         buffer = buffers[1][store.buffer]
@@ -62,14 +62,14 @@ def store_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], long
     if layout.pairs:
         # Both of a pair are inside or outside of the output.
         both = [f"float pair{n}[2];" for n in range(len(kernel.stores))]
-        first = nested([(f"p{last}", 2, True)], needed(_positions(layout, whole), write))
-        body = needed(_positions(layout, whole), _if(inside, [*both, *first, *after]))
-        lines = nested(_steps(layout)[:-1], [f"constexpr int p{last} = 0;", *body])
+        first = nested([(f"p{last}", 2, True)], needed(positions(layout, whole), write))
+        body = needed(positions(layout, whole), conditional(inside, [*both, *first, *after]))
+        lines = nested(steps(layout)[:-1], [f"constexpr int p{last} = 0;", *body])
     else:
-        lines = nested(_steps(layout), needed(_positions(layout, whole), _if(inside, write)))
+        lines = nested(steps(layout), needed(positions(layout, whole), conditional(inside, write)))
     lines = [*emitter.fixed_lines, *lines]
     channels = [f"i2 < {kernel.out_channels}"] if kernel.out_channels % layout.columns else []
-    lines = _if([*_own_conditions(layout), *channels], lines)
+    lines = conditional([*own_conditions(layout), *channels], lines)
     head = ["// The stores."]
     if traded:
         head = ["// The stores. Threads of a row trade sums first, so that neighbours write neighbouring outputs.",
@@ -85,9 +85,9 @@ def _reducing_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], 
                     ) -> tuple[list[str], set[str]]:
     """The same where output channels are reduced: a thread has all of them of its positions, in registers."""
     kernel = layout.kernel
-    emitter = _Emitter(Site(kernel.domain, (), "float", long, (2,)), buffers[0])
+    emitter = SumEmitter(Site(kernel.domain, (), "float", long, (2,)), buffers[0])
     emitter.reduced[0, 0] = "value"
-    value = f"const float value = {_sums(layout)}[{phase_text(layout)}][r][i2];"
+    value = f"const float value = {sums(layout)}[{phase_text(layout)}][r][i2];"
     lines: list[str] = []
 
     def each_channel(step: list[str]) -> list[str]:
@@ -113,12 +113,12 @@ def _reducing_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], 
         lines += [*emitter.take_fixed(), *(each_channel(step) if stores and (along or kernel.out_channels == 1)
                                            else step)]
     inside = [f"i{3 + n} < {line.axis.out_size}" for n, line in enumerate(layout.lines) if line.guarded]
-    body = nested(_steps(layout), needed(_positions(layout, whole), _if(inside, lines)))
-    body = needed(pair_lines(layout, "own_pair", whole), _if(_own_conditions(layout), body))
+    body = nested(steps(layout), needed(positions(layout, whole), conditional(inside, lines)))
+    body = needed(pair_lines(layout, "own_pair", whole), conditional(own_conditions(layout), body))
     return ["// The channels of each position, reduced, and the stores.", *body], emitter.used
 
 
-def _own_conditions(layout: Layout) -> list[str]:
+def own_conditions(layout: Layout) -> list[str]:
     """What holds where a thread's pair (n, g) is one."""
     conditions = ["active"] if layout.idle else []
     if layout.total_pairs % layout.schedule.pairs:
@@ -163,15 +163,17 @@ def phase_text(layout: Layout) -> str:
     return layout.affine(several, [f"p{n}" for n in range(len(several))])
 
 
-def _if(conditions: Sequence[str], body: Sequence[str]) -> list[str]:
+def conditional(conditions: Sequence[str], body: Sequence[str]) -> list[str]:
+    """The body where all conditions hold."""
     return [f"if ({' && '.join(conditions)}) {{", *indent(body), "}"] if conditions else list(body)
 
 
-def _sums(layout: Layout) -> str:
+def sums(layout: Layout) -> str:
+    """The array with a thread's sums."""
     return "total" if layout.two_levels else "sum"
 
 
-def _steps(layout: Layout) -> list[tuple[str, int, bool]]:
+def steps(layout: Layout) -> list[tuple[str, int, bool]]:
     """Loops over a thread's outputs of one channel."""
     traded, last = layout.trades, len(layout.lines) - 1
     levels = [] if traded and layout.run_line.last else [("r", layout.schedule.run, True)]
@@ -180,7 +182,7 @@ def _steps(layout: Layout) -> list[tuple[str, int, bool]]:
     return levels + ([("j", len(layout.phases[-1]) * layout.lines[-1].run, True)] if traded else [])
 
 
-def _positions(layout: Layout, whole: str) -> list[str]:
+def positions(layout: Layout, whole: str) -> list[str]:
     """Definitions of the output coordinates."""
     lines = []
     for n, line in enumerate(layout.lines):
@@ -221,6 +223,6 @@ class _Traded:
         self.before = ["__syncthreads();  // the operands are no longer read",
                        f"float* const traded = shared + thread / {line.threads} * {runs * others * length};"]
         write = nested([("p", layout.phase_count, True), ("r", plan.run, True)],
-                       [f"traded[{to}] = {_sums(layout)}[p][r][o];"])
+                       [f"traded[{to}] = {sums(layout)}[p][r][o];"])
         self.trade = [*([f"if (o > 0) {barrier}"] if plan.channels > 1 else []),
-                      *_if(["active"] if layout.idle else [], write), barrier]
+                      *conditional(["active"] if layout.idle else [], write), barrier]

@@ -7,6 +7,7 @@ from math import ceil, prod
 
 from kernelwright.codegen.cuda.contraction_direct_layout import Layout
 from kernelwright.codegen.cuda.contraction_direct_lines import Line, progression
+from kernelwright.codegen.cuda.contraction_direct_pools import pooling_lines
 from kernelwright.codegen.cuda.contraction_direct_stores import needed, nested, pair_lines, store_lines
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
@@ -46,12 +47,13 @@ class DeviceText:
     def _sums_loop(self) -> LoopKernel:
         """A pointwise kernel with every index of what follows the sums."""
         kernel = self.kernel
-        read = tuple(Store(0, Index((0,) * len(kernel.domain)), r.expression) for r in kernel.reductions)
+        read = tuple(Store(0, Index((0,) * len(kernel.domain)), r.expression) for r in kernel.all_reductions)
         return LoopKernel(kernel.domain, (), (), (), (*kernel.stores, *read), (), ())
 
     def text(self, name: str, comment: str) -> str:
         """The __global__ function ``name``."""
-        stores, used = store_lines(self.layout, (self.inputs, self.outputs), self.long[2], self.whole)
+        finish = pooling_lines if self.kernel.pools else store_lines
+        stores, used = finish(self.layout, (self.inputs, self.outputs), self.long[2], self.whole)
         body = [*self._places(), *self._chunks(), *stores]
         self.used |= used
         ordered = [b for b in (*self.inputs, *self.outputs) if b.name in self.used]

@@ -58,6 +58,8 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
         return "stores of sums beside pools"
     if channels_fastest(kernel, kernel.stores[0]):
         return "pools where channels are neighbours in the output"
+    if kernel.pool_planes > 1:
+        return f"pools of {kernel.pool_planes} planes"
     if kernel.pool_lines > 1 and (kernel.pool_lines > 2 or len(kernel.axes) < 2 or kernel.axes[-1].out_stride > 1):
         return f"pools of {kernel.pool_lines} lines of {kernel.axes[-1].out_stride} output phases"
     axis = kernel.axes[kernel.paired_axis]
