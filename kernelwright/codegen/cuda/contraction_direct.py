@@ -58,8 +58,8 @@ def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
 def suits(kernel: Contraction) -> bool:
     """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and it is fast,
     or as exact as the library where tensor cores are not. Of pools it takes those of windows that a thread has, where
-    nothing else is stored."""
-    if kernel.pools and not pools_whole_windows(kernel):
+    nothing else is stored; of totals none."""
+    if kernel.totals or (kernel.pools and not pools_whole_windows(kernel)):
         return False
     normal = normal_form(kernel)
     if not kernel.axes or not prod(normal.domain) or not prod(normal.left_domain):
@@ -68,7 +68,8 @@ def suits(kernel: Contraction) -> bool:
     steps = [load.index.strides[-1] if load else 0, *(s.index.strides[-1] for s in normal.stores)]
     if any(abs(step) > 1 for step in steps) or not normal_schedules(normal):
         return False
-    return is_fast(kernel) or (blocks_first(normal) and library_roundings(normal) < _EXACT)
+    # What pools slowly, but exactly, may as well leave the pool to another kernel.
+    return is_fast(kernel) or (not kernel.pools and blocks_first(normal) and library_roundings(normal) < _EXACT)
 
 
 def is_fast(kernel: Contraction) -> bool:
