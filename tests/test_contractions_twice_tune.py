@@ -164,6 +164,16 @@ def test_what_forms_no_sums_goes_with_any_scheme():
     assert (found.scheme, found.tiling, found.again.scheme) == ("fp16x3", 1, "fp16x3")
 
 
+def test_exact_functions_of_either_kernel():
+    """Where the first forms no sums and the second rounds its operands, the second has them."""
+    figures = Figures(0.1, 1.0, 1e-7, 1e-7)
+    pair = Choice("correlation", figures=figures, again=Choice("fp16", 1, figures))
+    exact = pair.exact()
+    assert exact == replace(pair, again=replace(pair.again, exact_functions=True, figures=None))
+    same = Choice("correlation", figures=figures, again=Choice("fp16x3", 1, figures))
+    assert same.exact() is same and Choice("fp16", 1).exact().exact_functions
+
+
 def test_what_forms_no_sums_is_given_up_where_they_are_stored():
     """In a plan in which a contraction is not computed twice, or has more to store, the second kernel is alone."""
     graph, node, _ = a_pair()

@@ -40,10 +40,10 @@ class Choice:
     again: Choice | None = None
 
     def exact(self) -> Choice:
-        """The same with exact functions, of which nothing was measured; itself where its operands are not rounded."""
-        if self.scheme not in ROUNDED_SCHEMES:
-            return self
+        """The same with exact functions, of which nothing was measured; itself where no operands are rounded."""
         again = self.again.exact() if self.again is not None else None
+        if self.scheme not in ROUNDED_SCHEMES:
+            return self if again == self.again else replace(self, again=again)
         return replace(self, exact_functions=True, figures=None, again=again)
 
 
