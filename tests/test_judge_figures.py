@@ -165,11 +165,16 @@ def test_next_to_nothing_is_not_believed():
 
 
 def test_a_clock_is_not_held_against_a_machine_that_shows_the_same():
-    """The model's worker is as far from its own clock: where that is so, nobody is accused, and the judge's counts."""
+    """The model's worker is as far from its own clock: where that is so, nobody is accused or timed by the judge's. Who
+    says less than the model's worker would is as far from the judge's clock as anywhere."""
     far, null = rounds(1e-3, 6, wall=3e-3), rounds(0.0, 6)
     eager, _ = decide("eager", far, null, None, None, "cpu", trusted=True)
     found, beside = decide("x", far, null, eager, None, "cpu", control=far)
-    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(3e-3) and beside
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(1e-3) and not beside
+    less, beside = decide("x", rounds(8e-4, 6, wall=3e-3), null, eager, None, "cpu", control=far)
+    assert isinstance(less, CandidateTiming) and less.seconds == pytest.approx(3e-3) and beside
+    forged, _ = decide("x", rounds(2e-4, 6, wall=3e-3), null, eager, None, "cpu", control=far)
+    assert isinstance(forged, Refusal) and forged.verdict == "CHEAT-TIMER"
     found, _ = decide("x", far, null, eager, None, "cpu", control=rounds(1e-3, 6))
     assert isinstance(found, Refusal) and found.verdict == "CHEAT-TIMER"
 
@@ -182,6 +187,66 @@ def test_a_short_batch_that_is_made_long_is_seen():
     assert isinstance(found, Refusal) and found.verdict == "CHEAT-TIMER"
     assert "all of the longer batch" in found.finding.sentence
     assert found.finding.evidence["outer_low"] == pytest.approx(1e-3, rel=0.1)
+
+
+def flushed(seconds: float, flush: float, *, cold: float | None = None, said: float | None = None) -> list[list[Ran]]:
+    """Rounds whose calls are flushed for ``flush`` seconds each; on flushed caches they take ``cold``, and say
+    ``said``."""
+    longer = seconds if cold is None else cold
+    told = longer if said is None else said
+    return [[ran(told, 2, cold=True, wall=longer, around=flush), ran(told, 6, cold=True, wall=longer, around=flush),
+             ran(seconds, 4, cold=False, around=1e-5), ran(seconds, 50, cold=False, around=1e-5)] for _ in range(15)]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25])
+def test_a_slower_flush_accuses_nobody(share):
+    """In the memory of one process it takes longer, in all rounds: calls in a row say that the worker's clock is
+    right."""
+    null, control = flushed(0.0, 6e-3), flushed(2e-4, 6e-3)
+    eager, _ = decide("eager", control, null, None, None, "cpu", trusted=True)
+    found, beside = decide("x", flushed(2e-4, (1 + share) * 6e-3), null, eager, None, "cpu", control=control)
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(2e-4) and not beside
+
+
+def test_a_slower_flush_hides_little():
+    """Who forges times on flushed caches alone, within what a flush may take longer, is timed by calls in a row and by
+    how much longer the model's take on flushed caches; beyond it, it is refused."""
+    null, control = flushed(0.0, 6e-3), flushed(2e-4, 6e-3, cold=5e-4)
+    eager, _ = decide("eager", control, null, None, None, "cpu", trusted=True)
+    within, beside = decide("x", flushed(2e-4, 6e-3, cold=1e-3, said=1.5e-4), null, eager, None, "cpu", control=control)
+    assert isinstance(within, CandidateTiming) and within.seconds == pytest.approx(5e-4)
+    assert [f.kind for f in beside] == ["clocks-disagree"]
+    beyond, _ = decide("x", flushed(2e-4, 6e-3, cold=3e-3, said=1.5e-4), null, eager, None, "cpu", control=control)
+    assert isinstance(beyond, Refusal) and beyond.verdict == "CHEAT-TIMER"
+
+
+def test_caches_that_calls_fill_accuse_nobody():
+    """What is around calls takes a tenth longer than around nothing: so it does for the model's calls."""
+    def made(seconds: float, around: float, said: float | None = None) -> list[list[Ran]]:
+        told = seconds if said is None else said
+        return [[ran(told, count, cold=cold, wall=seconds, around=around)
+                 for cold, count in ((True, 2), (True, 6), (False, 4), (False, 30))] for _ in range(6)]
+
+    null, control = made(0.0, 3.5e-3), made(2e-3, 3.9e-3)
+    eager, _ = decide("eager", control, null, None, None, "cpu", trusted=True)
+    found, beside = decide("x", made(7e-4, 3.9e-3), null, eager, None, "cpu", control=control)
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(7e-4) and not beside
+    forged, beside = decide("x", made(7e-4, 3.9e-3, 4.5e-4), null, eager, None, "cpu", control=control)
+    assert isinstance(forged, CandidateTiming) and forged.seconds > 7e-4 and beside
+
+
+def test_longer_batches_whose_calls_take_longer_are_held_against_what_they_say():
+    """Outputs that are kept need memory that was never handed out: calls of the longest batch say so."""
+    null = rounds(0.0)
+    control = [[*one[:3], ran(2.2e-3, 40, cold=False)] for one in rounds(1.6e-3)]
+    eager, _ = decide("eager", control, null, None, None, "cpu", trusted=True)
+    longer = [[*one[:3], ran(1.3e-3, 40, cold=False)] for one in rounds(6e-4)]
+    found, beside = decide("x", longer, null, eager, None, "cpu", control=control)
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(6e-4) and not beside
+    far = [[*one[:3], ran(2e-3, 40, cold=False)] for one in rounds(6e-4)]
+    found, beside = decide("x", far, null, eager, None, "cpu", control=control)
+    assert isinstance(found, CandidateTiming) and found.seconds > 1.9e-3
+    assert [f.kind for f in beside] == ["clock-not-supported"]
 
 
 def test_waiting_that_is_taken_off_a_refusal_is_not_taken_off_a_time():

@@ -75,13 +75,15 @@ def whole_wall(ran: Ran) -> float:
 class Outer:
     """Seconds per call in one way of looking: ``value``, a median, and the ends of its interval; ``unexplained`` is the
     lower end of what is more than the worker's clock says of the same batches, and ``noise`` how much of that load
-    makes of nothing. ``by_round`` has what was taken off as waiting, too."""
+    makes of nothing. ``said`` is what the worker's clock says, looked at in the same way: calls of longer batches may
+    take longer, as their outputs are all kept. ``by_round`` has what was taken off as waiting, too."""
 
     value: float
     low: float
     high: float
     unexplained: float
     noise: float
+    said: float
     by_round: tuple[float, ...]
 
 
@@ -112,7 +114,8 @@ def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value
         if not pairs:
             continue
         seen = [less(own, empty) for own, empty in pairs]
-        more = [less(own, empty) - each(own, said, cold=cold) for own, empty in pairs]
+        told = [each(own, said, cold=cold) for own, _ in pairs]
+        more = [one - claim for one, claim in zip(seen, told)]
         nothing = [each(empty, value, cold=cold) for _, empty in pairs]
         spread = max(nothing) - min(nothing) if len(pairs) < MANY_ROUNDS else 0.0
         load = [less(own, empty) - each(own, said, cold=cold) for own, (_, empty) in zip(control, pairs)]
@@ -123,7 +126,7 @@ def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value
         shown = seen if value is not wall else [less(own, empty, whole_wall) for own, empty in pairs]
         low, high = _ends(seen)
         found[way] = Outer(quantile(seen, 0.5), low - few, high + few, _ends(more)[0],
-                           noise * (FEW_NOISE if len(pairs) < LEAST_ROUNDS else 1.0), tuple(shown))
+                           noise * (FEW_NOISE if len(pairs) < LEAST_ROUNDS else 1.0), quantile(told, 0.5), tuple(shown))
     return found
 
 
@@ -139,13 +142,15 @@ def undisturbed(rounds: Rounds, null: Rounds, control: Rounds, said: Value) -> O
     if not pairs:
         return None
     count = len(pairs[0][0].seconds)
-    around = min(whole_wall(empty) for _, empty in pairs)
-    around = min([around, *(whole_wall(own[-1]) - said(own[-1]) for own in control)])
+    empty = min(whole_wall(empty) for _, empty in pairs)
+    unexplained = min((whole_wall(own[-1]) - said(own[-1]) for own in control), default=empty)
+    around = min(empty, unexplained)
     least = max(min(whole_wall(own) for own, _ in pairs) - around,
                 min(wall(own) for own, _ in pairs) - min(wall(empty) for _, empty in pairs)) / count
     seen = [(wall(own) - wall(empty)) / count for own, empty in pairs]
     shown = tuple((whole_wall(own) - whole_wall(empty)) / count for own, empty in pairs)
-    return Outer(max(quantile(seen, 0.5), least), least, max(seen), 0.0, 0.0, shown)
+    told = quantile([said(own) / count for own, _ in pairs], 0.5)
+    return Outer(max(quantile(seen, 0.5), least), least, max(seen), 0.0, (unexplained - around) / count, told, shown)
 
 
 def resolution(null: Rounds, control: Rounds, said: Value) -> float:
