@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from kernelwright.tune import contractions as tune
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_memory import Measured
 from kernelwright.tune.contraction_trials import Case
+from kernelwright.tune.contraction_twice import ways
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +74,7 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
     return picked, cases
 
 
-def plan_with(graph: Graph, choices: dict[Node, Choice]) -> Plan:
+def plan_with(graph: Graph, choices: Mapping[Node, Choice]) -> Plan:
     return make_plan(graph, graph, move_bias=True, contractions=choices)
 
 
@@ -171,3 +173,25 @@ def test_any_pool_behind_any_convolution(data):
     kernels = contractions(planned(Of(forward, a=layer, r=r), (x,), lines=draw(st.booleans())))
     assert len(kernels) == 1
     event(f"windows of {kernels[0].pool_window if kernels[0].pools else ()}")
+
+
+# Windows that are output phases -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["alone", "behind a norm"])
+@pytest.mark.parametrize(("channels", "window"), [(3, (1, 2, 2)), (64, (1, 1, 2))])
+def test_windows_of_phases_are_lines_where_a_kernel_takes_them(norm, channels, window):
+    """Where no kernel does, since multiply-adds alone could and are slow, windows of the last axis are left."""
+    space = 3 if window[1] == 1 else 2
+    convolution, pool = ((nn.ConvTranspose3d, F.max_pool3d) if space == 3 else (nn.ConvTranspose2d, F.max_pool2d))
+    model = Of(lambda m, x: pool(m.n(m.a(x)) if norm else m.a(x), 2),
+               a=convolution(channels, 64, 3, stride=2, padding=1, output_padding=1),
+               n=(nn.BatchNorm3d if space == 3 else nn.BatchNorm2d)(64))
+    graph = captured(model, 4, channels, *(16,) * space)
+    choices = {node: Choice("fp16x3") for node in graph.nodes() if can_contract(node)}
+    steps, _, pairs = ways(lambda some: plan_with(graph, some), choices, H200)
+    first, *_ = (s.kernel for s in steps if s.kernel.pools)
+    assert (first.pool_planes, first.pool_lines, first.pool_size) == window
+    assert len(pairs) == norm and (not norm or [s.turn for s in steps if s.kernel.pools] == ["second"])
+    everything, _, _ = ways(lambda some: plan_with(graph, some), choices, H200, lambda kernel: True)
+    assert max(s.kernel.pool_lines for s in everything) == 2

@@ -14,6 +14,7 @@ from math import inf
 
 from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.contraction_direct import suits
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.products import NARROW_TYPES
@@ -115,7 +116,22 @@ def with_totals(steps: Iterable[KernelStep]) -> list[Node]:
     return [s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.totals]
 
 
-def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], row: Device
+def takes_lines(kernel: Contraction) -> bool:
+    """Whether some kernel takes windows of several lines: on tensor cores those that are no output phases already, and
+    multiply-adds what they are fast for."""
+    natural = kernel.axes[-1].out_stride > 1 or kernel.pool_planes > 1
+    return not natural or suits(replace(kernel, scheme="float32", tiling=None))
+
+
+def _without_lines(choices: Mapping[Node, Choice], steps: Iterable[KernelStep], takes: Callable[[Contraction], bool]
+                   ) -> dict[Node, Choice]:
+    """The choices, without lines where a step pools some that no kernel takes."""
+    unfit = {s.covers[0] for s in steps if pools_lines(s) and not takes(s.kernel)}
+    return {n: replace(c, lines=False) if n in unfit else c for n, c in choices.items()}
+
+
+def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], row: Device,
+         takes: Callable[[Contraction], bool] = takes_lines
          ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
     """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
 
@@ -123,7 +139,9 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
     lines also with windows of the last axis alone, and where totals are read together with its results it is tried
     computed twice. The second kernel takes what reductions it can: without
     them it would store as much as a kernel that is alone. What follows a pair counts as what follows its second step.
+    takes: whether there is a kernel for windows of several lines.
     """
+    given, choices = choices, _without_lines(choices, contraction_steps(make(choices)), takes)
     whole = make(choices)
     steps = contraction_steps(whole)
     found: dict[Node, list[tuple[Plan, Sequence[KernelStep]]]] = {s.covers[0]: [(whole, [s])] for s in steps
@@ -137,7 +155,10 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
         for step in contraction_steps(plan):
             if step.covers[0] in nodes:
                 found[step.covers[0]].append((plan, [step]))
-    twice, pairs = plan_twice(make, choices, with_totals(steps))
+    twice, pairs = plan_twice(make, given, with_totals(steps))
+    fewer = _without_lines(given, (pair.second for pair in pairs.values()), takes)
+    if fewer != given:
+        twice, pairs = plan_twice(make, fewer, with_totals(steps))
     for node, pair in pairs.items():
         found[node].append((twice, pair.steps))
     after = {variant(some[-1]): seconds_after(some, plan, [p for p, _ in every if p is not plan], row)
@@ -204,7 +225,7 @@ def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapp
     promising: those that become kernels anyway. Of others the library's call, and what follows it as it follows a
     kernel that stores, has to be beaten as well: two kernels may take less than ``share`` of it.
     """
-    steps, after, pairs = ways(make, choices, row)
+    steps, after, pairs = ways(make, choices, row, lambda kernel: bool(tilings(kernel, core)))
     found = {variant(step): step for step in steps}
     result: dict[Node, Choice] = {}
     for node, pair in pairs.items():
