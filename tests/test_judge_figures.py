@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kernelwright.judge.figures import Ran, decide
+from kernelwright.judge.machine import handout_seconds
 from kernelwright.judge.records import CandidateTiming, Refusal
 
 
@@ -243,10 +244,19 @@ def test_longer_batches_whose_calls_take_longer_are_held_against_what_they_say()
     longer = [[*one[:3], ran(1.3e-3, 40, cold=False)] for one in rounds(6e-4)]
     found, beside = decide("x", longer, null, eager, None, "cpu", control=control)
     assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(6e-4) and not beside
+    eager, _ = decide("eager", rounds(1.6e-3), null, None, None, "cpu", trusted=True)  # has memory of its own to fill
+    found, beside = decide("x", longer, null, eager, None, "cpu", control=rounds(1.6e-3), handout=7e-4)
+    assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(6e-4) and not beside
     far = [[*one[:3], ran(2e-3, 40, cold=False)] for one in rounds(6e-4)]
-    found, beside = decide("x", far, null, eager, None, "cpu", control=control)
+    found, beside = decide("x", far, null, eager, None, "cpu", control=control, handout=7e-4)
     assert isinstance(found, CandidateTiming) and found.seconds > 1.9e-3
     assert [f.kind for f in beside] == ["clock-not-supported"]
+
+
+def test_memory_that_is_handed_out_takes_time():
+    assert handout_seconds(100) == 0.0
+    small, large = handout_seconds(1 << 20), handout_seconds(1 << 34)
+    assert 0.0 < small < 1.0 and small < large
 
 
 def test_waiting_that_is_taken_off_a_refusal_is_not_taken_off_a_time():

@@ -16,7 +16,7 @@ from torch import nn
 from kernelwright.judge.clock_outer import slope
 from kernelwright.judge.contestant import Contestant
 from kernelwright.judge.figures import decide
-from kernelwright.judge.machine import free_bytes
+from kernelwright.judge.machine import free_bytes, handout_seconds
 from kernelwright.judge.process import Worker
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
 from kernelwright.judge.timed import TimedProblem
@@ -89,11 +89,13 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     kind = problem.device.type
     own = decide("eager", reference.rounds, null.rounds, None, None, kind, trusted=True)[0]
     eager = own if isinstance(own, CandidateTiming) else None
+    handout = handout_seconds(timed.output_bytes) if kind == "cpu" else 0.0
     for contestant in others:
         timings[contestant.name] = contestant.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
         if contestant.refusal is None and eager is not None:
             timings[contestant.name], findings[contestant.name] = decide(
-                contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds)
+                contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds,
+                handout=handout)
     after = environment(problem.device)
     slowed = dict.fromkeys((*throttling(before), *throttling(after)))
     words = [note, f"The GPU ran more slowly than it can: {', '.join(slowed)}." if slowed else ""]

@@ -61,12 +61,14 @@ SLEEP_SECONDS, SLEEP_SHARE, SLEEPS = 0.1, 0.1, 3
 
 
 def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming | None, floor: float | None, kind: str,
-           *, trusted: bool = False, control: Rounds = ()) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
+           *, trusted: bool = False, control: Rounds = (), handout: float = 0.0
+           ) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
     """The time that counts, or a refusal; with findings beside it.
 
     ``everything``, ``null`` and ``control`` are the batches by round, the first of which is not counted: of the
     candidate, of one that does nothing, and of the model's own worker, whose clock is believed. ``kind`` is cpu or
-    cuda. ``trusted``: it is that worker.
+    cuda. ``trusted``: it is that worker. ``handout``: seconds in which a CPU's system hands out memory for the outputs
+    of a call.
     """
     rounds, null, control = everything[1:], null[1:], control[1:]
     if not rounds:
@@ -92,7 +94,7 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     if not trusted and slopes:
         least = _least(rounds, null, control, eager, said) if kind == "cpu" else None
         counts, note, finding = _disagree(rounds, ways, claims, least, inner, kind, unlike) or _unsupported(
-            rounds, control, ways, kind, interval[1], flush) or (None, "", None)
+            rounds, control, ways, kind, interval[1], flush, handout) or (None, "", None)
         findings += [finding] if finding is not None else []
         if counts is not None and counts.value > inner:
             samples = tuple(max(1e-9, value) for value in counts.by_round)
@@ -211,12 +213,12 @@ def _claimed(rounds: Rounds, said: Value, *, cold: bool) -> float:
     return quantile(means, 0.5) if means else 0.0
 
 
-def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: str, cold: float, flush: float
-                 ) -> tuple[Outer, str, Finding] | None:
+def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: str, cold: float, flush: float,
+                 handout: float) -> tuple[Outer, str, Finding] | None:
     """What counts where the inner clock's time, ``cold``, cannot be held against the outer one, and why.
 
     On a CPU memory that is handed out for the first time makes calls longer in long batches, whose outputs are all
-    kept: by as much as the model's take longer, this says nothing.
+    kept: by ``handout`` seconds, or by as much as the model's take longer there, this says nothing.
     """
     why, margin = "", TOLERANCE_SECONDS[kind]
     if kind == "cuda":
@@ -228,7 +230,7 @@ def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: 
         each = [max(0.0, s - i) for ran in row for s, i in zip(ran.seconds, ran.issued)]
         warm, usual, counting = quantile(each, 0.5) if each else 0.0, 0.0, list(ways.values())
     else:
-        warm, usual = _usual(rounds), max(0.0, _usual(control) - _usual([one[:-1] for one in control]))
+        warm, usual = _usual(rounds), max(handout, _usual(control) - _usual([one[:-1] for one in control]))
         counting = [found for way, found in ways.items() if way not in _ON_FLUSHED]
     if not why and warm - usual > FORGED_FACTOR * cold + margin:
         whose = "the device " if kind == "cuda" else ""
