@@ -17,8 +17,9 @@ from torch import nn
 
 from kernelwright.judge import census, clock, figures
 from kernelwright.judge.clock import _shape, baseline_text, time_candidates
+from kernelwright.judge.clock_outer import Ran
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.figures import Ran, decide
+from kernelwright.judge.figures import decide
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
 from kernelwright.judge.process import Worker

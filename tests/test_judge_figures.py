@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernelwright.judge.figures import Ran, decide
+from kernelwright.judge.clock_outer import Ran
+from kernelwright.judge.figures import decide
 from kernelwright.judge.machine import handout_seconds
 from kernelwright.judge.records import CandidateTiming, Refusal
 

@@ -23,13 +23,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kernelwright.judge.clock_inner import TOLERANCE_SECONDS, claimed_seconds, lumps, row_seconds, told_seconds
 from kernelwright.judge.clock_outer import (
     COLD,
     LEAST_ROUNDS,
     LONGER,
     ROW,
     Outer,
-    Ran,
     Rounds,
     Value,
     outers,
@@ -46,9 +46,8 @@ _ON_FLUSHED = (COLD, LONGER[COLD])
 LEAST = "the least that its longest batches took"
 #: From so many rounds on forged clocks are told.
 TELLING_ROUNDS = 3
-#: The inner clock may be below what the outer one shows by this share and, per call, by these seconds.
+#: The inner clock may be below what the outer one shows by this share.
 AGREEMENT = 0.10
-TOLERANCE_SECONDS = {"cpu": 30e-6, "cuda": 8e-6}
 #: What the outer clock shows at least, over all rounds, is as good as this where little was told.
 FINEST_SECONDS = 5e-6
 #: Beyond these the two clocks do not just disagree: somebody tells times that were not.
@@ -81,11 +80,11 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
         return uneven, ()
     margin = TOLERANCE_SECONDS[kind]
     flush = quantile([s for one in null if (s := slope(one, wall, cold=True)) is not None] or [0.0], 0.5)
-    said = partial(_said, kind=kind, flush=flush)
+    said = partial(told_seconds, kind=kind, flush=flush)
     ways = outers(rounds, null, control, kind, said)
-    claims = {way: max(interval[1], _claimed(rounds, said, cold=way in _ON_FLUSHED), found.said * (kind == "cpu"))
-              for way, found in ways.items()}
-    claims[LEAST] = max(interval[1], _claimed(rounds, said, cold=all(ran.cold for ran in rounds[0])))
+    claims = {way: max(interval[1], claimed_seconds(rounds, said, cold=way in _ON_FLUSHED),
+                       found.said * (kind == "cpu")) for way, found in ways.items()}
+    claims[LEAST] = max(interval[1], claimed_seconds(rounds, said, cold=all(ran.cold for ran in rounds[0])))
     unlike = FLUSH_SHARE * flush if kind == "cpu" else 0.0
     if not trusted and (refused := _refuted(rounds, ways, claims, inner, margin, unlike)):
         return refused, ()
@@ -187,7 +186,7 @@ def _least(rounds: Rounds, null: Rounds, control: Rounds, eager: CandidateTiming
     if found is None:
         return None
     row = any(not ran.cold for ran in rounds[0])
-    more = max(0.0, eager.inner - _claimed(control, said, cold=False)) if row and control and eager else 0.0
+    more = max(0.0, eager.inner - claimed_seconds(control, said, cold=False)) if row and control and eager else 0.0
     return replace(found, value=found.value + more, by_round=tuple(value + more for value in found.by_round))
 
 
@@ -195,22 +194,6 @@ def _few(rounds: int) -> str:
     """What so few rounds leave unsaid."""
     what = "to rank it behind others" if rounds >= TELLING_ROUNDS else "for a speed-up, and to rank it behind others"
     return f"only {rounds} round{'s' * (rounds > 1)} fitted the budget: too few {what}"
-
-
-def _said(ran: Ran, kind: str, flush: float) -> float:
-    """Seconds of a batch by the worker's own figures, as the outer clock would show them. On a GPU the host's part
-    comes on top of the device's time, as far as no flush of ``flush`` seconds hides it, and what other streams go on
-    for."""
-    if kind == "cpu":
-        return sum(ran.seconds)
-    beside = [max(0.0, i - flush) if ran.cold else i + e for i, e in zip(ran.issued, ran.left)]
-    return sum(ran.seconds) + sum(beside)
-
-
-def _claimed(rounds: Rounds, said: Value, *, cold: bool) -> float:
-    """What a call takes by the worker's own figures: a mean, as a slope would show it."""
-    means = [said(ran) / len(ran.seconds) for one in rounds for ran in one if ran.cold is cold]
-    return quantile(means, 0.5) if means else 0.0
 
 
 def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: str, cold: float, flush: float,
@@ -230,7 +213,8 @@ def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: 
         each = [max(0.0, s - i) for ran in row for s, i in zip(ran.seconds, ran.issued)]
         warm, usual, counting = quantile(each, 0.5) if each else 0.0, 0.0, list(ways.values())
     else:
-        warm, usual = _usual(rounds), max(handout, _usual(control) - _usual([one[:-1] for one in control]))
+        shorter = [one[:-1] for one in control]
+        warm, usual = row_seconds(rounds), max(handout, row_seconds(control) - row_seconds(shorter))
         counting = [found for way, found in ways.items() if way not in _ON_FLUSHED]
     if not why and warm - usual > FORGED_FACTOR * cold + margin:
         whose = "the device " if kind == "cuda" else ""
@@ -239,20 +223,14 @@ def _unsupported(rounds: Rounds, control: Rounds, ways: dict[str, Outer], kind: 
             Finding("clock-not-supported", why, "clock")) if why else None
 
 
-def _usual(rounds: Rounds) -> float:
-    """The median of a worker's own seconds of calls in a row; zero where there is none."""
-    each = [s for one in rounds for ran in one if not ran.cold for s in ran.seconds]
-    return quantile(each, 0.5) if each else 0.0
-
-
 def _uneven(rounds: Rounds, control: Rounds, kind: str) -> Refusal | None:
     """Whether in most batches one call works and the others hardly do, which a median would not show.
 
     On a CPU by the processor's time: a call may take long because something else ran meanwhile. A thread that waits for
     another one by turning works as well, so the model's own calls must not show the same.
     """
-    found, means, medians = _lumps(rounds, kind)
-    usual = _lumps(control, kind)[0]
+    found, means, medians = lumps(rounds, kind)
+    usual = lumps(control, kind)[0]
     if len(found) < 4 or sum(found) < 0.75 * len(found) or sum(usual) > 0.25 * len(usual):
         return None
     mean, median = quantile(means, 0.5), quantile(medians, 0.5)
@@ -260,18 +238,6 @@ def _uneven(rounds: Rounds, control: Rounds, kind: str) -> Refusal | None:
         "one-call-works", f"In {sum(found)} of {len(found)} batches one call does more than all others together: half "
         f"of the calls take at most {say(median)}, the mean is {say(mean)}.", "clock",
         "Do each call's work in that call.", evidence={"median_seconds": median, "mean_seconds": mean}))
-
-
-def _lumps(rounds: Rounds, kind: str) -> tuple[list[bool], list[float], list[float]]:
-    """For each batch of some calls: whether one does more than all others together, their mean and their median."""
-    found, means, medians = [], [], []
-    for ran in (ran for one in rounds for ran in one if len(ran.seconds) >= 4):
-        work = ran.seconds if kind == "cuda" else ran.processor
-        median, most = quantile(work, 0.5), max(work)
-        found.append(most > 0.6 * sum(work) and most > 5 * median + TOLERANCE_SECONDS[kind])
-        means.append(sum(work) / len(work))
-        medians.append(median)
-    return found, means, medians
 
 
 def _forged(rounds: Rounds, sentence: str) -> tuple[str, str, str]:
