@@ -49,8 +49,9 @@ from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.plan.access import strides_of  # noqa: E402
+from kernelwright.plan.contraction import Tiling, in_groups  # noqa: E402
 from kernelwright.plan.expressions import Apply, Constant, Index, Reduced  # noqa: E402
-from kernelwright.plan.kernels import Reduction, Store, Tiling, in_pairs_of_lines  # noqa: E402
+from kernelwright.plan.kernels import Reduction, Store  # noqa: E402
 
 DEVICE, FLUSH_BYTES, REPEATS, SAMPLES = "cuda", 256 << 20, 12, 48
 #: Errors (rms over rms, against float64) above which a result is called wrong.
@@ -104,7 +105,7 @@ def pooled(shape: Shape, size: int, lines: int = 1) -> Shape:
     rank = len(kernel.axes)
     if lines > 1:
         axes = list(kernel.axes)
-        axes[kernel.paired_axis] = in_pairs_of_lines(axes[kernel.paired_axis])
+        axes[kernel.paired_axis] = in_groups(axes[kernel.paired_axis])
         kernel = replace(kernel, axes=tuple(axes))
     window = (*(1,) * (rank - 2), lines, size) if rank > 1 else (size,)
     pool = getattr(F, f"max_pool{rank}d")

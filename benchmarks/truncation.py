@@ -27,7 +27,7 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", 128, 64, 8, 8, teams=2, overlap=12, raw_left=True)
 TOTALS = Tiling("wgmma", 256, 64, 8, 4, raw_left=True)

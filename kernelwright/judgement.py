@@ -26,7 +26,8 @@ from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, Verificatio
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
 from kernelwright.ir.node import Node
-from kernelwright.plan.kernels import Contraction, Scan
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.kernels import Scan
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Plan

@@ -20,8 +20,8 @@ from kernelwright.emit.model_source import extract_model_source
 from kernelwright.errors import SourceUnavailable
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.describe import describe
-from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem

@@ -12,7 +12,7 @@ import pytest
 
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.generate import support_text
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.contraction import Contraction
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 

@@ -13,8 +13,9 @@ import torch
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, Tap
+from kernelwright.plan.kernels import Store
 
 Each = int | tuple[int, ...]
 

@@ -25,7 +25,8 @@ from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.loop_evaluator import required_output_sizes
-from kernelwright.plan.kernels import Contraction, LoopKernel, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.kernels import LoopKernel
 
 _POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "float*", "left": "unsigned short*",
              "right": "unsigned short*"}

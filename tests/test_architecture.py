@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -92,6 +95,23 @@ def test_long_modules_are_listed():
 def test_the_check_finds_wrong_imports():
     tree = ast.parse("from kernelwright.cli import main\ndef f():\n    import kernelwright.report.text\n")
     assert sorted(wrong_imports("plan", "plan/x.py", imports(tree))) == ["cli", "report.text"]
+
+
+def is_module(package: ModuleType, name: str) -> bool:
+    """Whether a package has a module of that name, loaded or not."""
+    return hasattr(package, "__path__") and importlib.util.find_spec(f"{package.__name__}.{name}") is not None
+
+
+def test_scripts_import_what_there_is():
+    """Scripts that run on a device alone are read by nobody else when a name changes."""
+    missing = []
+    for script in sorted(path for folder in ("benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernelwright"):
+                found = importlib.import_module(node.module)
+                missing += [f"{script.name}: {node.module}.{a.name}" for a in node.names
+                            if not hasattr(found, a.name) and not is_module(found, a.name)]
+    assert missing == []
 
 
 def test_exceptions_are_needed():

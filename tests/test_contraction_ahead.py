@@ -22,7 +22,7 @@ from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import REGISTERS, Layout
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 PACKS, WIDE_TEAMS = replace(SMALL, packs_left=True), replace(TEAMS, packs_left=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)

@@ -21,8 +21,9 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, phases=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2, phases=2)

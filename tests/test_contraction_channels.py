@@ -20,8 +20,9 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_column
 from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.products import MOST_REDUCED
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)

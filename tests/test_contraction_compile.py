@@ -11,7 +11,7 @@ from contraction_cases import ContractionCase, convolution, matmul, with_epilogu
 from test_contraction_channels import softmax
 
 from kernelwright.codegen.cuda.contraction import tilings
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 
 IMAGES = {"size": (56, 56), "window": (3, 3), "padding": 1}
 LARGE = with_epilogue(matmul(4096, 4096, 4096, transposed=(False, True)))

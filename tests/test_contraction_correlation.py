@@ -19,9 +19,9 @@ from kernelwright.codegen.contraction_correlation import Correlation, correlates
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.cuda import contraction_correlation
 from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load
-from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.records import Choice, KernelStep
 from kernelwright.tune.contraction_forms import WGMMA, forms
 

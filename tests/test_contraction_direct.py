@@ -21,8 +21,9 @@ from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.codegen.generate import support_text
 from kernelwright.codegen.loop_evaluator import required_output_sizes
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 
 def conv(*sizes, **options) -> ContractionCase:

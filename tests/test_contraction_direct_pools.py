@@ -20,8 +20,9 @@ from kernelwright.codegen.cuda.contraction_direct import schedules, suits
 from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
 from kernelwright.codegen.cuda.contraction_direct_schedule import predicted_seconds
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import in_groups
 from kernelwright.plan.expressions import Index, Reduced
-from kernelwright.plan.kernels import Reduction, Store, in_groups
+from kernelwright.plan.kernels import Reduction, Store
 
 
 def conv(*sizes, **options) -> ContractionCase:

@@ -15,8 +15,9 @@ from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Store, Tiling
+from kernelwright.plan.kernels import Store
 
 NARROW = Tiling("wgmma", rows=64, columns=32, depth=32, stages=2)
 WIDE = Tiling("wgmma", rows=128, columns=192, depth=16, stages=2)

@@ -18,8 +18,8 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue_aligned import stores_aligned
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
-from kernelwright.plan.kernels import Tiling
 
 ODD = {"stride": 2, "padding": 1, "transposed": True}  # outputs of odd lengths
 

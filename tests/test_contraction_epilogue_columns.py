@@ -17,8 +17,9 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
 from kernelwright.codegen.cuda.contraction_wgmma import core
 from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.kernels import Reduction, Store
 
 WGMMA = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=2)
 MMA = Tiling("mma", rows=64, columns=16, depth=16, stages=2, promote=1)

@@ -17,8 +17,9 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue_dense import SECTOR, least_overlap, stores_densely
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
-from kernelwright.plan.kernels import Store, Tiling
+from kernelwright.plan.kernels import Store
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
 HIGH = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, teams=2, promote=2)

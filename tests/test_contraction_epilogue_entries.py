@@ -14,8 +14,9 @@ from test_contraction_pools import pooled
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.kernels import Reduction, Store
 
 WGMMA = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=2)
 BOTH = replace(WGMMA, phases=2, stages=2)

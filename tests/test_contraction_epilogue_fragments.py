@@ -17,7 +17,7 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue_fragments import SECTOR, stores_fragments
 from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 BOTH = replace(LOW, phases=2)
 

@@ -14,8 +14,9 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, put, reads
 from kernelwright.codegen.cuda.contraction_epilogue_quotients import quotient_functions
 from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Constant, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 POWER = call("exp", call("sub", BIASED, Reduced(1)))

@@ -16,8 +16,8 @@ from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index
-from kernelwright.plan.kernels import Tiling
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
 HIGH = Tiling("wgmma", rows=128, columns=64, depth=16, stages=3, teams=2, promote=2)

@@ -21,8 +21,9 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_folds import folds
 from kernelwright.codegen.cuda.contraction_epilogue_quotients import decaying, shares
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Constant, Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 
 ONE = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, fragments=True)
 TALL = replace(ONE, rows=128, teams=2)

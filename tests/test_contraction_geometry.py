@@ -12,7 +12,7 @@ from contraction_cases import cases, convolution, matmul
 
 from kernelwright.codegen.contraction_evaluator import operand_values, sums_of_products
 from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
 

@@ -16,8 +16,9 @@ from test_contractions_tune import CPU, TILING, a_case, chosen, emulated
 from torch import nn
 
 from kernelwright.errors import DeviceLost
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 from kernelwright.plan.records import Choice
 from kernelwright.roofline.devices import H200
 from kernelwright.tune import accuracy, contraction_guess, contraction_rounds

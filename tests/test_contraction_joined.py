@@ -20,8 +20,9 @@ from kernelwright.codegen.contraction_joined import joinable, joined
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan

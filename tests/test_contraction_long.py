@@ -13,8 +13,8 @@ from test_contraction_totals import totalled
 
 from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
-from kernelwright.plan.kernels import Tiling
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 MMA = Tiling("mma", rows=64, columns=16, depth=16, stages=3, promote=1)

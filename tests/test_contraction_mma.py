@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_mma import core, tilings_mma
 from kernelwright.codegen.cuda.emulate import compile_emulated
 from kernelwright.codegen.cuda.support import snippets
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 STAND_IN = """
 // Stores sums by class, group, row and output channel.

@@ -16,8 +16,9 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_cycles import cycles
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 
 BOTH = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=1, phases=2)
 

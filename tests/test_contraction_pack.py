@@ -16,8 +16,8 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda import contraction_pack_windows
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Guard, Index, Load
-from kernelwright.plan.kernels import Contraction, Tiling
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=32, stages=2)
 

@@ -21,7 +21,7 @@ from kernelwright.codegen.contraction_runs import Run, paired
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
 TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, teams=2, promote=0)

@@ -22,8 +22,9 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, Reduction, Store, Tiling, in_groups
+from kernelwright.plan.kernels import Reduction, Store
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)

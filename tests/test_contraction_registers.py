@@ -43,8 +43,8 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_warps import THERE
 from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load
-from kernelwright.plan.kernels import Tiling
 
 SMALL = convolution(9, 1, 5, 20, (6, 7), (3, 3), padding=1)  # 72 rows for each n: several n in a tile
 HALVES = convolution(2, 1, 16, 24, (11, 8), (3, 2), scheme="native", dtype="bfloat16")

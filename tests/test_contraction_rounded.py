@@ -17,8 +17,9 @@ from test_contraction_epilogue_dense import overlapping
 from test_contraction_totals import totalled
 
 from kernelwright.codegen.cuda.math_rounded import ROUNDED, of_rounded
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Reduced
-from kernelwright.plan.kernels import Reduction, Tiling
+from kernelwright.plan.kernels import Reduction
 
 TILING = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3)
 #: What a function may be off, of its value.

@@ -30,9 +30,10 @@ from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store, Tiling
+from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.records import KernelStep
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)

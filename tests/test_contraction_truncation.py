@@ -14,7 +14,7 @@ from test_contraction_wgmma import check_on_the_device
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 

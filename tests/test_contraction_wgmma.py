@@ -20,8 +20,8 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_tilings import tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_truncation import lost
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply
-from kernelwright.plan.kernels import Contraction, Tiling
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)

@@ -19,8 +19,8 @@ from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
-from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_trials import words
 

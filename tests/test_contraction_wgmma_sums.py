@@ -17,7 +17,7 @@ from kernelwright.codegen.cuda import contraction_wgmma_layout
 from kernelwright.codegen.cuda.contraction import generate
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_stretches import most_stretches, stretch_numbers
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
 TWO, THREE = replace(PLAIN, rows=128, teams=2), replace(PLAIN, teams=3)

@@ -15,8 +15,9 @@ from torch import nn
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.loops import chosen_schedule
 from kernelwright.ir.node import Node, make
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
-from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store, Tiling
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan, TorchStep

@@ -19,7 +19,7 @@ from torch import nn
 from kernelwright.build.module import BuildFailed
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan

@@ -16,7 +16,7 @@ from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.errors import VerificationFailed
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
 from kernelwright.programs import ModeProgram

@@ -16,7 +16,8 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.codegen.contraction_evaluator import uses_reductions
-from kernelwright.plan.kernels import Contraction, LoopKernel
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.positions import POOL_SIZES
 from kernelwright.plan.products import can_contract

@@ -29,8 +29,8 @@ from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_reasons, tiling_words
-from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures

@@ -15,8 +15,8 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.codegen.contraction_evaluator import uses_reductions
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, walk
-from kernelwright.plan.kernels import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
-from kernelwright.plan.kernels import Tiling
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, Result, RuleUse, Work
 from kernelwright.report import as_json, render_explanation, render_text, units
 from kernelwright.timing.baselines import CANDIDATE, EAGER, summarize

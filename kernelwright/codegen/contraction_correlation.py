@@ -34,8 +34,8 @@ from itertools import pairwise, product
 from math import prod
 
 from kernelwright.codegen.contraction_evaluator import uses_reductions
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Tap
 
 #: Channels that one product of float64 tensor cores takes of either side, and positions.
 CHANNELS, POSITIONS = 8, 4

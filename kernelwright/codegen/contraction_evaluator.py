@@ -10,8 +10,9 @@ import torch
 
 from kernelwright.codegen.loop_evaluator import evaluate
 from kernelwright.plan.access import strides_of
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced, walk
-from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 
 def evaluate_contraction(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float64,

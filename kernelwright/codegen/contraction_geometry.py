@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 
 from kernelwright.codegen.contraction_rows import CHUNK, Rows, has_two_phases
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 
 #: Bytes of one row of a packed operand.
 ROW_BYTES = 16

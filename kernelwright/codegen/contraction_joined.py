@@ -23,8 +23,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Tap
 
 
 def joinable(kernel: Contraction) -> int:

@@ -28,8 +28,8 @@ from itertools import product
 from math import gcd, prod
 
 from kernelwright.codegen.contraction_runs import Run, paired
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Load, walk
-from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Channels of one row of a packed operand.
 CHUNK = 8

@@ -21,8 +21,9 @@ from kernelwright.codegen.cuda import scans as cuda_scans
 from kernelwright.codegen.cuda import spectral as cuda_spectral
 from kernelwright.codegen.cuda import support as cuda_support
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.kernels import Contraction, Extremum, Kernel, LoopKernel, RegionSum, Scan, SpectralEnergy
-from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.records import Kernel, KernelStep, Plan
 
 TARGETS = ("cpp", "cuda")
 

@@ -18,7 +18,8 @@ from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import literal_tensor
-from kernelwright.plan.kernels import Contraction, Extremum, LoopKernel, Scan
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kernelwright.plan.access import Affine, SplitAxis, strides_of
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Expression, Index, Load, replaced, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store, Tap
+from kernelwright.plan.kernels import Reduction, Store
 
 
 def unit_axis(size: int) -> ContractionAxis:

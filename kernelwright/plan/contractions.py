@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from kernelwright.ir.node import Node
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
 from kernelwright.plan.compile import Apart
+from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
 from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit_axis
 from kernelwright.plan.contraction_stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, in_groups
+from kernelwright.plan.kernels import Store
 from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
 

@@ -10,7 +10,8 @@ from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.kernels import Contraction, Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work

@@ -11,15 +11,16 @@ from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.contractions import ContractionLoop, compile_contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Contraction, Extremum, Kernel, LoopKernel, RegionSum, Scan
+from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
-from kernelwright.plan.records import Choice, KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.records import Choice, Kernel, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
 from kernelwright.plan.turns import in_turn

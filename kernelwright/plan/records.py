@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
 from kernelwright.plan.expressions import Index, Load, walk
-from kernelwright.plan.kernels import ROUNDED_SCHEMES, Kernel, LoopKernel, Tiling
+from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+
+Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Contraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a contraction becomes a kernel (see :class:`kernelwright.plan.kernels.Contraction`).
+    """How a contraction becomes a kernel (see :class:`kernelwright.plan.contraction.Contraction`).
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
     where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.

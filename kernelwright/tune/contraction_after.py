@@ -13,8 +13,9 @@ from kernelwright.codegen.cuda.loops import chosen_schedule
 from kernelwright.codegen.cuda.loops_domain import normalise, passes
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Load, walk
-from kernelwright.plan.kernels import Contraction, LoopKernel
+from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.layouts import below_views
 from kernelwright.plan.records import KernelStep, Plan, Step
 from kernelwright.roofline.devices import Device

@@ -14,7 +14,7 @@ from dataclasses import replace
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.generate import generate_kernel
 from kernelwright.ir.node import Node
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.tune.contraction_twice import without
 

@@ -10,7 +10,7 @@ from kernelwright.codegen.cuda import contraction_correlation
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
 

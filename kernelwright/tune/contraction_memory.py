@@ -25,7 +25,7 @@ from typing import Any
 
 import kernelwright.codegen
 from kernelwright.errors import DeviceLost
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import DISTRIBUTIONS, Error

@@ -14,8 +14,9 @@ import torch
 
 from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Store, Tap
+from kernelwright.plan.kernels import Store
 
 Points = list[torch.Tensor]
 """For each axis of a domain an int64 tensor, all of which can be broadcast to (rows, points of a row)."""

@@ -17,9 +17,9 @@ from kernelwright.codegen.generate import generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.errors import DeviceLost
 from kernelwright.ir.node import Node, walk
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
-from kernelwright.plan.kernels import Contraction, Tiling
 from kernelwright.plan.records import Choice, KernelStep
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device

@@ -16,7 +16,7 @@ from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import suits
 from kernelwright.ir.node import Node, walk
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds

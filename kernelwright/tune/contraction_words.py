@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_reasons
-from kernelwright.plan.kernels import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_memory import Measured
 from kernelwright.tune.contraction_trials import Case, words

@@ -27,7 +27,7 @@ from kernelwright.build.library import build_libraries
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract

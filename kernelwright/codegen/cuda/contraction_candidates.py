@@ -19,8 +19,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_fragments import stores_frag
 from kernelwright.codegen.cuda.contraction_epilogue_kept import LIGHT
 from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, walk
-from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Sums are promoted after so many channels, a power of two from 32 to 128, and at most the terms over _TERMS_EACH. On
 #: an H200 a sum of positive terms is short by 2e-7 of itself after 128 channels, once what is usually lost is made up

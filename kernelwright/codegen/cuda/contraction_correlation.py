@@ -30,8 +30,9 @@ from kernelwright.codegen.cuda.loops_emitter import Buffer
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced, replaced
-from kernelwright.plan.kernels import Contraction, Store
+from kernelwright.plan.kernels import Store
 
 _THREADS = 256
 #: Output channels of a block of the last kernel: as many as leave so many blocks, and room for the weights in a block's

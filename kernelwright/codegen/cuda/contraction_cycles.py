@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_registers import in_register
 from kernelwright.codegen.cuda.contraction_pack_parts import looked_at
 from kernelwright.codegen.cuda.contraction_points import TWICE, guessed, ordinary_stores
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 
 #: Of an H200: multiprocessors, and a cycle of one: multiply-adds, bytes from shared memory, from L2, to memory.
 PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, replaced, walk
-from kernelwright.plan.kernels import Contraction, ContractionAxis, Reduction, Store, Tap, in_groups
+from kernelwright.plan.kernels import Reduction, Store
 
 
 def normal_form(kernel: Contraction) -> Contraction:

@@ -24,8 +24,8 @@ from kernelwright.codegen.cuda.contraction_direct_stores import (
 from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, NamedSite, as_float
 from kernelwright.codegen.cuda.loops_emitter import Buffer
 from kernelwright.codegen.cuda.loops_site import Site
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Reduced, walk
-from kernelwright.plan.kernels import Contraction
 
 
 class _WindowEmitter(SumEmitter):

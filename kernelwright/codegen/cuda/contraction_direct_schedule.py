@@ -25,8 +25,8 @@ from kernelwright.codegen.cuda.contraction_direct_lines import (
 )
 from kernelwright.codegen.cuda.contraction_direct_text import main_load
 from kernelwright.ir.registry import ITEM_BYTES
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Expression, Load, walk
-from kernelwright.plan.kernels import Contraction
 
 _MULTIPROCESSORS, _CLOCK, _BYTES, _CACHE_BYTES, _LAUNCH = 132, 1.7e9, 4.2e12, 5.5e12, 3e-6
 #: Products a second of tensor cores in 16 bits, as they are reached; and what they pad channels to, of x and of w.

@@ -57,7 +57,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
-from kernelwright.plan.kernels import ROUNDED_SCHEMES, Contraction, Tiling
+from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
 
 __all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
 

@@ -24,8 +24,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_scales import row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, THREADS, stores_channels
 from kernelwright.codegen.cuda.contraction_points import PointEmitter, ordinary_stores, straight
 from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Index
-from kernelwright.plan.kernels import Contraction
 
 #: Bytes of a sector of memory.
 _SECTOR = 32

@@ -32,8 +32,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_walks import SLAB_ROWS, THRE
 from kernelwright.codegen.cuda.contraction_points import PointEmitter, ordinary_stores, straight
 from kernelwright.codegen.cuda.loops_emitter import Buffer
 from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Index
-from kernelwright.plan.kernels import Contraction
 
 #: Neighbouring positions that a thread takes, and of a sector of memory (of float32).
 CHUNK, SECTOR = 4, 8

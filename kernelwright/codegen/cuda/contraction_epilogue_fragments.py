@@ -30,7 +30,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.contraction import Contraction
 
 #: Float32 elements of a sector of memory.
 SECTOR = 8

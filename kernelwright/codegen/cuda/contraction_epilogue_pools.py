@@ -40,8 +40,8 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
 )
 from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Expression, Reduced, walk
-from kernelwright.plan.kernels import Contraction, Tiling
 
 
 def refusal(kernel: Contraction, tiling: Tiling) -> str:

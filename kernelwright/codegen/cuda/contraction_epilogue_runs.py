@@ -25,8 +25,9 @@ from kernelwright.codegen.cuda.contraction_points import (
     emitter_of,
     entry_type,
 )
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, replaced
-from kernelwright.plan.kernels import Contraction, Store
+from kernelwright.plan.kernels import Store
 
 #: Floats of a slab at most.
 _MOST_FLOATS = 128 * 64

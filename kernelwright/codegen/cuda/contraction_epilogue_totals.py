@@ -24,8 +24,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_t
 from kernelwright.codegen.cuda.contraction_epilogue_walks import UNROLL, RowWalk, operand_pointers, stores_channels
 from kernelwright.codegen.cuda.contraction_points import STARTS, TAKES, as_float, device_function, entry_type, straight
 from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Expression
-from kernelwright.plan.kernels import Contraction, Tiling
 
 _THREADS = 128
 #: Of the barriers of a part of a block: behind those of the cores. Each team of 128 threads has one.

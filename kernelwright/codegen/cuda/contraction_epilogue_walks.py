@@ -27,7 +27,8 @@ from kernelwright.codegen.cuda.contraction_points import (
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.loops_emitter import Buffer
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.kernels import Contraction, Store, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.kernels import Store
 
 #: Steps of a walk at once. Few warps are there to wait for shared memory, and for what else a step loads.
 UNROLL = 16

@@ -39,8 +39,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_totals import (
     without_totals,
 )
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Load
-from kernelwright.plan.kernels import Contraction, Tiling
 
 #: Most sums of a warp along rows and along columns, and most columns of a block.
 _WARP, _COLUMNS = 64, 256

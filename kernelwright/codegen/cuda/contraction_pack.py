@@ -37,7 +37,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.host import alignment_check
 from kernelwright.codegen.cuda.math import snippets_of
-from kernelwright.plan.kernels import Contraction
+from kernelwright.plan.contraction import Contraction
 
 
 @dataclass(frozen=True, slots=True)

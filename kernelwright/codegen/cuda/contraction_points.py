@@ -11,8 +11,9 @@ from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.loops_emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops_site import Site, indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import Contraction, LoopKernel, Reduction, Store
+from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 #: Elements of one scale and bytes of all from which scales are guessed: of a convolution's x, and of a matrix, whose
 #: blocks may find the scales of their rows as they pack them.

@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES
-from kernelwright.plan.kernels import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 
 #: Tilings worth a measurement.
 _MOST = 8

@@ -51,7 +51,7 @@ from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.kernels import Tiling
+from kernelwright.plan.contraction import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
 _BAND_ROWS = 1024
