@@ -311,6 +311,34 @@ def test_contents_never_repeat_and_can_be_followed(problem):
         assert batch.left == [[int(bit_sum(tensor)) for tensor in slot] for slot in slots]
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16, torch.bfloat16, torch.float32,
+                                   torch.int64, torch.float64, torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [(3,), (700, 800)], ids=str)
+def test_elements_are_exchanged_bit_by_bit(dtype, shape):
+    """On a processor by exclusive ors of integers: nothing but places changes, of about half or a few of the elements,
+    whatever the bits mean; and at the places at which elements without an order in memory are exchanged."""
+    draw = torch.Generator().manual_seed(1)
+
+    def drawn() -> torch.Tensor:
+        wide = torch.randint(0, 1 << 62, shape, generator=draw)
+        return wide > 1 << 61 if dtype is torch.bool else wide.to(dtype)
+
+    for few in (False, True):
+        here, there = drawn(), drawn()
+        one, other = here.clone(), there.clone()
+        Exchange([0], 5)([one], [other], 77, few)
+        moved = (one != here) | (other != there)
+        expected = torch.where(moved, there, here), torch.where(moved, here, there)
+        assert torch.equal(one, expected[0]) and torch.equal(other, expected[1])
+        same = Exchange([0], 5)
+        apart = [torch.empty((*shape, 2), dtype=dtype)[..., 0].copy_(tensor) for tensor in (here, there)]
+        same([apart[0]], [apart[1]], 77, few)  # with gaps: the other way
+        assert torch.equal(apart[0], one) and torch.equal(apart[1], other)
+        if len(shape) > 1 and dtype is not torch.bool:
+            share = float(moved.double().mean())
+            assert 0 < share < 0.003 if few else 0.4 < share <= 0.51
+
+
 def contents(made: Round) -> Iterator[tuple[Batch, int, bool, torch.Tensor]]:
     """Each call of a round: its batch, its number there, whether a few elements differ, and its first input."""
     slots = [[t.clone() for t in slot] for slot in made.slots]

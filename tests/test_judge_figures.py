@@ -237,6 +237,20 @@ def test_caches_that_calls_fill_accuse_nobody():
     assert isinstance(forged, CandidateTiming) and forged.seconds > 7e-4 and beside
 
 
+def test_the_empty_candidates_writing_does_not_count():
+    """On a CPU it writes outputs, so that caches hold what they hold after any call: its worker says how long."""
+    control, mine = rounds(1e-3), rounds(7e-4)
+    eager, _ = decide("eager", control, rounds(0.0), None, None, "cpu", trusted=True)
+    for null in (rounds(0.0), rounds(4e-4)):
+        found, beside = decide("x", mine, null, eager, None, "cpu", control=control)
+        assert isinstance(found, CandidateTiming) and found.seconds == pytest.approx(7e-4) and not beside
+        assert found.outer == pytest.approx(7e-4)
+        forged, _ = decide("x", rounds(1e-5, wall=7e-4), null, eager, None, "cpu", control=control)
+        assert isinstance(forged, Refusal) and forged.verdict == "CHEAT-TIMER"
+    found, _ = decide("x", rounds(7e-4), rounds(4e-4), None, None, "cuda")
+    assert isinstance(found, CandidateTiming) and found.outer == pytest.approx(3e-4)
+
+
 def test_longer_batches_whose_calls_take_longer_are_held_against_what_they_say():
     """Outputs that are kept need memory that was never handed out: calls of the longest batch say so."""
     null = rounds(0.0)

@@ -71,6 +71,21 @@ def whole_wall(ran: Ran) -> float:
     return ran.wall + ran.waited
 
 
+def processor(ran: Ran) -> float:
+    """Seconds that a batch's threads spent on processors, as if they had kept every one busy."""
+    return ran.ran / processors()
+
+
+def around(value: Value, kind: str) -> Value:
+    """What there is around calls of the null candidate, in the way of ``value``: on a CPU these write outputs, which
+    does not count; its worker's clock is believed."""
+    if kind == "cuda":
+        return value
+    if value is processor:
+        return lambda ran: processor(ran) - sum(ran.processor) / processors()
+    return lambda ran: value(ran) - sum(ran.seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Outer:
     """Seconds per call in one way of looking: ``value``, a median, and the ends of its interval; ``unexplained`` is the
@@ -92,22 +107,22 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value) -> dict[str, Outer]:
-    """What the judge sees of a call in each way, less what it sees of the null candidate, by the rounds that count.
-    ``said`` is what a worker says of a batch; ``control`` has the model's rounds.
+    """What the judge sees of a call in each way, less what it sees around those of the null candidate, by the rounds
+    that count. ``said`` is what a worker says of a batch; ``control`` has the model's rounds.
 
     The time on processors holds on a busy machine, too: that of all threads, as if they had kept every processor busy.
     """
     row = any(not ran.cold for ran in rounds[-1])
     ways: dict[str, tuple[Any, bool, Value]] = {
         COLD: (slope, True, wall), ROW: (slope, False, wall), LONGER[COLD]: (_longer, True, wall),
-        LONGER[ROW]: (_longer, False, wall), PROCESSORS: (slope, not row, lambda ran: ran.ran / processors())}
+        LONGER[ROW]: (_longer, False, wall), PROCESSORS: (slope, not row, processor)}
     if kind == "cuda":  # where a processor that waits for the device is busy
         del ways[PROCESSORS]
     found = {}
     for way, (each, cold, value) in ways.items():
         def less(own: Sequence[Ran], empty: Sequence[Ran], value: Value = value, each: Any = each, cold: bool = cold
                  ) -> float | None:
-            mine, nothing = each(own, value, cold=cold), each(empty, value, cold=cold)
+            mine, nothing = each(own, value, cold=cold), each(empty, around(value, kind), cold=cold)
             return None if mine is None or nothing is None else mine - nothing
 
         pairs = [(own, empty) for own, empty in zip(rounds, null) if less(own, empty) is not None]
@@ -116,7 +131,7 @@ def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value
         seen = [less(own, empty) for own, empty in pairs]
         told = [each(own, said, cold=cold) for own, _ in pairs]
         more = [one - claim for one, claim in zip(seen, told)]
-        nothing = [each(empty, value, cold=cold) for _, empty in pairs]
+        nothing = [each(empty, around(value, kind), cold=cold) for _, empty in pairs]
         spread = max(nothing) - min(nothing) if len(pairs) < MANY_ROUNDS else 0.0
         load = [less(own, empty) - each(own, said, cold=cold) for own, (_, empty) in zip(control, pairs)]
         noise = max(0.0, _ends(load)[1]) + spread * (kind == "cpu") if load else 0.0
@@ -131,32 +146,34 @@ def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value
 
 
 def undisturbed(rounds: Rounds, null: Rounds, control: Rounds, said: Value) -> Outer | None:
-    """The longest batches alone, which have the least around their calls.
+    """The longest batches alone, which have the least around their calls; on a CPU.
 
     ``low`` is what a call takes in any case: by how much the least that a batch of the candidate ever took is above the
     least that there is around calls, of the null candidate or as what the model's worker leaves unexplained. Load only
     adds to a least, and hardly to that of all rounds. Where one hides work, the least shows it: that there was load in
-    some rounds, and who made it, is no help.
+    some rounds, and who made it, is no help. ``noise`` is what the least shows of the model in the same way: caches
+    that calls have filled make what is around them longer than it is around nothing.
     """
     pairs = [(own[-1], empty[-1]) for own, empty in zip(rounds, null)]
     if not pairs:
         return None
     count = len(pairs[0][0].seconds)
-    empty = min(whole_wall(empty) for _, empty in pairs)
+    beside, whole_beside = around(wall, "cpu"), around(whole_wall, "cpu")
+    empty = min(whole_beside(empty) for _, empty in pairs)
     unexplained = min((whole_wall(own[-1]) - said(own[-1]) for own in control), default=empty)
-    around = min(empty, unexplained)
-    least = max(min(whole_wall(own) for own, _ in pairs) - around,
-                min(wall(own) for own, _ in pairs) - min(wall(empty) for _, empty in pairs)) / count
-    seen = [(wall(own) - wall(empty)) / count for own, empty in pairs]
-    shown = tuple((whole_wall(own) - whole_wall(empty)) / count for own, empty in pairs)
-    told = quantile([said(own) / count for own, _ in pairs], 0.5)
-    return Outer(max(quantile(seen, 0.5), least), least, max(seen), 0.0, (unexplained - around) / count, told, shown)
+    least = max(min(whole_wall(own) for own, _ in pairs) - min(empty, unexplained),
+                min(wall(own) for own, _ in pairs) - min(beside(empty) for _, empty in pairs)) / count
+    seen = [(wall(own) - beside(empty)) / count for own, empty in pairs]
+    shown = tuple((whole_wall(own) - whole_beside(empty)) / count for own, empty in pairs)
+    told, noise = quantile([said(own) / count for own, _ in pairs], 0.5), max(0.0, unexplained - empty) / count
+    return Outer(max(quantile(seen, 0.5), least), least, max(seen), 0.0, noise, told, shown)
 
 
 def resolution(null: Rounds, control: Rounds, said: Value) -> float:
-    """Seconds per call below which the judge's watch tells nothing: by how much it misses the model's own figures in
-    the longest batches. Zero where there are none."""
-    missed = [(whole_wall(own[-1]) - whole_wall(empty[-1]) - said(own[-1])) / len(own[-1].seconds)
+    """Seconds per call below which the judge's watch tells nothing on a CPU: by how much it misses the model's own
+    figures in the longest batches. Zero where there are none."""
+    beside = around(whole_wall, "cpu")
+    missed = [(whole_wall(own[-1]) - beside(empty[-1]) - said(own[-1])) / len(own[-1].seconds)
               for own, empty in zip(control, null)]
     if not missed:
         return 0.0

@@ -34,6 +34,10 @@ _INTEGER_POISON = 0x6B
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
+class _Named(dict[str, torch.Tensor]):
+    """Outputs by path."""
+
+
 def poison(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` filled with NaN, True, or a value that no label or index has."""
     dtype = _dtype(tensor)
@@ -151,14 +155,19 @@ class TimedCalls:
             self.clock = Graphics(self.device, size) if self.device.type == "cuda" else Processor(size)
 
     def _nothing(self, *_: Any) -> dict[str, torch.Tensor]:
-        """What a call returns that does nothing. It takes as much of the freed memory as any other, so that what comes
-        after it has as much to do."""
-        self.taken += [_empty(shape, dtype=dtype, device=self.device) for _, shape, dtype in self.specification]
-        return self.preset
+        """What a call returns that computes nothing. It takes as much of the freed memory as any other, and on a CPU
+        writes it, so that what comes after it has as much to do: finds other memory in caches."""
+        made = [_empty(shape, dtype=dtype, device=self.device) for _, shape, dtype in self.specification]
+        self.taken += made
+        if self.device.type != "cpu":
+            return self.preset
+        for written, source in zip(made, self.preset.values(), strict=True):
+            _copy(written, source)
+        return _Named(zip(self.preset, made, strict=True))
 
     def _keep(self, number: int, made: Any) -> None:
         """Copy what the outputs hold now; one of another kind, shape or dtype than announced leaves poison."""
-        found = made if made is self.preset else named_leaves(made)
+        found = made if made is self.preset or type(made) is _Named else named_leaves(made)
         kept: list[torch.Tensor | None] = []
         for place, (path, shape, dtype) in enumerate(self.specification):
             leaf: Any = found.get(path)

@@ -11,7 +11,7 @@ _view, _copy, _where, _no_grad = torch.Tensor.view, torch.Tensor.copy_, torch.wh
 _reshape, _permute, _narrow, _empty = torch.Tensor.reshape, torch.Tensor.permute, torch.Tensor.narrow, torch.empty
 _generator, _randint, _tile, _size = torch.Generator, torch.randint, torch.Tensor.repeat, torch.Tensor.size
 _stride, _is_contiguous, _numel = torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.numel
-_element_size, _less = torch.Tensor.element_size, torch.lt
+_element_size, _less, _xor, _and = torch.Tensor.element_size, torch.lt, torch.bitwise_xor, torch.bitwise_and
 #: Drawn numbers repeat after this many elements: a prime, so that they stand differently in each row of a tensor.
 PERIOD = 65521
 _RANGE = 1 << 16
@@ -48,6 +48,7 @@ class Exchange:
         self._drawn = _randint(_RANGE, (PERIOD,), generator=_generator().manual_seed(seed), dtype=torch.int32)
         self._numbers: dict[torch.device, torch.Tensor] = {}
         self._memory: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+        self._masks: dict[tuple[torch.dtype, int], torch.Tensor] = {}
 
     def __call__(self, arguments: Any, others: Any, offset: int, few: bool) -> None:
         """Exchange, in place, about half of the elements of ``arguments`` with those of ``others``, or a ``few``; at
@@ -68,19 +69,24 @@ class Exchange:
         here, there = distinct(here), distinct(there)
         share = min(0.5, max(FEW_SHARE, FEW / _numel(here))) if few else 0.5
         limit = int(share * _RANGE)
+        if (kind := _INTEGERS.get(_element_size(here))) is not None:
+            here, there = _view(here, kind), _view(there, kind)
         if (line := in_order(here)) is None:
             numbers = _narrow(self._spread(here, _numel(here)), 0, offset, _numel(here))
             self._exchange(here, there, _reshape(numbers, _size(here)), limit)
             return
         here, there = line, in_order(there)
-        if (kind := _INTEGERS.get(_element_size(here))) is not None:
-            here, there = _view(here, kind), _view(there, kind)
         step = PERIOD * _PERIODS.get(here.device.type, 8)
-        numbers = self._spread(here, min(step, _numel(here)))
+        most = min(step, _numel(here))
+        mask = self._mask(kind, limit, most) if kind is not None and here.device.type == "cpu" else None
+        numbers = self._spread(here, most) if mask is None else mask
         for begin in range(0, _numel(here), step):
             count = min(step, _numel(here) - begin)
-            self._exchange(_narrow(here, 0, begin, count), _narrow(there, 0, begin, count),
-                           _narrow(numbers, 0, offset, count), limit)
+            parts = _narrow(here, 0, begin, count), _narrow(there, 0, begin, count), _narrow(numbers, 0, offset, count)
+            if mask is None:
+                self._exchange(*parts, limit)
+            else:
+                self._exchange_masked(*parts)
 
     def _exchange(self, here: torch.Tensor, there: torch.Tensor, numbers: torch.Tensor, limit: int) -> None:
         bits, held = self._kept(here, torch.bool), self._kept(here, here.dtype)
@@ -88,6 +94,23 @@ class Exchange:
         _where(bits, there, here, out=held)
         _where(bits, here, there, out=there)
         _copy(here, held)
+
+    def _exchange_masked(self, here: torch.Tensor, there: torch.Tensor, mask: torch.Tensor) -> None:
+        """The same by exclusive ors, on a processor: a tenth of the time, all of which is around timed calls."""
+        held = self._kept(here, here.dtype)
+        _xor(here, there, out=held)
+        _and(held, mask, out=held)
+        _xor(here, held, out=here)
+        _xor(there, held, out=there)
+
+    def _mask(self, kind: torch.dtype, limit: int, count: int) -> torch.Tensor:
+        """All bits of integers of type ``kind`` set where the drawn numbers are below ``limit``, for ``count`` elements
+        from any offset on."""
+        found = self._masks.get((kind, limit))
+        if found is None or len(found) < count + PERIOD:
+            bits = _where(_less(self._drawn, limit), -1, 0).to(kind)
+            found = self._masks[kind, limit] = _tile(bits, (-(-count // PERIOD) + 1,))
+        return found
 
     def _kept(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Memory for as many elements as a tensor has, in its shape."""
