@@ -8,6 +8,7 @@ from kernelwright.timing.statistics import quantile
 #: The inner clock may be below what the outer one shows by these seconds per call, beside a share of it.
 TOLERANCE_SECONDS = {"cpu": 30e-6, "cuda": 8e-6}
 
+
 def told_seconds(ran: Ran, kind: str, flush: float) -> float:
     """Seconds of a batch by the worker's own figures, as the outer clock would show them. On a GPU the host's part
     comes on top of the device's time, as far as no flush of ``flush`` seconds hides it, and what other streams go on

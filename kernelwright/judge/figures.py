@@ -10,11 +10,12 @@ where the two are far apart it is refused. Like is compared with like:
   of device, host and what other streams go on for;
 - and the time that the kernel says was spent on processors holds on a busy machine, too.
 
-- The flush itself takes some processes longer than others, in all of their batches, by where their memory lies. What
-  that may be accuses nobody: calls in a row, which have no flush, tell then.
+On a CPU the flush itself takes some processes longer than others, in all of their batches, by where their memory lies.
+What that may be accuses nobody: calls in a row, which have no flush, tell then.
 
 Load must not accuse, and must not let forged times count. An accusation has to exceed what the outer clock shows of the
-model's own worker in the same rounds, whose clock is honest; a doubt need not, and then the outer clock's time counts.
+model's own worker in the same rounds, whose clock is honest, and so has a doubt on a CPU; on a doubt the outer clock's
+time counts.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ FINEST_SECONDS = 5e-6
 #: Beyond these the two clocks do not just disagree: somebody tells times that were not.
 FORGED_FACTOR, FORGED_SECONDS = 1.5, 4.0
 #: By so much of its time a CPU's flush may take one process longer than another. Measured of six processes that flush
-#: 64 MB in turn, on an idle machine: medians up to 0.28 apart.
+#: 64 MB in turn, on an idle machine, four times: their medians were 0.11 to 0.29 apart.
 FLUSH_SHARE = 0.3
 #: A call that sleeps: so long, and so little of it on the processor; so many of them, first of all.
 SLEEP_SECONDS, SLEEP_SHARE, SLEEPS = 0.1, 0.1, 3

@@ -11,6 +11,7 @@ from kernelwright.plan.expressions import Index, Load, walk
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
 Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Contraction
+"""What a kernel means: one of these records."""
 
 
 @dataclass(frozen=True, slots=True)

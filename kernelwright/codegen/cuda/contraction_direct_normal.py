@@ -59,6 +59,7 @@ def _indexed(kernel: Contraction, left: Callable[[tuple[int, ...]], tuple[int, .
 
     stores = tuple(Store(s.buffer, Index(left(s.index.strides), s.index.offset), changed(s.expression, left))
                    for s in kernel.stores)
+
     def moved(reductions: tuple[Reduction, ...]) -> tuple[Reduction, ...]:
         return tuple(replace(r, expression=changed(r.expression, left)) for r in reductions)
 

@@ -35,7 +35,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class _Named(dict[str, torch.Tensor]):
-    """Outputs by path."""
+    """The outputs of a call that computes nothing, by path."""
 
 
 def poison(tensor: torch.Tensor) -> torch.Tensor:
