@@ -480,7 +480,7 @@ def main() -> None:
             if time.monotonic() - began > options.budget:
                 break
             found = worker.ask(asdict(job)) if job.library else {"verdict": f"FAIL: {job.notes}"}
-            if job.tiling.core == "wgmma" and job.library:
+            if job.tiling.core != "mma" and job.library:
                 kernel = SHAPES[job.shape].case.kernel
                 found["predicted_core_ms"] = round(predicted_milliseconds(kernel, job.tiling), 4)
             out.write(json.dumps({**asdict(replace(job, library="")), **found}) + "\n")

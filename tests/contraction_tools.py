@@ -16,8 +16,9 @@ from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
+from kernelwright.codegen.contraction_strips import geometry_of
 from kernelwright.codegen.cuda import contraction_points
-from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction import generate, tilings
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.codegen.cuda.emulate import compile_emulated
@@ -167,7 +168,7 @@ def generated(kernel: Contraction, tiling: Tiling | None, name: str) -> Source:
         return Source(Untiled(kernel, made.workspace_bytes), name, made.definition, frozenset(made.support))
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
-    return Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support))
+    return Source(geometry_of(kernel, tiling), name, made.definition, frozenset(made.support))
 
 
 def all_generated(kernels: Sequence[tuple[ContractionCase, Tiling | None]]) -> list[Source]:
@@ -212,6 +213,11 @@ def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
         patch.setattr(contraction_points, "LEAST_BYTES", 1)
         patch.setattr(contraction_points, "LEAST_MATRIX_BYTES", 1)
         yield
+
+
+def tilings_of_rows(kernel: Contraction, core: str = "wgmma") -> list[Tiling]:
+    """The tilings that are proposed for a core, but those that go down strips of lines."""
+    return [tiling for tiling in tilings(kernel, core) if tiling.core == core]
 
 
 def on_hopper(test: Callable[..., None]) -> Callable[..., None]:

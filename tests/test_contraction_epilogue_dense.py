@@ -9,7 +9,7 @@ from math import prod
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run, tilings_of_rows
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -158,7 +158,7 @@ def test_what_is_stored_otherwise_is_refused():
 
 def test_tilings_overlap_where_results_are_most_of_the_work():
     kernel = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16").kernel
-    found = tilings(kernel, "wgmma")
+    found = tilings_of_rows(kernel)
     assert found[0].overlap and next(t.teams for t in found if t.overlap and not t.raw_left) == 3
     odd = convolution(128, 1, 8, 64, (255, 257), (3, 3), padding=1, scheme="fp16").kernel
     assert not any(tiling.overlap for tiling in tilings(odd, "wgmma"))

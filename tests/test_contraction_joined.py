@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, guessed_scales, on_hopper, run
+from contraction_tools import (
+    all_generated,
+    check_thread_order,
+    compiled,
+    guessed_scales,
+    on_hopper,
+    run,
+    tilings_of_rows,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plan_tools import Of, contractions
@@ -173,9 +181,9 @@ def test_tall_tiles_are_among_the_first():
     """One tile of 256 rows, of x as it lies where no taps are joined, where sums of few channels are promoted."""
     eight, three = (convolution(128, 1, c, 64, (16, 64, 64), (3, 3, 3)).kernel for c in (8, 3))
     for kernel, joins, raw in ((eight, 1, True), (three, 2, False)):
-        tall = [t for t in tilings(kernel, "wgmma")[:5] if t.rows == 256 and t.joined == joins]
+        tall = [t for t in tilings_of_rows(kernel)[:5] if t.rows == 256 and t.joined == joins]
         assert tall and tall[0].raw_left == raw and tall[0].depth == 8
-    assert all(t.rows < 256 for t in tilings(replace(eight, scheme="fp16"), "wgmma")[:5])
+    assert all(t.rows < 256 for t in tilings_of_rows(replace(eight, scheme="fp16"))[:5])
 
 
 def test_another_plan_joins_no_taps():

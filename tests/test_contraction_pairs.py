@@ -9,7 +9,7 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, few_channel_cases, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, build, check_thread_order, compiled, on_hopper, run
+from contraction_tools import all_generated, build, check_thread_order, compiled, on_hopper, run, tilings_of_rows
 from test_contraction_channels import channels_last, softmax
 from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
@@ -209,7 +209,7 @@ def test_pairs_are_proposed_first_for_few_channels(scheme, core):
     for case in even if scheme == "native" else odd + even:
         found = tilings(case.kernel, core)
         assert found[0].depth == 8 and len(set(found)) == len(found) <= 8
-        assert any(t.depth > 8 or t.joined > 1 for t in found)
+        assert any(t.depth > 8 or t.joined > 1 or t.core == "strips" for t in found)
         for tiling in found:
             generate(replace(case.kernel, tiling=tiling), "k")
     for case in (convolution(2, 1, 9, 64, (64, 64), (3, 3), **kind), matmul(4096, 8, 64, **kind),
@@ -221,7 +221,7 @@ def test_sums_in_tensor_cores_are_no_longer_than_those_of_taps():
     """Channels that are not zeros, of the products between two promotions."""
     for channels, window in ((8, (3,)), (8, (103,)), (8, (203,)), (3, (7, 7))):  # promoted after 32, 64, 128, 32
         kernel = convolution(8, 1, channels, 64, (500,) * len(window), window).kernel
-        found = tilings(kernel, "wgmma")
+        found = tilings_of_rows(kernel)
         pairs, others = ({t.promote for t in found if (t.depth == 8) == paired} for paired in (True, False))
         assert pairs and (others or channels == 3) and 0 not in pairs  # 3 channels: taps are joined
         assert 2 * max(pairs) <= max(max(others, default=0), 2)
@@ -245,7 +245,7 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
     kernels = [with_epilogue(case).kernel for case in chosen]
     kernels += [chosen[1].kernel, convolution(128, 1, 3, 24, (24, 32, 32), (3, 3, 3)).kernel]  # taps are joined
     kernels += [convolution(128, 1, c, 64, (16, 64, 64), (3, 3, 3)).kernel for c in (8, 3)]  # runs of two lines and one
-    kernels = [replace(k, tiling=t) for k in kernels for t in tilings(k, "wgmma")[:1]] + \
+    kernels = [replace(k, tiling=t) for k in kernels for t in tilings_of_rows(k)[:1]] + \
         [replace(k, tiling=t) for k in kernels[1:6:2] for t in tilings(k, "mma")[:1]]
     assert {kernel.tiling.joined for kernel in kernels} == {1, 2}
     assert all(kernel.tiling.depth == 8 for kernel in kernels)

@@ -368,7 +368,7 @@ def test_what_is_refused_is_not_proposed(kernel):
 def test_tilings_are_proposed_that_pool(case):
     phases = case.kernel.axes[case.kernel.paired_axis].out_stride
     found = tilings(case.kernel, "wgmma")
-    assert 1 <= len(set(found)) == len(found) <= 8 and {t.phases for t in found} == {phases}
+    assert 1 <= len(set(found)) == len(found) <= 8 and {t.phases for t in found if t.core == "wgmma"} == {phases}
     portable = tilings(case.kernel, "mma")
     assert bool(portable) == (phases == 1)
     for tiling in [*found, *portable]:

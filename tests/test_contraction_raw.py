@@ -10,7 +10,16 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, guessed_scales, on_hopper, run, wrong_scales
+from contraction_tools import (
+    all_generated,
+    check_thread_order,
+    compiled,
+    guessed_scales,
+    on_hopper,
+    run,
+    tilings_of_rows,
+    wrong_scales,
+)
 from test_contraction_channels import softmax
 from test_contraction_epilogue import EDITS
 from test_contraction_epilogue_dense import DOUBLED, overlapping
@@ -186,18 +195,18 @@ def test_no_warp_is_two_phases_ahead():
 def test_tilings_read_few_channels_as_they_lie():
     few = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1).kernel
     many = convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16").kernel
-    found = tilings(few, "wgmma")
+    found = tilings_of_rows(few)
     assert any(t.raw_left for t in found[:4]) and any(not t.raw_left for t in found[:4])
-    assert not any(t.raw_left for t in tilings(many, "wgmma"))
+    assert not any(t.raw_left for t in tilings_of_rows(many))
     assert not any(t.raw_left for t in tilings(matmul(4096, 4096, 4096).kernel, "wgmma"))
 
 
 @needs_nvcc
 def test_compiles_without_trouble(tmp_path):
     few = with_epilogue(convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1)).kernel
-    kernels = [replace(few, tiling=tiling) for tiling in tilings(few, "wgmma")[:4] if tiling.raw_left]
+    kernels = [replace(few, tiling=tiling) for tiling in tilings_of_rows(few)[:4] if tiling.raw_left]
     kernels += [replace(few, scheme="fp16", tiling=tiling) for tiling in
-                tilings(replace(few, scheme="fp16"), "wgmma")[:2] if tiling.raw_left]
+                tilings_of_rows(replace(few, scheme="fp16"))[:2] if tiling.raw_left]
     assert kernels
     check_compiles(kernels, "90a", tmp_path)
 

@@ -18,6 +18,7 @@ from contraction_tools import (
     guessed_scales,
     on_hopper,
     run,
+    tilings_of_rows,
     wrong_scales,
 )
 from test_contraction_totals import (
@@ -312,10 +313,10 @@ def test_compiles_without_trouble(tmp_path):
     plane = convolution(128, 1, 64, 128, (56, 56), (3, 3), padding=1, scheme="fp16")
     thin = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1)
     turned = convolution(64, 1, 64, 64, (64, 64), (4, 4), stride=2, padding=1, transposed=True, scheme="fp16")
-    kernels = [replace(case.kernel, tiling=tilings(case.kernel, "wgmma")[0])
+    kernels = [replace(case.kernel, tiling=tilings_of_rows(case.kernel)[0])
                for case in (alone(plane), average(plane), average(turned), average(thin), alone(thin), many(plane))]
     sums = totalled(turned, ("moments", SUM), ("sum", Apply("relu", (SUM,))), ordinary=False)
-    kernels.append(replace(sums.kernel, tiling=tilings(sums.kernel, "wgmma")[0]))
+    kernels.append(replace(sums.kernel, tiling=tilings_of_rows(sums.kernel)[0]))
     check_compiles(kernels, "90a", tmp_path)
 
 

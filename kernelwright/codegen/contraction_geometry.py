@@ -50,7 +50,7 @@ class Geometry(Rows):
         if self.tiling.fragments and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1
                                       or self.tiling.aligned or not self.kernel.axes):
             raise ValueError(f"no lines of whole sectors: {self.tiling}")
-        if self.tiling.takes_left and (self.tiling.core != "wgmma" or not self.kernel.axes):
+        if self.tiling.takes_left and (self.tiling.core not in ("wgmma", "strips") or not self.kernel.axes):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
         if self.tiling.packs_left and (self.tiling.raw_left or self.tiling.split > 1):
             raise ValueError(f"no x to pack, or parts of steps: {self.tiling}")

@@ -189,7 +189,7 @@ class Rows:
     @property
     def right_block(self) -> int:
         """Output channels of w that lie together in memory, chunk after chunk: all, or for wgmma a tile's."""
-        return self.tiling.columns if self.tiling.core == "wgmma" else self.allocated_columns
+        return self.allocated_columns if self.tiling.core == "mma" else self.tiling.columns
 
     @cached_property
     def run_rows(self) -> int:

@@ -68,7 +68,8 @@ def _is_particular(kernel: Contraction) -> bool:
     """Whether a kernel asks something of its results or its operands that another plan may not give."""
     tiling = kernel.tiling
     return bool(kernel.all_reductions) or kernel.scheme == "correlation" or (isinstance(tiling, Tiling) and (
-        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1))
+        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1
+        or tiling.core == "strips"))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:

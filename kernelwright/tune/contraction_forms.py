@@ -64,5 +64,5 @@ def _correlates(kernel: Contraction, columns: list[list[Choice]]) -> bool:
     if not contraction_correlation.takes(kernel):
         return False
     guesses = [predicted_milliseconds(replace(kernel, scheme=c.scheme, tiling=None), c.tiling) for column in columns
-               for c in column if isinstance(c.tiling, Tiling) and c.tiling.core == "wgmma"]
+               for c in column if isinstance(c.tiling, Tiling) and c.tiling.core != "mma"]
     return contraction_correlation.predicted_milliseconds(kernel) < min(guesses, default=inf)

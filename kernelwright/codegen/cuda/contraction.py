@@ -13,7 +13,15 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
-from kernelwright.codegen.cuda import contraction_correlation, contraction_direct, contraction_mma, contraction_wgmma
+from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.cuda import (
+    contraction_correlation,
+    contraction_direct,
+    contraction_mma,
+    contraction_strips,
+    contraction_strips_totals,
+    contraction_wgmma,
+)
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
 from kernelwright.codegen.cuda.contraction_pack import packing
 from kernelwright.codegen.cuda.contraction_pack_parts import REPACK
@@ -58,14 +66,14 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     original = kernel
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
+    if tiling.core == "strips":
+        return _strips(kernel, name, Strips(kernel, tiling), original)
     geometry = Geometry(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     core = contraction_wgmma.core(geometry, finish, name, packed.again) if tiling.core == "wgmma" else \
         contraction_mma.core(geometry, finish, name)
-    body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]
-    body += [f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {offset}LL);"
-             for part, (offset, size) in geometry.places.items()
-             if size and (part != REPACK or any(REPACK in line for line in packed.launches))]
+    body = _places(geometry, [part for part in geometry.places if part != REPACK
+                              or any(REPACK in line for line in packed.launches)])
     body += alignment_check(name, [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))])
     body += [*packed.launches, *core.launches]
     parts, support = [packed.definitions, finish.definitions, core.definitions], packed.support | finish.support
@@ -75,6 +83,28 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         body.append(launch)
         support |= snippets_of(text)
     return _source(kernel, name, parts, body, geometry.workspace_bytes, support | core.support)
+
+
+def _strips(kernel: Contraction, name: str, numbers: Strips, original: Contraction) -> KernelSource:
+    """The text of a convolution whose blocks go down strips of lines."""
+    packed = packing(numbers, name, original)
+    core, finish = contraction_strips.core(numbers, name, original, packed.again)
+    parts, launches, support = [packed.definitions, core.definitions], [*packed.launches, *core.launches], core.support
+    if kernel.totals:
+        text, launch = contraction_strips_totals.totals(numbers, name)
+        parts.append(text)
+        launches.append(launch)
+        support |= snippets_of(text)
+    body = _places(numbers, [part for part in numbers.places if any(part in line for line in launches)])
+    body += alignment_check(name, sorted(v for v in finish.vectors if v.startswith(("in", "out"))))
+    return _source(kernel, name, parts, [*body, *launches], numbers.workspace_bytes, support | packed.support)
+
+
+def _places(geometry: Geometry, parts: list[str]) -> list[str]:
+    """The host's lines that find parts of the workspace."""
+    return ["unsigned char* const base = static_cast<unsigned char*>(workspace);",
+            *(f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {geometry.places[part][0]}LL);"
+              for part in parts if geometry.places[part][1])]
 
 
 def _source(kernel: Contraction, name: str, definitions: list[str], body: list[str], workspace_bytes: int,

@@ -59,7 +59,7 @@ from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
 
-__all__ = ["SLAB_ROWS", "Epilogue", "epilogue", "holds", "slab_columns"]
+__all__ = ["SLAB_ROWS", "Epilogue", "careful_functions", "epilogue", "holds", "slab_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     texts = []
     if geometry.scaled:
         own = original is not None and original is not kernel
-        texts += [exact_function(original if own else kernel, name, own=own), _careful(geometry, name, walk.names)]
+        texts += [exact_function(original if own else kernel, name, own=own),
+                  careful_functions(geometry, name, walk.names)]
     if again is not None:
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
@@ -186,7 +187,7 @@ def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:
     return [line.replace(f"{name}_again(", f"{name}_again({', '.join(pointers)}, ") for line in body]
 
 
-def _careful(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
+def careful_functions(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
     """``NAME_usual`` and ``NAME_careful``: a sum whatever the scales are."""
     kernel = geometry.kernel
     pointers = operand_pointers(kernel)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 
 from kernelwright.codegen.contraction_geometry import Geometry
+from kernelwright.codegen.contraction_strips_kinds import reductions_of
 from kernelwright.codegen.cuda.contraction_epilogue_columns import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import (
@@ -52,9 +53,9 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
         return "pools beside other reductions"
     if not kernel.axes:
         return "pools of a product without positions"
-    if any(pool.kind not in STARTS or _reduced(pool.expression) - {0} for pool in kernel.pools):
+    if any(pool.kind not in STARTS or reductions_of(pool.expression) - {0} for pool in kernel.pools):
         return f"pools other than {', '.join(STARTS)} of what sums give"
-    if any(not _reduced(store.expression) or 0 in _reduced(store.expression) for store in kernel.stores):
+    if any(not reductions_of(store.expression) or 0 in reductions_of(store.expression) for store in kernel.stores):
         return "stores of sums beside pools"
     if channels_fastest(kernel, kernel.stores[0]):
         return "pools where channels are neighbours in the output"
@@ -70,11 +71,6 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
     if kernel.pool_size < 2 or positions % kernel.pool_size:
         return f"pools of {kernel.pool_size} among {positions} positions"
     return ""
-
-
-def _reduced(expression: Expression) -> set[int]:
-    """The numbers of the reductions that an expression reads, 0 standing for the sums of products."""
-    return {part.reduction for part in walk(expression) if isinstance(part, Reduced)}
 
 
 class _WindowEmitter(PointEmitter):

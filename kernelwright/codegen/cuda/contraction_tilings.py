@@ -11,6 +11,7 @@ from itertools import zip_longest
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
 from kernelwright.codegen.contraction_joined import joinable, joined
 from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.cuda.contraction_candidates import candidates, is_fine
 from kernelwright.codegen.cuda.contraction_cycles import cycles, packing_cycles
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
@@ -21,6 +22,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_runs import slab_of_tile
 from kernelwright.codegen.cuda.contraction_epilogue_totals import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
+from kernelwright.codegen.cuda.contraction_strips_tilings import predicted_milliseconds as predicted_of_strips
+from kernelwright.codegen.cuda.contraction_strips_tilings import tilings_of_strips
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -32,14 +35,16 @@ _LEAN = 1.6
 
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
-    """At most 8 tilings for a core ("wgmma" or "mma") that fit a block, best guess first; [] for scheme float32, and
-    for totals that no epilogue takes. Where taps can be joined, two tilings that do so and another one in turn."""
+    """At most 8 tilings for a core ("wgmma", which has those of "strips", or "mma") that fit a block, best guess first;
+    [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do so and
+    others in turn."""
     count = joinable(kernel)
     if kernel.scheme == "float32" or count == 1:
         return _tilings(kernel, core)
     # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
     fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
-    return _in_turn(fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST]
+    strips = [replace(tiling, joined=count) for tiling in tilings_of_strips(joined(kernel, count)) if core != "mma"]
+    return _in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST]
 
 
 def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling]:
@@ -48,6 +53,11 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
         return []
     if core == "mma":
         return tilings_mma(kernel)
+    return _in_turn(tilings_of_strips(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+
+
+def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
+    """Those whose tiles are of rows and columns."""
     found: dict[tuple, list[tuple[float, int, Tiling]]] = {}
     for tiling in candidates(kernel):
         if not holds(kernel, tiling) or (tiling.raw_left and not raw):
@@ -163,6 +173,8 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
     where the tiling does not fit a block."""
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
+    if tiling.core == "strips":
+        return predicted_of_strips(Strips(kernel, tiling))
     geometry = Geometry(kernel, tiling)
     return cycles(geometry, _layout(geometry)) / 1.75e6
 

@@ -45,7 +45,7 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     """
     kernel = geometry.kernel
     stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
-    if any(_moves(store) for store in stores):
+    if any(moves(store) for store in stores):
         raise ValueError(f"{name}: no stores of totals that differ from position to position")
     columns, pitch = kernel.groups * kernel.out_channels, geometry.pitches[0]
     width = next((w for w in _WIDTHS if -(-columns // w) * kernel.batch >= _FILLED), _WIDTHS[-1])
@@ -89,7 +89,7 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     return text, f'KW_LAUNCH("{name}", {name}_totals, {arguments});'
 
 
-def _moves(store: Store) -> bool:
+def moves(store: Store) -> bool:
     """Whether a store of totals is not the same at all positions."""
     indices = [store.index]
     for load in loads_of([store.expression]):

@@ -34,7 +34,7 @@ from kernelwright.codegen.cuda.contraction_wgmma_stretches import stretch_number
 LOSS = 45e-9
 
 #: The last place of a float32 mantissa from 1 to 2.
-_UNIT = 2.0**-23
+UNIT = 2.0**-23
 
 #: Behind the last product of a tile: what was lost is added again.
 _MAKE_UP = """
@@ -74,15 +74,15 @@ def lost(layout: Layout) -> float:
 def added(factor: float) -> float:
     """What a factor adds to sums, on average over their mantissas, as a share of them; units that are rounded."""
     found, units = 0.0, 1
-    while (least := (units - 0.5) * _UNIT / factor if factor else inf) < 2:
-        found += _UNIT / log(2) * (1 / max(1.0, least) - 0.5)
+    while (least := (units - 0.5) * UNIT / factor if factor else inf) < 2:
+        found += UNIT / log(2) * (1 / max(1.0, least) - 0.5)
         units += 1
     return found
 
 
 def factor(share: float) -> float:
     """The factor that adds a share of sums to them, on average."""
-    low, high = 0.0, share + _UNIT
+    low, high = 0.0, share + UNIT
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if added(middle) < share else (low, middle)
@@ -92,6 +92,6 @@ def factor(share: float) -> float:
 def make_up(layout: Layout) -> str:
     """The lines that add to a tile's complete sums what they have lost; none for schemes with fewer digits, nor for
     less than a unit in the last place of sums that are not added up in totals."""
-    if layout.geometry.terms != 2 or (lost(layout) < added(_UNIT / 2) and not layout.geometry.kernel.totals):
+    if layout.geometry.terms != 2 or (lost(layout) < added(UNIT / 2) and not layout.geometry.kernel.totals):
         return ""
     return _MAKE_UP.replace("@FACTOR@", f"{factor(lost(layout)):.3e}")

@@ -1,0 +1,330 @@
+"""The numbers of a convolution whose blocks go down strips of lines: `Tiling.core` "strips".
+
+A *line* is the last axis, lines lie along the axis before it, and what axes there are before these make *planes*. A
+block takes a strip, some lines of the output of one n and one plane, and goes down from one to the next. Of x it brings
+each line once, and keeps the few that a window spans in a ring in shared memory, as rows of 8 neighbouring channels,
+16 bytes each, so that a tap is a shift in rows::
+
+    ring[slot][term][plane of the window][chunk of 8 channels][row]        row = position along the line + lead
+    w[term][product][half][output channel]                                 all of it, for as long as the block lives
+
+A product takes 16 channels: of one tap two chunks, or where x has one chunk alone two taps of a line, of which the last
+one's partner may be zeros. Output channels are the rows of a product, positions of a line its columns, so that a thread
+has two channels, and of each pairs of neighbours.
+
+An *item* is what one team of 128 threads computes at a time: 64 output channels at up to ``tiling.rows`` positions of a
+line. Teams take items in turns; all items of a team have the same channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
+from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling
+
+#: Output channels of a product.
+CHANNELS = 64
+#: Shared memory of a block, and multiprocessors that strips are to keep busy.
+_BLOCK_BYTES, _PROCESSORS = 227 * 1024, 132
+#: Lines' worth of time that a block spends on a strip beside its lines.
+_STRIP_LINES = 2
+#: Rows of x that a producer's warp brings together.
+ITEM_ROWS = 32
+#: Pieces of a line that a producer's warp has registers for, beside up to two teams and beside more.
+_MOST_PIECES, _MOST_OF_FEW = 10, 16
+#: Products of an item at most: they are all written out.
+_MOST_PRODUCTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """16 channels of a product: ``plane`` and ``line`` of the window, ``row`` of x beyond the item's first one, rows
+    from its first half to its second, and of w (entry of the window, chunk) for each half."""
+
+    plane: int
+    line: int
+    row: int
+    apart: int
+    halves: tuple[tuple[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Strips(Geometry):
+    """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
+
+    ``rows`` of the tiling are positions of an item, ``stages`` lines in the ring, ``teams`` those that multiply.
+    """
+
+    def __post_init__(self) -> None:
+        Geometry.__post_init__(self)
+        tiling = self.tiling
+        if not suits(self.kernel) or tiling.columns != CHANNELS or tiling.teams % self.channel_blocks \
+                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote:
+            raise ValueError(f"no strips of {tiling}")
+        if not self.window_lines < tiling.stages <= 32 or len(self.products) * self.passes > _MOST_PRODUCTS:
+            raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
+        if self.brought > self._most_brought:
+            raise ValueError(f"no strips with so much in a line of x: {tiling}")
+        if not self._tells_lines_apart:
+            raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
+        if self.shared_bytes > _BLOCK_BYTES:
+            raise ValueError(f"{self.shared_bytes} bytes of shared memory do not fit a block: {tiling}")
+
+    @property
+    def needed_depth(self) -> int:
+        """Channels of w that are packed together: 8 where two taps share a product, else 16."""
+        return CHUNK if self.kernel.in_channels <= CHUNK else 2 * CHUNK
+
+    @property
+    def passes(self) -> int:
+        """Products of float16 terms for each of float32 operands."""
+        return 3 if self.terms == 2 else 1
+
+    @property
+    def line_axis(self) -> ContractionAxis:
+        """The axis along which a strip goes down."""
+        return self.kernel.axes[-2]
+
+    @property
+    def positions(self) -> ContractionAxis:
+        """The axis of a line's positions."""
+        return self.kernel.axes[-1]
+
+    @property
+    def outer(self) -> tuple[ContractionAxis, ...]:
+        """The axes of planes."""
+        return self.kernel.axes[:-2]
+
+    @property
+    def channel_blocks(self) -> int:
+        """Items beside each other at the same positions."""
+        return -(-self.kernel.out_channels // CHANNELS)
+
+    @property
+    def segments(self) -> int:
+        """Items of a line of the output and 64 channels."""
+        return -(-self.pooled // self.tiling.rows)
+
+    @cached_property
+    def across(self) -> int:
+        """Strips beside each other: one of whole lines, or one of each segment where whole lines are too much."""
+        return 1 if self._bytes(1) <= _BLOCK_BYTES and self._brought(1) <= self._most_brought else self.segments
+
+    @property
+    def _most_brought(self) -> int:
+        return 4 * (_MOST_OF_FEW if self.tiling.teams <= 2 else _MOST_PIECES)
+
+    @property
+    def least_positions(self) -> int:
+        """Positions that every item has."""
+        return self.pooled - (self.segments - 1) * self.tiling.rows
+
+    @property
+    def line_items(self) -> int:
+        """Items of a line of a strip."""
+        return self.segments // self.across * self.channel_blocks
+
+    @property
+    def lines(self) -> int:
+        """Lines of items: of the output, or of windows of two of them."""
+        return self.kernel.pooled_domain[-2] if self.kernel.pools else self.line_axis.out_size
+
+    @property
+    def pooled(self) -> int:
+        """Positions of a line that whole windows have; all of them where nothing is pooled."""
+        return self.kernel.pooled_domain[-1] * self.kernel.pool_size if self.kernel.pools else self.positions.out_size
+
+    @property
+    def first_offset(self) -> int:
+        """From a line of the output to the first line of x that it needs."""
+        return min(tap.offset for tap in self.line_axis.taps)
+
+    @property
+    def line_span(self) -> int:
+        """Lines of x from the first one that an item needs to the last."""
+        return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1
+
+    @property
+    def window_lines(self) -> int:
+        """The same of one line of the output."""
+        return max(tap.offset for tap in self.line_axis.taps if tap.phase == 0) - self.first_offset + 1
+
+    @property
+    def lead(self) -> int:
+        """Rows of a line before x begins."""
+        return max(0, -min(tap.offset for tap in self.positions.taps))
+
+    @cached_property
+    def line_rows(self) -> int:
+        """Rows of a line in shared memory; behind the last tap one more, which zeros of w meet."""
+        return self._rows(self.across)
+
+    def _rows(self, across: int) -> int:
+        return -(-(self.segments // across * self.tiling.rows + self.reach + 1) // CHUNK) * CHUNK
+
+    @property
+    def reach(self) -> int:
+        """Rows from that of a position to that of its last tap."""
+        return max(tap.offset for tap in self.positions.taps) + self.lead
+
+    @cached_property
+    def planes(self) -> tuple[tuple[Tap, ...], ...]:
+        """Taps along the axes of planes, of each plane of the window."""
+        return tuple(product(*(axis.taps for axis in self.outer)))
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """The products of an item, of one pair of terms."""
+        found = []
+        sizes = [axis.kernel for axis in self.kernel.axes]
+        first_line = [tap for tap in self.line_axis.taps if tap.phase == 0]
+        for (plane, outer), tap in product(enumerate(self.planes), first_line):
+            line = tap.offset - self.first_offset
+
+            def entry(position: Tap, before: tuple[Tap, ...] = (*outer, tap)) -> int:
+                number = 0
+                for size, part in zip(sizes, (*before, position), strict=True):
+                    number = number * size + part.number
+                return number
+
+            positions = sorted(self.positions.taps, key=lambda t: t.offset)
+            rows = [position.offset + self.lead for position in positions]
+            if self.needed_depth > CHUNK:
+                found += [Product(plane, line, row + chunk * self.line_rows, self.line_rows,
+                                  ((entry(position), chunk), (entry(position), chunk + 1)))
+                          for position, row in zip(positions, rows, strict=True)
+                          for chunk in range(0, self.chunks, 2)]
+                continue
+            for i in range(0, len(positions), 2):
+                last = i + 1 == len(positions)
+                second = prod(sizes) if last else entry(positions[i + 1])
+                found.append(Product(plane, line, rows[i], 1 if last else rows[i + 1] - rows[i],
+                                     ((entry(positions[i]), 0), (second, 0))))
+        return tuple(found)
+
+    @property
+    def term_rows(self) -> int:
+        """Rows of a line of x, all planes and chunks, of one term."""
+        return len(self.planes) * self.chunks * self.line_rows
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of w in shared memory."""
+        halves = -(-len(self.positions.taps) // 2) if self.pairs else len(self.positions.taps) * self.chunks // 2
+        count = len(self.planes) * len(self.line_axis.taps) // self.kernel.pool_lines * halves
+        return self.terms * count * 2 * self.channel_blocks * CHANNELS * ROW_BYTES
+
+    @property
+    def finished(self) -> int:
+        """Barriers of finished units, the lines of items: more than can be finished before every producer has seen the
+        first."""
+        return 2 * self.tiling.stages * self.line_items * self.kernel.pool_lines
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory: w, the ring, barriers, and of each slot and producer's warp the items that it has to
+        wait for."""
+        return self._bytes(self.across)
+
+    def _bytes(self, across: int) -> int:
+        stages, items = self.tiling.stages, self.segments // across * self.channel_blocks
+        slot = self.terms * len(self.planes) * self.chunks * self._rows(across) * ROW_BYTES
+        barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.teams
+        return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages
+
+    @cached_property
+    def parts(self) -> int:
+        """Strips of a plane: as many as keep multiprocessors equally busy, each with an item for every team."""
+        images, lines, step = self.images * self.across, self.lines, self.line_axis.in_stride
+        least = -(-self.tiling.teams // self.line_items)
+
+        def cost(parts: int) -> float:
+            each = -(-lines // parts)
+            return -(-images * parts // _PROCESSORS) * (each + (self.line_span - step) / step + _STRIP_LINES)
+
+        def last(parts: int) -> int:
+            return lines - (parts - 1) * -(-lines // parts)
+
+        return min((p for p in range(1, lines + 1) if p == 1 or last(p) >= least), key=cost)
+
+    @property
+    def strip_lines(self) -> int:
+        """Lines of a strip; the last one of a plane may have fewer."""
+        return -(-self.lines // self.parts)
+
+    @property
+    def _tells_lines_apart(self) -> bool:
+        """Whether a team that waits for a line knows that the one before it in its slot has been there, as a barrier
+        has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
+        last, stride = self.lines - (self.parts - 1) * self.strip_lines, self.line_axis.in_stride
+        stages, teams = self.tiling.stages, self.tiling.teams
+        seen = self.window_lines - 1 + stride // self.kernel.pool_lines * (self.kernel.pool_lines - 1)
+        for counts in ((self.strip_lines,), (last,), (self.strip_lines, last)):
+            begins, line = [], 0
+            for strip in range(2 * teams + 2):
+                count = min(counts[strip % len(counts)], 2 * teams)
+                begins += [line + i * stride for i in range(count) for _ in range(self.line_items)]
+                line += (count - 1) * stride + self.line_span
+            if begins[:teams][-1] >= stages \
+                    or any(b - a > stages + seen for a, b in zip(begins, begins[teams:], strict=False)):
+                return False
+        return True
+
+    @property
+    def outer_positions(self) -> int:
+        """Planes of the output of one n."""
+        return prod(axis.out_size for axis in self.outer)
+
+    @property
+    def images(self) -> int:
+        """Planes of the output."""
+        return self.kernel.batch * self.outer_positions
+
+    @property
+    def strips(self) -> int:
+        """All strips."""
+        return self.images * self.across * self.parts
+
+    @property
+    def partial_results(self) -> int:
+        """Partial results of a total, of one n and output channel: one of each strip and each team that has it."""
+        return self.outer_positions * self.across * self.parts * (self.tiling.teams // self.channel_blocks)
+
+    @property
+    def cells(self) -> int:
+        """Places of partial results of totals: see `Geometry.places`."""
+        return self.kernel.batch * self.partial_results
+
+    @property
+    def row_items(self) -> int:
+        """Runs of rows of a line that a warp brings: of whole lines those where x is."""
+        return self._row_items(self.across)
+
+    def _row_items(self, across: int) -> int:
+        rows = self.tiling.rows + self.reach if across > 1 else \
+            min(self.positions.in_size, self._rows(across) - self.lead)
+        return -(-rows // ITEM_ROWS)
+
+    @property
+    def brought_chunks(self) -> int:
+        """Chunks of x that hold channels."""
+        return -(-self.kernel.in_channels // CHUNK)
+
+    @property
+    def brought(self) -> int:
+        """Pieces of 32 rows and 8 channels of a line of x, of all planes, which the warps of producers share."""
+        return self._brought(self.across)
+
+    def _brought(self, across: int) -> int:
+        return len(self.planes) * self.brought_chunks * self._row_items(across)
+
+
+def geometry_of(kernel: Contraction, tiling: Tiling) -> Geometry:
+    """The numbers of a contraction on tensor cores, under any tiling that joins no taps."""
+    return Strips(kernel, tiling) if tiling.core == "strips" else Geometry(kernel, tiling)

@@ -1,0 +1,102 @@
+"""The core that goes down strips of lines: convolutions on wgmma whose output channels are the rows of products.
+
+`contraction_strips` (codegen) has the arithmetic. Blocks stay on their multiprocessor, with all of w in shared memory,
+and go down one strip after the other. One warpgroup, the producers, reads x as it lies in memory, once for each line,
+rounds or splits it and writes it to a ring of lines; the others multiply what a window spans there, and finish their
+sums in registers (`contraction_strips_epilogue`). A barrier of each slot says that a line is there, one of each item
+that nobody needs its lines for it any more.
+
+What the other core on wgmma (`contraction_wgmma`) does for the same sums: x is packed, or read once for each line of
+the window; sums pass through shared memory, so that neighbouring threads store neighbouring positions; rows between
+lines are computed and dropped. By count of instructions that a scheduler issues for 128 positions and 64 channels, of 8
+channels in fp16x3 with a hardswish: 2,400 there, 920 here.
+
+Measured first by hand (one H200, milliseconds, without the search for scales; docs/contractions.md):
+
+    128, 8 to 64 channels, 3x3, 126 x 126, fp16x3, hardswish        0.207    (other core, all: 0.259)
+    128, 64 to 128 channels, 3x3, 126 x 126, fp16, hardswish        0.574    (0.73)
+    the same, moments alone                                         0.437
+    128, 8 to 64 channels, 3x3, 254 x 254, fp16x3, mish             0.896    (1.26)
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.cuda import contraction_strips_fill as fill
+from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
+from kernelwright.codegen.cuda.contraction_strips_epilogue import Finish, finish
+from kernelwright.codegen.cuda.contraction_strips_text import CORE, MULTIPLY
+from kernelwright.codegen.cuda.contraction_wgmma import Core
+from kernelwright.codegen.cuda.contraction_wgmma_fill import SECOND_RUN
+from kernelwright.codegen.cuda.math import snippets_of
+from kernelwright.plan.contraction import Contraction
+
+
+def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:
+    """``NAME_core`` and its launch, which reads ``right``, the packed w, and scales.
+
+    original: the kernel before taps were joined. again: the lines between a first run and a second, where scales are
+    guesses.
+    """
+    tiling, ending = numbers.tiling, finish(numbers, name, original)
+    threads, guess = 128 * (tiling.teams + 1), guessed(numbers, "left")
+    scales = "const float* __restrict__", "left_scales"
+    parameters = [("const unsigned short* __restrict__", "right"),
+                  *dict.fromkeys([*fill.inputs(numbers), *ending.parameters, scales]),
+                  *[("unsigned* __restrict__", "marks"), ("bool", "again")] * guess]
+    products = numbers.products
+    values = {
+        "NAME": name, "THREADS": threads, "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
+        "OF_W": ", ".join(f"{{{', '.join(_place(numbers, half) for half in p.halves)}}}" for p in products),
+        "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.channel_blocks,
+        "TEAMS": tiling.teams, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
+        "TERMS": numbers.terms, "PRODUCTS": len(products), "SPAN": numbers.line_span,
+        "STRIDE": numbers.line_axis.in_stride, "STRIPS": numbers.strips, "ACROSS": numbers.across,
+        "PARTS": numbers.parts, "OWN_POSITION": "segment * POSITIONS" if numbers.across == 1 else
+        "strip / PARTS % ACROSS * POSITIONS",
+        "EACH": numbers.strip_lines, "LINES": numbers.lines, "PHASES": numbers.kernel.pool_lines,
+        "WINDOW": numbers.window_lines, "FINISHED": numbers.finished,
+        "RIGHT_TERM": numbers.right_term_bytes // 16, "CHUNKS": numbers.chunks,
+        "ALL_COLUMNS": numbers.allocated_columns,
+        "SECOND_RUN": SECOND_RUN.replace("@SCALES@", str(numbers.kernel.batch)).replace("@THREADS@", str(threads))
+        + "\n" if guess else "",
+        **fill.values(numbers, name), "BEGIN_TOTALS": ending.begin, "END_TOTALS": ending.end,
+        "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals")
+        + "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
+        "OWN_LINE": f"(begin + line) * {numbers.kernel.pool_lines} + phase, pooled" if numbers.kernel.pools else
+        "begin + line",
+        "PRODUCT": "kw_wgmma_f16", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
+        "LINE": ", ".join(str(p.line) for p in products),
+        "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
+        "APART": ", ".join(str(p.apart) for p in products)}
+    text = "\n".join([fill.definitions(numbers, name), ending.definitions, MULTIPLY, CORE])
+    for _ in range(2):
+        for key, value in values.items():
+            text = text.replace(f"@{key}@", str(value))
+    text = "\n".join(wrapped(text.split("\n")))
+    support = snippets_of(text) | {"tensor_core", f"wgmma_f16_{tiling.rows}"}
+    launches = _launches(numbers, name, threads, [p for _, p in parameters], again)
+    return Core(text, launches, support, threads, numbers.shared_bytes), ending
+
+
+def _place(numbers: Strips, half: tuple[int, int]) -> str:
+    """Where a half of a product has its w: an entry of the window and a chunk, as one number."""
+    return str(half[0] * numbers.chunks + half[1])
+
+
+def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], again: tuple[str, ...]
+              ) -> tuple[str, ...]:
+    """The host's lines: a block for each multiprocessor, where there are so many strips."""
+    passed = ["reinterpret_cast<unsigned*>(left_scales)" if p == "marks" else p for p in parameters if p != "again"]
+    shared = numbers.shared_bytes
+
+    def launch(*more: str) -> str:
+        return f'KW_LAUNCH("{name}", {name}_core, processors < {numbers.strips} ? processors : {numbers.strips}, ' \
+            f"{threads}, {shared}, stream, {', '.join([*passed, *more])});"
+
+    lines = (f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, '
+             f"{shared}));", "int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
+             f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));')
+    if not again:
+        return *lines, launch(*["false"] * guessed(numbers, "left"))
+    return *lines, launch("false"), *again, launch("true")

@@ -1,0 +1,67 @@
+"""The epilogue of a core that goes down strips: from registers to memory, or to totals (`contraction_strips`).
+
+A thread has two output channels, 8 rows of a product apart, and of each pairs of neighbouring positions, 8 apart; four
+lanes together have 8 neighbours. So what depends on the channel alone is computed once, totals are additions of what a
+thread has anyway, line after line, and nothing goes through shared memory. For each element: a multiplication by its
+scale, what the expressions take, and half a store.
+
+Totals. Moments are of what values differ from a number near them, the mean of the first few that a thread has of a
+strip: sums of a line in float32, of lines in float64. At the end of a strip four lanes put theirs together (Chan, Golub
+and LeVeque, 1979), in an order that does not depend on anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.cuda.contraction_epilogue import careful_functions
+from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
+from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
+from kernelwright.codegen.cuda.contraction_points import device_function, parameter_texts
+from kernelwright.codegen.cuda.contraction_strips_pools import PoolWriter
+from kernelwright.codegen.cuda.contraction_strips_stores import Writer
+from kernelwright.codegen.cuda.contraction_strips_totals import ending, struct
+from kernelwright.codegen.cuda.math_rounded import of_rounded
+from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """``NAME_finish``, what it takes first as (type, name), what stands before and behind a strip's items, inputs and
+    outputs that are to be aligned to 16 bytes, and what an item keeps from line to line of its windows."""
+
+    definitions: str
+    parameters: tuple[tuple[str, str], ...]
+    begin: str
+    end: str
+    vectors: frozenset[str]
+    pooled: str
+
+
+def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
+    """The text that finishes items. original: the kernel before taps were joined."""
+    kernel, own = numbers.kernel, original is not numbers.kernel
+    names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
+    writer = (PoolWriter if kernel.pools else Writer)(numbers, names)
+    used = writer.emitter.used | set(operand_pointers(kernel))
+    parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),
+                  ("const float* __restrict__", "right_scales")]
+    heads = [*(" ".join(p) for p in parameters), *[f"{name}_totals& totals"] * bool(kernel.totals),
+             f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", f"int {names[-2]}", *writer.heads,
+             "int first_position", "int first_channel", "int thread"]
+    texts = [exact_function(original if own else kernel, name, own=own), careful_functions(numbers, name, names),
+             *[struct(kernel, name)] * bool(kernel.totals),
+             device_function("Finishes the sums of an item: 64 output channels at positions of a line.", "void",
+                             f"{name}_finish", heads, writer.body(name))]
+    begin = end = ""
+    if kernel.totals:
+        texts.append(ending(numbers, name))
+        begin = f"\n      {name}_totals totals = {{}};"
+        end = f"\n      {name}_end(slab_totals, totals, strip, team / BLOCKS, block * 64, thread);"
+        parameters.append(("float* __restrict__", "slab_totals"))
+    definitions = "\n".join(texts)
+    if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
+        definitions = of_rounded(definitions)
+    vectors = frozenset(writer.emitter.vectors | writer.aligned)
+    return Finish(definitions, tuple(parameters), begin, end, vectors, writer.kept)

@@ -1,0 +1,259 @@
+"""What a thread of a core that goes down strips does with its sums: stores of positions, and totals of them.
+
+`contraction_strips_epilogue` says what a thread has. Four lanes have 8 neighbouring positions of a channel, 32 bytes;
+they exchange every second such block with the lanes of the next channel, so that eight lanes store a run of 64 bytes of
+one. A store is whole sectors of memory, wherever lines begin: lanes whose pair lies in the run before theirs store the
+pair that they had a run ago. Beside totals a run is what four lanes have. Lines that begin at odd places are stored
+element by element.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
+from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
+from kernelwright.codegen.cuda.contraction_points import (
+    STARTS,
+    TAKES,
+    as_float,
+    emitter_of,
+    entry_type,
+    ordinary_stores,
+    straight,
+)
+from kernelwright.codegen.cuda.contraction_wgmma_truncation import LOSS, UNIT, added, factor
+from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.kernels import Store
+
+#: Neighbours of a thread; positions that four lanes have together, a sector.
+PAIR, SECTOR = 2, 8
+#: Blocks of 8 positions whose mean is the number that moments begin from.
+_NEAR = 2
+
+
+#: The channel of a thread's half ``h``.
+CHANNEL = "first_channel + thread / 32 * 16 + lane / 4 + {0} * 8"
+
+
+def made_up(numbers: Strips) -> float:
+    """The factor that adds to sums what tensor cores have cut off them; 0 where that is left (`stretch_share`, of sums
+    whose low terms come first)."""
+    share = LOSS * (len(numbers.products) + 1) / 2
+    if numbers.terms != 2 or (share < added(UNIT / 2) and not numbers.kernel.totals):
+        return 0.0
+    return factor(share)
+
+
+class Writer:
+    """The statements of ``NAME_finish``."""
+
+    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
+        self.stores = ordinary_stores(self.kernel)
+        self.ragged = self.kernel.out_channels % 64 > 0
+        last = len(names) - 1
+        roots = [total.expression for total in self.kernel.totals]
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, names, roots, self.stores, walked=(last,),
+                                  lane_axis=last, lanes=PAIR)
+        self.emitter.reduced[0, 0] = "sum[v]"
+        self.paired = [self._is_even(store) for store in self.stores]
+        self.aligned = {f"out{store.buffer}" for store, even in zip(self.stores, self.paired, strict=True) if even}
+        for number, (store, even) in enumerate(zip(self.stores, self.paired, strict=True)):
+            text = as_float(self.emitter, store.expression)
+            self.emitter.used.add(f"out{store.buffer}")
+            if even:
+                self.emitter.lane_lines.append(f"both{number}[block][v] = {text};")
+            else:
+                place = self.emitter.site.base(store.index)
+                there = "there && is_channel" if self.ragged else "there"
+                self.emitter.lane_lines.append(f"if ({there}) out{store.buffer}[{place} + v] = {text};")
+        self._totals()
+        # Lanes of two channels exchange what they have where that pays (H200, 8 channels, 3 x 3): with a hardswish
+        # 0.192 ms for 0.200; beside totals, which need the registers, 1.03 for 0.88; behind a batch norm, whose loads
+        # of a channel are waited for once more, 0.249 for 0.198.
+        loads = sum(" = in" in line for line in self.emitter.fixed_lines)
+        self.channels_of = 1 if self.kernel.totals or loads > 1 else 2
+
+    @property
+    def heads(self) -> list[str]:
+        """What ``NAME_finish`` takes besides, of an item's windows: nothing."""
+        return []
+
+    @property
+    def kept(self) -> str:
+        """What an item keeps from line to line of its windows: nothing."""
+        return ""
+
+    def _is_even(self, store: Store) -> bool:
+        """Whether pairs of a store lie at multiples of 8 bytes."""
+        *strides, _ = store.index.strides
+        return store.index.offset % PAIR == 0 and all(
+            stride % PAIR == 0 or size == 1 for stride, size in zip(strides, self.kernel.domain, strict=False))
+
+    def _totals(self) -> None:
+        """Take what is reduced over positions."""
+        for number, total in enumerate(self.kernel.totals):
+            text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
+            if total.kind == "moments":
+                lines += [f"const float off{number} = there ? {text} - about{number} : 0.0f;",
+                          f"sum{number} += off{number}, squares{number} += off{number} * off{number};"]
+            elif total.kind == "sum":
+                lines.append(f"sum{number} += there ? {text} : 0.0f;")
+            else:
+                lines.append(f"if (there) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
+
+    def body(self, name: str) -> list[str]:
+        """All of them."""
+        numbers, kernel = self.numbers, self.kernel
+        places, image = [], "image"
+        for a, axis in reversed(list(enumerate(numbers.outer))):
+            places.append(f"const int p{a} = {image} % {axis.out_size};")
+            image = f"{image} / {axis.out_size}"
+        last, size = self.names[-1], numbers.positions.out_size
+        points = ", ".join([*operand_pointers(kernel), "next[0]", "row_scale", column_scale_text(numbers),
+                            *self.names])
+        quads = numbers.tiling.rows // 8
+        return [
+            "constexpr int g = 0;", f"const {entry_type(kernel)} n = {image};", *places,
+            "const int lane = thread % 32, quad = lane % 4;",
+            f"float row_scale = {row_scale_text(numbers)}, scales[2];", "bool usual = true;", "#pragma unroll",
+            "for (int h = 0; h < 2; ++h) {", *indent([
+                f"const int o = {self.inside(CHANNEL.format('h'))};",
+                f"scales[h] = {column_scale_text(numbers)};",
+                f"usual = usual && {name}_usual(row_scale) && {name}_usual(scales[h]);"]), "}",
+            "if (!usual) {  // With care, in place: all sums move round.", *indent([
+                "#pragma unroll 1", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
+                    "float next[4] = {sums[0], sums[1], sums[2], sums[3]};",
+                    "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
+                        f"const int o = {CHANNEL.format('(e / 2)')};",
+                        f"const int {last} = first_position + 8 * j + quad * 2 + e % 2;",
+                        "float value = next[0];",
+                        f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});",
+                        "next[0] = next[1], next[1] = next[2], next[2] = next[3], next[3] = value;"]), "}",
+                    "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i) sums[i] = sums[i + 4];",
+                    "#pragma unroll", f"for (int i = 0; i < 4; ++i) sums[{4 * quads - 4} + i] = next[i];"]), "}",
+                "row_scale = scales[0] = scales[1] = 1.0f;"]), "}",
+            *self.channels(quads)]
+
+    def channels(self, quads: int) -> list[str]:
+        """What a thread does with what it has of its two channels, ``quads`` sums of each and of each neighbour."""
+        own = CHANNEL.format("h")
+        is_channel = [f"const bool is_channel = {own} < {self.kernel.out_channels};"]
+        lines = ["constexpr bool odd = false;", "const int own = quad * 2;  // of a run of four lanes"]
+        if self.channels_of > 1:
+            lines = ["const bool odd = lane / 4 % 2;  // of two channels whose lanes store together",
+                     f"const int own = (odd ? {SECTOR} : 0) + quad * 2;  // of a run of theirs"]
+        lines = lines if any(self.paired) else []
+        return [*lines, "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
+            f"const int o = {self.inside(own)};", *is_channel * (self.ragged and not all(self.paired)),
+            *self._channel(quads)]), "}"]
+
+    def inside(self, channel: str) -> str:
+        """A channel that there is."""
+        whole = self.kernel.out_channels % 64 == 0
+        return channel if whole else f"min({channel}, {self.kernel.out_channels - 1})"
+
+    def _channel(self, quads: int) -> list[str]:
+        """What a thread does with its sums of channel ``o``."""
+        numbers, size = self.numbers, self.numbers.pooled
+        each, inner = self.pair(), straight(self.emitter)
+        beyond = f"8 * j + 8 <= {numbers.least_positions}"
+        there = f"const bool there = {beyond} || first_position + 8 * j + quad * 2 < {size};"
+        each += [there] * bool(self.kernel.totals or not all(self.paired))
+        pairs = [k for k, even in enumerate(self.paired) if even]
+        lines = ["const float scale = row_scale * scales[h];", *self._abouts(each), *self.emitter.fixed_lines,
+                 *self._starts(), *(line for k in pairs for line in self._begin(k))]
+        if not pairs:
+            lines += ["#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([*each, *inner]), "}"]
+            return lines + self._ends()
+        count = self.channels_of
+        lines += ["#pragma unroll", f"for (int run = 0; run <= {-(-quads // count)}; ++run) {{", *indent([
+            *(f"float both{k}[{count}][2] = {{}};  // of blocks of {SECTOR} positions" for k in pairs),
+            "#pragma unroll", f"for (int block = 0; block < {count}; ++block) {{", *indent([
+                f"const int j = {count} * run + block;", f"if (j >= {quads}) continue;", *each, *inner]), "}",
+            *(line for k in pairs for line in self._store(k))]), "}"]
+        return lines + self._ends()
+
+    def pair(self) -> list[str]:
+        """Define the place of a pair of neighbours, and ``sum``. Of pairs behind the last position the sums are those
+        of no position, and what is read with them is not."""
+        more, last = made_up(self.numbers), self.names[-1]
+        scaled = "sums[4 * j + 2 * h + {0}] * scale"
+        both = [f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in (scaled.format(0), scaled.format(1))]
+        clamped = f"min(first_position + 8 * j + quad * 2, {self.numbers.pooled - PAIR})"
+        return [f"const int {last} = 8 * j + 8 <= {self.numbers.least_positions} ? first_position + 8 * j + quad * 2 : "
+                f"{clamped};", f"const float sum[2] = {{{both[0]}, {both[1]}}};"]
+
+    def _begin(self, k: int) -> list[str]:
+        """Where pairs of store ``k`` go, of each channel, and whether a lane is one of those that are a run late."""
+        store, last, count = self.stores[k], self.names[-1], self.channels_of
+        kind, run = "long long" if self.emitter.site.long else "int", count * SECTOR
+        return [f"{kind} place{k}[{count}];", f"int late{k}[{count}];", f"float before{k}[{count}][2] = {{}};",
+                "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
+                    f"const int o = {CHANNEL.format('h')} - odd + c, {last} = first_position + own;",
+                    f"place{k}[c] = {self.emitter.site.base(store.index)};",
+                    f"late{k}[c] = static_cast<int>(place{k}[c] - own & {run - 1}) + own >= {run} ? {run} : 0;",
+                    f"place{k}[c] -= late{k}[c];"]), "}"]
+
+    def _store(self, k: int) -> list[str]:
+        """Exchange a block with the lanes of the other channel, where there is one, and store a run of each."""
+        count, run, both = self.channels_of, self.channels_of * SECTOR, f"both{k}[c]"
+        ragged = [f"{CHANNEL.format('h')} - odd + c < {self.kernel.out_channels}"] * self.ragged
+        there = " && ".join([f"(run > 0 || late{k}[c] == 0)",
+                             f"first_position + {run} * run + own - late{k}[c] < {self.numbers.pooled}",
+                             f"{run} * run + own - late{k}[c] < {self.numbers.tiling.rows}"])
+        sure = f"(run > 0 && {run} * run + {run} <= {self.numbers.least_positions}) || ({there})"
+        condition = " && ".join([*ragged, f"({sure})"]) if ragged else sure
+        given, other = [], []
+        if count > 1:
+            given = [f"const float given{k}[2] = {{__shfl_xor_sync(0xffffffffu, both{k}[odd ? 0 : 1][0], 4),",
+                     f"                         __shfl_xor_sync(0xffffffffu, both{k}[odd ? 0 : 1][1], 4)}};"]
+            other = ["const bool other = odd != (c == 1);  // this channel's block came from there",
+                     f"const float pair{k}[2] = {{other ? given{k}[0] : {both}[0], other ? given{k}[1] : {both}[1]}};"]
+            both = f"pair{k}"
+        return [*given, "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
+            *other, f"if ({condition})",
+            f"  *reinterpret_cast<float2*>(out{self.stores[k].buffer} + place{k}[c] + {run} * run) = "
+            f"late{k}[c] ? make_float2(before{k}[c][0], before{k}[c][1]) : make_float2({both}[0], {both}[1]);",
+            f"before{k}[c][0] = {both}[0], before{k}[c][1] = {both}[1];"]), "}"]
+
+    def _abouts(self, each: list[str]) -> list[str]:
+        """Define the numbers that moments begin from, of a thread that has none yet."""
+        moments = [k for k, total in enumerate(self.kernel.totals) if total.kind == "moments"]
+        if not moments:
+            return []
+        near = emitter_of(self.kernel, self.kernel.domain, self.names,
+                          [self.kernel.totals[k].expression for k in moments],
+                          walked=(len(self.names) - 1,), lane_axis=len(self.names) - 1, lanes=PAIR)
+        near.reduced[0, 0] = "sum[v]"
+        for k in moments:
+            text = as_float(near, self.kernel.totals[k].expression)
+            near.lane_lines.append(f"if (there) near{k} += {text};")
+        return [*(f"float near{k} = 0.0f;" for k in moments),
+                "if (totals.count[h] == 0) {", *indent([
+                    "int count = 0;", *near.fixed_lines, "#pragma unroll",
+                    f"for (int j = 0; j < {min(_NEAR, self.numbers.tiling.rows // 8)}; ++j) {{", *indent([
+                        *each, "count += 2 * there;", *straight(near)]), "}",
+                    *(f"totals.about{k}[h] = count ? near{k} / count : 0.0f;" for k in moments)]), "}",
+                *(f"const float about{k} = totals.about{k}[h];" for k in moments)]
+
+    def _starts(self) -> list[str]:
+        """Define what a line's values are taken to."""
+        return [f"float sum{k} = {STARTS.get(t.kind, '0.0f')}{f', squares{k} = 0.0f' * (t.kind == 'moments')};"
+                for k, t in enumerate(self.kernel.totals)]
+
+    def _ends(self) -> list[str]:
+        """Take what a line gave."""
+        size, lines = self.numbers.pooled, []
+        for k, total in enumerate(self.kernel.totals):
+            if total.kind in ("max", "min"):
+                taken = TAKES[total.kind].format(f"totals.total{k}[h]", f"sum{k}")
+                lines.append(f"totals.total{k}[h] = totals.count[h] ? {taken} : sum{k};")
+            else:
+                lines.append(f"totals.total{k}[h] += sum{k};")
+                lines += [f"totals.squares{k}[h] += squares{k};"] * (total.kind == "moments")
+        if self.kernel.totals:
+            here = f"min({size} - first_position, {self.numbers.tiling.rows})"
+            rest = f"min({PAIR}, max(0, here % {SECTOR} - quad * 2))"
+            lines += [f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
+        return lines

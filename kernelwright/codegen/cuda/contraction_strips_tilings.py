@@ -1,0 +1,70 @@
+"""Tilings of a convolution that goes down strips, best guess first, and what they are guessed to take."""
+
+from __future__ import annotations
+
+from kernelwright.codegen.contraction_strips import CHANNELS, Strips
+from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.codegen.cuda.contraction_candidates import is_long
+from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
+from kernelwright.codegen.cuda.contraction_points import ordinary_stores
+from kernelwright.plan.contraction import Contraction, Tiling
+
+#: Positions of an item for whose sums three or four teams have registers, and two.
+_NARROW, _WIDE = 128, 256
+#: Channels up to which products take so little time that wide items gain nothing (H200, 8 channels: 1.44 and 0.95 ms).
+_FEW = 16
+#: Lines of the ring at most: more were no faster (H200, 8 to 64 channels: 8 and 16).
+_MOST_LINES = 8
+#: Of an H200: bytes that a multiprocessor sends to memory and gets in a cycle, and reads from shared memory.
+_MEMORY_BYTES, _SHARED_BYTES = 18, 128
+#: Cycles of a scheduler for an element of a thread, where functions are short and long, and for an item.
+_ELEMENT_CYCLES, _LONG_CYCLES, _ITEM_CYCLES = 10, 24, 300
+
+
+def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
+    """Tilings that go down strips; [] where none can."""
+    if not suits(kernel):
+        return []
+    size = kernel.pooled_domain[-1] * kernel.pool_size if kernel.pools else kernel.axes[-1].out_size
+    blocks = -(-kernel.out_channels // CHANNELS)
+    narrow, wide = (_positions(size, most) for most in (_NARROW, _WIDE))
+    shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
+    if wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
+        shapes.insert(1, (wide, 2))
+    found = [_with_most_lines(kernel, rows, teams) for rows, teams in shapes if teams <= 4]
+    return list(dict.fromkeys(tiling for tiling in found if tiling is not None))
+
+
+def _positions(size: int, most: int) -> int:
+    """Positions of the items that lines of so many are cut into, of at most so many each."""
+    items = -(-size // most)
+    return -(-size // items // 8) * 8
+
+
+def _with_most_lines(kernel: Contraction, rows: int, teams: int) -> Tiling | None:
+    """The tiling whose ring has as many lines as there is room for, up to 8; whole ones if it can be."""
+    depth, found = 8 if kernel.in_channels <= 8 else 16, []
+    for stages in range(_MOST_LINES, 1, -1):
+        tiling = Tiling("strips", rows, CHANNELS, depth, stages, teams=teams, raw_left=True)
+        try:
+            found.append((Strips(kernel, tiling).across > 1, -stages, tiling))
+        except ValueError:
+            continue
+    return min(found, key=lambda entry: entry[:2])[-1] if found else None
+
+
+def predicted_milliseconds(numbers: Strips) -> float:
+    """The guess for the core on an H200 at 1.75 GHz: of an item the longest of what tensor cores, shared memory, the
+    schedulers and memory take."""
+    kernel, rows = numbers.kernel, numbers.tiling.rows
+    products = numbers.passes * len(numbers.products) * kernel.pool_lines
+    tensor = products * max(rows / 2, (2048 + 32 * rows) / _SHARED_BYTES)
+    element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
+    issue = rows / 2 * kernel.pool_lines * element + _ITEM_CYCLES
+    stored = 4 * rows * min(CHANNELS, kernel.out_channels) * len(ordinary_stores(kernel)) / kernel.pool_size
+    brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_axis.in_stride * numbers.positions.in_size
+    item = max(tensor, issue, (stored + brought / numbers.line_items) / _MEMORY_BYTES)
+    # A team's own time: products, then the epilogue, while others multiply.
+    item = max(item, (tensor + 2 * issue) / numbers.tiling.teams)
+    lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_axis.in_stride
+    return -(-numbers.strips // PROCESSORS) * lines * numbers.line_items * item / 1.75e6
