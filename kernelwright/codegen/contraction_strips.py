@@ -32,6 +32,8 @@ from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Til
 CHANNELS = 64
 #: Shared memory of a block, and multiprocessors that strips are to keep busy.
 _BLOCK_BYTES, _PROCESSORS = 227 * 1024, 132
+#: Strips of a multiprocessor at most, where there are fewer planes.
+_MOST_WAVES = 16
 #: Lines' worth of time that a block spends on a strip beside its lines.
 _STRIP_LINES = 2
 #: Rows of x that a producer's warp brings together.
@@ -73,6 +75,8 @@ class Strips(Geometry):
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
         if not self._tells_lines_apart:
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
+        if self.strips >= 2**31 - 2**20:
+            raise ValueError(f"no strips that 31 bits do not count: {tiling}")
         if self.shared_bytes > _BLOCK_BYTES:
             raise ValueError(f"{self.shared_bytes} bytes of shared memory do not fit a block: {tiling}")
 
@@ -251,7 +255,8 @@ class Strips(Geometry):
         def last(parts: int) -> int:
             return lines - (parts - 1) * -(-lines // parts)
 
-        return min((p for p in range(1, lines + 1) if p == 1 or last(p) >= least), key=cost)
+        most = min(lines, max(1, _MOST_WAVES * _PROCESSORS // images))
+        return min((p for p in range(1, most + 1) if p == 1 or last(p) >= least), key=cost)
 
     @property
     def strip_lines(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
 from kernelwright.plan.expressions import Expression, Reduced, walk
@@ -23,7 +24,7 @@ def suits(kernel: Contraction) -> bool:
             or any(0 in (read := reductions_of(store.expression)) or not read for store in kernel.stores)):
         return False
     stores = [store for store in kernel.stores if store.index.strides[2] and any(store.index.strides[3:])]
-    if not all(axis.taps for axis in kernel.axes):
+    if not all(axis.taps for axis in kernel.axes) or not prod(kernel.left_domain) * prod(kernel.right_domain):
         return False
     even = bool(kernel.pools) or last.out_size % 2 == 0
     plain = outer if kernel.pools else (*outer, line)
