@@ -24,7 +24,8 @@ def suits(kernel: Contraction) -> bool:
             or any(0 in (read := reductions_of(store.expression)) or not read for store in kernel.stores)):
         return False
     stores = [store for store in kernel.stores if store.index.strides[2] and any(store.index.strides[3:])]
-    if not all(axis.taps for axis in kernel.axes) or not prod(kernel.left_domain) * prod(kernel.right_domain):
+    if not all(axis.taps for axis in kernel.axes) \
+            or not prod(kernel.left_domain) * prod(kernel.right_domain) * prod(kernel.pooled_domain):
         return False
     even = bool(kernel.pools) or last.out_size % 2 == 0
     plain = outer if kernel.pools else (*outer, line)

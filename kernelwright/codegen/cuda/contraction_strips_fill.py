@@ -50,7 +50,7 @@ def values(numbers: Strips, name: str) -> dict[str, object]:
         f"asked_strip / PARTS % ACROSS * POSITIONS - {numbers.lead}",
         "MARKED": ("marks, again, strip, " if guessed(numbers, "left") else "") + "scale, ",
         "SCALE_OF_STRIP": f"\n    float scale = strip < STRIPS ? {find} : 0.0f;",
-        "NEXT_SCALE": f"\n              if (strip < STRIPS) scale = {find};"}
+        "NEXT_SCALE": f"\n          if (strip < STRIPS) scale = {find};"}
 
 
 def definitions(numbers: Strips, name: str) -> str:
