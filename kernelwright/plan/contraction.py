@@ -56,19 +56,20 @@ class Tiling:
     of the window a step); ``cluster`` blocks that differ in their rows share what they read of the weight; every
     ``promote`` steps (0: never) the tensor cores' sums, which they truncate, are added to sums in float32 registers.
     With several ``teams`` a block has as many tiles in work, so that the epilogues of some overlap with the products of
-    another. ``core`` is "wgmma" (compute capability 9.0) or "mma" (8.0 and later). With ``raw_right`` blocks read the
-    right operand in float32, as it lies in memory, and split it themselves: once for every block of rows, and it is
-    never packed. With ``split`` above 1 the steps of a block are shared among so many, whose sums a second kernel adds
-    in order. With two ``phases`` a block has both output phases of the last axis (of out_stride 2), which are
-    neighbours in the output: twice as many positions as rows. Where windows of two lines are pooled the phases are
-    those of the axis before it, the two lines. With an ``overlap`` a block computes that many rows of the next one,
-    too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left`` blocks of a
-    convolution read x as it lies in memory, and round or split it themselves, once for every run of a tile's rows: it
-    is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
-    ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie; nothing is computed twice for that.
-    With ``fragments`` threads finish the sums that they have: they store them, in lines of whole sectors, not by way of
-    shared memory, or reduce channels in registers. Of few channels so many neighbouring taps of the last axis are
-    ``joined`` to one, of as many times the channels.
+    another. ``core`` is "wgmma" (compute capability 9.0), "mma" (8.0 and later), or "strips" (9.0: a block goes down
+    strips of lines of the output; ``rows`` are positions of a line, ``stages`` lines of x in shared memory). With
+    ``raw_right`` blocks read the right operand in float32, as it lies in memory, and split it themselves: once for
+    every block of rows, and it is never packed. With ``split`` above 1 the steps of a block are shared among so many,
+    whose sums a second kernel adds in order. With two ``phases`` a block has both output phases of the last axis (of
+    out_stride 2), which are neighbours in the output: twice as many positions as rows. Where windows of two lines are
+    pooled the phases are those of the axis before it, the two lines. With an ``overlap`` a block computes that many
+    rows of the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left``
+    blocks of a convolution read x as it lies in memory, and round or split it themselves, once for every run of a
+    tile's rows: it is never packed. With ``packs_left`` some warps of each block pack x while the others multiply what
+    is packed. With ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie; nothing is computed
+    twice for that. With ``fragments`` threads finish the sums that they have: they store them, in lines of whole
+    sectors, not by way of shared memory, or reduce channels in registers. Of few channels so many neighbouring taps of
+    the last axis are ``joined`` to one, of as many times the channels.
     """
 
     core: str

@@ -1,8 +1,9 @@
 """The CUDA skeleton of :class:`Contraction`.
 
 On tensor cores: kernels that pack both operands into the workspace (`contraction_pack`), then one that multiplies
-blocks and finishes their sums (`contraction_wgmma` or `contraction_mma`, with `contraction_epilogue`). Totals of
-positions take one more kernel (`contraction_totals`). The scheme float32 multiplies and adds without packing
+blocks and finishes their sums (`contraction_wgmma` or `contraction_mma`, with `contraction_epilogue`), or w alone is
+packed and blocks go down strips of lines of x (`contraction_strips`). Totals of positions take one more kernel
+(`contraction_totals`, `contraction_strips_totals`). The scheme float32 multiplies and adds without packing
 (`contraction_direct`) and has none.
 """
 

@@ -9,9 +9,10 @@ that nobody needs its lines for it any more.
 What the other core on wgmma (`contraction_wgmma`) does for the same sums: x is packed, or read once for each line of
 the window; sums pass through shared memory, so that neighbouring threads store neighbouring positions; rows between
 lines are computed and dropped. By count of instructions that a scheduler issues for 128 positions and 64 channels, of 8
-channels in fp16x3 with a hardswish: 2,400 there, 920 here.
+channels in fp16x3 with a hardswish: 2,400 there, 920 here (written by hand).
 
-Measured first by hand (one H200, milliseconds, without the search for scales; docs/contractions.md):
+Measured by hand, before it was generated (one H200, milliseconds, without the search for scales;
+docs/contractions.md has what is generated):
 
     128, 8 to 64 channels, 3x3, 126 x 126, fp16x3, hardswish        0.207    (other core, all: 0.259)
     128, 64 to 128 channels, 3x3, 126 x 126, fp16, hardswish        0.574    (0.73)
