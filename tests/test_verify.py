@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, certify, trial
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.memory import FINITE_POISON, INTEGER_POISON, differ_by_poison
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -120,6 +121,28 @@ class Uninitialised(Model):
         return z
 
 
+class UninitialisedFromTheStart(Model):
+    """The same, where memory held in the first call what it is filled with in the second."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        z = torch.empty(y.shape)
+        if not hasattr(self, "called"):
+            object.__setattr__(self, "called", True)
+            z.fill_(float("nan"))
+        z[:-1] = y[:-1]
+        z[-1, :-1] = y[-1, :-1]
+        return z
+
+
+class UnsteadyLater(Model):
+    """Other finite bits from the third call on: no matter of what memory holds."""
+
+    def forward(self, x):
+        object.__setattr__(self, "calls", getattr(self, "calls", 0) + 1)
+        return super().forward(x) * (1 + 1.2e-7 * (self.calls > 2))
+
+
 class OwnBuffer(Model):
     def forward(self, x):
         y = super().forward(x)
@@ -207,6 +230,7 @@ def test_a_right_candidate_passes_every_trial() -> None:
         (Mutating, "changes input 0"),
         (ForgetsBuffers, "running_mean"),
         (Uninitialised, "poisoned memory"),
+        (UninitialisedFromTheStart, "poisoned memory"),
         (OwnBuffer, "same memory"),
         (DrawsNumbers, "random state"),
         (Raises, "no kernel image"),
@@ -220,6 +244,28 @@ def test_each_fault_is_found_and_named(candidate, words: str) -> None:
     assert not found.passed
     assert any(words in why for why in found.why), found.why
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_other_bits_of_a_later_call_are_not_laid_to_memory() -> None:
+    trial = judged(UnsteadyLater).trials[0]
+    assert trial.kinds == ("nondeterministic",) and "poisoned" not in trial.problems[0], trial.problems
+
+
+def test_results_that_differ_by_poison_alone() -> None:
+    nan = float("nan")
+    pairs = {
+        True: [([1.0, nan], [1.0, 2.0]), ([1.0, nan], [1.0, FINITE_POISON]), ([nan, 3.0, 1.0], [0.0, nan, 1.0])],
+        False: [([1.0, nan], [1.0, nan]), ([2.0, nan], [1.0, 3.0]), ([1.0, nan], [1.5, 2.0]), ([1.0, 2.0], [1.0, 3.0])],
+    }
+    for wanted, cases in pairs.items():
+        for left, right in cases:
+            one, other = (torch.tensor(values) for values in (left, right))
+            assert differ_by_poison([one], [other]) is wanted, (left, right)
+            assert differ_by_poison({"a": (one, 3)}, {"a": (other, 3)}) is wanted
+            assert not differ_by_poison([one, 3], [other, 4]) and not differ_by_poison([one], [other[:1]])
+    assert differ_by_poison(torch.tensor([1, INTEGER_POISON]), torch.tensor([1, 5]))
+    assert not differ_by_poison(torch.tensor([1, 6]), torch.tensor([1, 5]))
+    assert not differ_by_poison(torch.tensor([True]), torch.tensor([False]))
 
 
 def tensors_in_cycles(candidate) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.verify.memory import poisoned_empty
+from kernelwright.verify.memory import FINITE_POISON, poisoned_empty
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
 
 
@@ -75,6 +75,8 @@ def test_redrawn_parameters_are_others_and_state_comes_back() -> None:
 def test_poisoned_empty() -> None:
     with poisoned_empty():
         assert bool(torch.empty(5).isnan().all()) and bool(torch.empty_like(torch.ones(3)).isnan().all())
+    with poisoned_empty(finite=True):
+        assert bool((torch.empty(5) == FINITE_POISON).all()) and not bool(torch.empty(3, dtype=torch.bool).any())
     x = torch.rand(3)
     with poisoned_empty():
         assert torch.equal(x + 1, x.add(1))

@@ -16,7 +16,7 @@ from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.kept import ByModel, Kept
-from kernelwright.verify.memory import poison_before, poisoned_empty
+from kernelwright.verify.memory import differ_by_poison, poison_before, poisoned_empty
 from kernelwright.verify.observe import (
     Called,
     aliases,
@@ -125,11 +125,11 @@ class Bench:
             model.before.apply(self.candidate)
             own = clone_tensors(inputs)
             if self.poison:
-                poison_before(self.candidate, tensors_of(by_eager.outputs))
+                poison_before(self.candidate, tensors_of(by_eager.outputs), finite=turn == 2)
             seed_all(plan.seed)
-            # The first repeat also fills what is allocated during the call.
+            # The first repeats also fill what is allocated during the call.
             try:
-                with poisoned_empty() if self.poison and turn == 1 else nullcontext():
+                with poisoned_empty(finite=turn == 2) if self.poison and turn in (1, 2) else nullcontext():
                     called = call(self.candidate, own)
             except Exception as error:
                 if is_out_of_memory(error):
@@ -158,7 +158,7 @@ class Bench:
             calls.deterministic = same and calls.deterministic is not False
             if not same:
                 found, kind = "a repeated call gives other bits", "nondeterministic"
-                if turn == 1 and self.poison:
+                if self.poison and (turn == 1 or differ_by_poison(first.outputs, called.outputs)):
                     found, kind = "a repeated call on poisoned memory gives other bits", "poisoned"
                 # A library's call that eager makes as well may add in any order.
                 if self._eager_varies(plan, model):
