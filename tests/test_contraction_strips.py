@@ -33,10 +33,10 @@ from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.expressions import Index
 
 
-def tiling(case: ContractionCase, rows: int = 16, teams: int = 2, slots: int = 8) -> Tiling:
+def tiling(case: ContractionCase, rows: int = 16, teams: int = 2, slots: int = 8, columns: int = 64) -> Tiling:
     """A tiling of strips for the case."""
     depth = 8 if case.kernel.in_channels <= 8 else 16
-    return Tiling("strips", rows, 64, depth, slots, teams=teams, raw_left=True)
+    return Tiling("strips", rows, columns, depth, slots, teams=teams, raw_left=True)
 
 
 FEW = convolution(3, 1, 5, 20, (7, 10), (3, 3), padding=1)
@@ -56,6 +56,12 @@ CASES = [(with_epilogue(FEW), tiling(FEW)), (with_epilogue(IMAGE), tiling(IMAGE,
          (with_epilogue(WIDE), tiling(WIDE, 64)), (every(FEW), tiling(FEW)),
          (every(LONG), tiling(LONG, 96, slots=4)),  (every(IMAGE), tiling(IMAGE)),
          (every(VOLUME, ordinary=False), tiling(VOLUME)), (moments(MANY), tiling(MANY))]
+# Items of several lines and fewer channels; lines that are no multiple of them.
+CASES += [(with_epilogue(FEW), tiling(FEW, columns=32)), (with_epilogue(FEW), tiling(FEW, columns=16, slots=9)),
+          (STRIDED, tiling(STRIDED, teams=1, columns=16, slots=12)), (PADDED, tiling(PADDED, 8, columns=32)),
+          (with_epilogue(IMAGE), tiling(IMAGE, 24, columns=32)), (ROUNDED, tiling(ROUNDED, 32, 3, columns=32)),
+          (with_epilogue(APART), tiling(APART, columns=16, slots=12)), (every(FEW), tiling(FEW, columns=32)),
+          (every(VOLUME), tiling(VOLUME, columns=16, slots=9)), (moments(FEW), tiling(FEW, columns=16, slots=9))]
 
 
 
@@ -74,6 +80,7 @@ POOLS += [(much(case, size), tiling(case, rows, teams)) for case, size, rows, te
     (IMAGE, 2, 16, 3), (lined(MANY), 2, 24, 2), (lined(ROUNDED), 4, 32, 2), (IMAGE, 8, 8, 2), (VOLUME, 2, 8, 1))]
 SKIPPING = lined(convolution(2, 1, 9, 12, (11, 13), (3, 3), stride=(2, 1)))
 POOLS.append((much(SKIPPING, 4), tiling(SKIPPING, 16, slots=12)))
+POOLS += [(pooled(FEW, 2, "max"), tiling(FEW, columns=32)), (much(VOLUME, 4), tiling(VOLUME, 8, columns=16, slots=9))]
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +194,8 @@ def test_what_cannot_go_down_strips_does_not(kernel):
 
 
 @pytest.mark.parametrize("change", [
-    {"columns": 128}, {"depth": 16}, {"stages": 3}, {"stages": 40}, {"raw_left": False}, {"promote": 1}])
+    {"columns": 128}, {"columns": 8}, {"depth": 16}, {"stages": 3}, {"stages": 40}, {"raw_left": False},
+    {"promote": 1}, {"teams": 8}, {"teams": 0}])
 def test_blocks_that_do_not_fit_are_refused(change):
     with pytest.raises(ValueError, match=r"no (strips|tiles)"):
         generate(replace(LEFT.kernel, tiling=replace(tiling(LEFT), **change)), "k")
@@ -241,4 +249,21 @@ def test_the_same_text_each_time():
 
 
 def test_words():
-    assert tiling_words(tiling(IMAGE, 24, 3)).startswith("strips 24x64: blocks go down strips of lines, 24 positions")
+    assert tiling_words(tiling(IMAGE, 24, 3)).startswith(
+        "strips 24x64: blocks go down strips of lines, 24 positions of a line by 64 channels at a time")
+    assert "24 positions of 4 lines by 16 channels" in tiling_words(tiling(IMAGE, 24, columns=16))
+
+
+def test_few_channels_are_stacked():
+    """Lines of few channels fill products together, with fewer products for each line of the output."""
+    for channels, columns in ((1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 32), (96, 32), (97, 64)):
+        found = proposed(convolution(64, 1, 8, channels, (128, 128), (3, 3)).kernel)
+        assert found[0].columns == columns and found[0].teams == 2 + (channels < 97), channels
+        assert any(tiling.columns == 64 for tiling in found)
+    kernel = SHAPES["few"].kernel
+    alone, stacked = (Strips(replace(kernel, out_channels=32), tiling(SHAPES["few"], 128, columns=columns))
+                      for columns in (64, 32))
+    assert len(alone.products) == 6 and len(stacked.products) == 8 and stacked.lines == alone.lines / 2
+    assert [half for half, _ in stacked.products[0].halves] == [0, 0]
+    assert [entries for _, entries in stacked.products[0].halves] == [(0, None), (1, None)]
+    assert [entries for _, entries in stacked.products[2].halves] == [(3, 0), (4, 1)]

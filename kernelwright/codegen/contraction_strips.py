@@ -12,8 +12,12 @@ A product takes 16 channels: of one tap two chunks, or where x has one chunk alo
 one's partner may be zeros. Output channels are the rows of a product, positions of a line its columns, so that a thread
 has two channels, and of each pairs of neighbours.
 
-An *item* is what one team of 128 threads computes at a time: 64 output channels at up to ``tiling.rows`` positions of a
-line. Teams take items in turns; all items of a team have the same channels.
+A product has 64 rows. Where there are fewer output channels, 32 or 16 of them (``tiling.columns``) at two or four
+neighbouring lines of the output are its rows, *stacked*: for each line of x that one of these needs w has the entry
+that meets it there, or zeros.
+
+An *item* is what one team of 128 threads computes at a time: these rows at up to ``tiling.rows`` positions of a line.
+Teams take items in turns; all items of a team have the same channels.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ from math import prod
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.codegen.contraction_strips_products import Product, products_of, window_offsets
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling
 
-#: Output channels of a product.
-CHANNELS = 64
+#: Rows of a product, and how many of them may be output channels.
+ROWS, CHANNELS = 64, (64, 32, 16)
 #: Shared memory of a block, and multiprocessors that strips are to keep busy.
 _BLOCK_BYTES, _PROCESSORS = 227 * 1024, 132
 #: Strips of a multiprocessor at most, where there are fewer planes.
@@ -40,34 +45,27 @@ _STRIP_LINES = 2
 ITEM_ROWS = 32
 #: Pieces of a line that a producer's warp has registers for, beside up to two teams and beside more.
 _MOST_PIECES, _MOST_OF_FEW = 10, 16
+#: Teams of a block at most, of 128 threads each, beside its producers.
+_MOST_TEAMS = 7
 #: Products of an item at most: they are all written out.
 _MOST_PRODUCTS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """16 channels of a product: ``plane`` and ``line`` of the window, ``row`` of x beyond the item's first one, rows
-    from its first half to its second, and of w (entry of the window, chunk) for each half."""
-
-    plane: int
-    line: int
-    row: int
-    apart: int
-    halves: tuple[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Strips(Geometry):
     """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
 
-    ``rows`` of the tiling are positions of an item, ``stages`` lines in the ring, ``teams`` those that multiply.
+    ``rows`` of the tiling are positions of an item, ``columns`` its output channels, ``stages`` lines in the ring,
+    ``teams`` those that multiply.
     """
 
     def __post_init__(self) -> None:
         Geometry.__post_init__(self)
         tiling = self.tiling
-        if not suits(self.kernel) or tiling.columns != CHANNELS or tiling.teams % self.channel_blocks \
-                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote:
+        if not suits(self.kernel) or tiling.columns not in CHANNELS \
+                or not 0 < tiling.teams <= _MOST_TEAMS or tiling.teams % self.channel_blocks \
+                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote \
+                or (self.stacked > 1 and self.kernel.pool_lines > 1):
             raise ValueError(f"no strips of {tiling}")
         if not self.window_lines < tiling.stages <= 32 or len(self.products) * self.passes > _MOST_PRODUCTS:
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
@@ -108,11 +106,16 @@ class Strips(Geometry):
     @property
     def channel_blocks(self) -> int:
         """Items beside each other at the same positions."""
-        return -(-self.kernel.out_channels // CHANNELS)
+        return -(-self.kernel.out_channels // self.tiling.columns)
+
+    @property
+    def stacked(self) -> int:
+        """Lines of the output whose channels are rows of one product: these are *stacked*."""
+        return ROWS // self.tiling.columns
 
     @property
     def segments(self) -> int:
-        """Items of a line of the output and 64 channels."""
+        """Items of a line of the output, or of stacked ones, and of the channels of an item."""
         return -(-self.pooled // self.tiling.rows)
 
     @cached_property
@@ -136,8 +139,14 @@ class Strips(Geometry):
 
     @property
     def lines(self) -> int:
-        """Lines of items: of the output, or of windows of two of them."""
-        return self.kernel.pooled_domain[-2] if self.kernel.pools else self.line_axis.out_size
+        """Lines of items: of the output, of stacked ones, or of windows of two of them."""
+        lines = self.kernel.pooled_domain[-2] if self.kernel.pools else self.line_axis.out_size
+        return -(-lines // self.stacked)
+
+    @property
+    def line_stride(self) -> int:
+        """Lines of x from those of an item to those of the next one below."""
+        return self.line_axis.in_stride * self.stacked
 
     @property
     def pooled(self) -> int:
@@ -152,12 +161,13 @@ class Strips(Geometry):
     @property
     def line_span(self) -> int:
         """Lines of x from the first one that an item needs to the last."""
-        return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1
+        return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1 \
+            + (self.stacked - 1) * self.line_axis.in_stride
 
     @property
     def window_lines(self) -> int:
-        """The same of one line of the output."""
-        return max(tap.offset for tap in self.line_axis.taps if tap.phase == 0) - self.first_offset + 1
+        """The same of one line of the output, or of stacked ones."""
+        return max(window_offsets(self)) + 1
 
     @property
     def lead(self) -> int:
@@ -185,32 +195,7 @@ class Strips(Geometry):
     @cached_property
     def products(self) -> tuple[Product, ...]:
         """The products of an item, of one pair of terms."""
-        found = []
-        sizes = [axis.kernel for axis in self.kernel.axes]
-        first_line = [tap for tap in self.line_axis.taps if tap.phase == 0]
-        for (plane, outer), tap in product(enumerate(self.planes), first_line):
-            line = tap.offset - self.first_offset
-
-            def entry(position: Tap, before: tuple[Tap, ...] = (*outer, tap)) -> int:
-                number = 0
-                for size, part in zip(sizes, (*before, position), strict=True):
-                    number = number * size + part.number
-                return number
-
-            positions = sorted(self.positions.taps, key=lambda t: t.offset)
-            rows = [position.offset + self.lead for position in positions]
-            if self.needed_depth > CHUNK:
-                found += [Product(plane, line, row + chunk * self.line_rows, self.line_rows,
-                                  ((entry(position), chunk), (entry(position), chunk + 1)))
-                          for position, row in zip(positions, rows, strict=True)
-                          for chunk in range(0, self.chunks, 2)]
-                continue
-            for i in range(0, len(positions), 2):
-                last = i + 1 == len(positions)
-                second = prod(sizes) if last else entry(positions[i + 1])
-                found.append(Product(plane, line, rows[i], 1 if last else rows[i + 1] - rows[i],
-                                     ((entry(positions[i]), 0), (second, 0))))
-        return tuple(found)
+        return products_of(self)
 
     @property
     def term_rows(self) -> int:
@@ -221,8 +206,8 @@ class Strips(Geometry):
     def weight_bytes(self) -> int:
         """Bytes of w in shared memory."""
         halves = -(-len(self.positions.taps) // 2) if self.pairs else len(self.positions.taps) * self.chunks // 2
-        count = len(self.planes) * len(self.line_axis.taps) // self.kernel.pool_lines * halves
-        return self.terms * count * 2 * self.channel_blocks * CHANNELS * ROW_BYTES
+        count = len(self.planes) * len(window_offsets(self)) * halves
+        return self.terms * count * 2 * self.channel_blocks * ROWS * ROW_BYTES
 
     @property
     def finished(self) -> int:
@@ -245,7 +230,7 @@ class Strips(Geometry):
     @cached_property
     def parts(self) -> int:
         """Strips of a plane: as many as keep multiprocessors equally busy, each with an item for every team."""
-        images, lines, step = self.images * self.across, self.lines, self.line_axis.in_stride
+        images, lines, step = self.images * self.across, self.lines, self.line_stride
         least = -(-self.tiling.teams // self.line_items)
 
         def cost(parts: int) -> float:
@@ -267,7 +252,7 @@ class Strips(Geometry):
     def _tells_lines_apart(self) -> bool:
         """Whether a team that waits for a line knows that the one before it in its slot has been there, as a barrier
         has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
-        last, stride = self.lines - (self.parts - 1) * self.strip_lines, self.line_axis.in_stride
+        last, stride = self.lines - (self.parts - 1) * self.strip_lines, self.line_stride
         stages, teams = self.tiling.stages, self.tiling.teams
         seen = self.window_lines - 1 + stride // self.kernel.pool_lines * (self.kernel.pool_lines - 1)
         for counts in ((self.strip_lines,), (last,), (self.strip_lines, last)):
@@ -298,8 +283,10 @@ class Strips(Geometry):
 
     @property
     def partial_results(self) -> int:
-        """Partial results of a total, of one n and output channel: one of each strip and each team that has it."""
-        return self.outer_positions * self.across * self.parts * (self.tiling.teams // self.channel_blocks)
+        """Partial results of a total, of one n and output channel: one of each strip, of each team that has it, and of
+        each of the lines that it has stacked."""
+        each = self.tiling.teams // self.channel_blocks * self.stacked
+        return self.outer_positions * self.across * self.parts * each
 
     @property
     def cells(self) -> int:

@@ -48,11 +48,12 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
     products = numbers.products
     values = {
         "NAME": name, "THREADS": threads, "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
-        "OF_W": ", ".join(f"{{{', '.join(_place(numbers, half) for half in p.halves)}}}" for p in products),
+        "OF_W": ", ".join(f"{{{', '.join(_places(numbers, half) for half in p.halves)}}}" for p in products),
+        "COLUMNS": tiling.columns, "STACKED": numbers.stacked,
         "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.channel_blocks,
         "TEAMS": tiling.teams, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
         "TERMS": numbers.terms, "PRODUCTS": len(products), "SPAN": numbers.line_span,
-        "STRIDE": numbers.line_axis.in_stride, "STRIPS": numbers.strips, "ACROSS": numbers.across,
+        "STRIDE": numbers.line_stride, "STRIPS": numbers.strips, "ACROSS": numbers.across,
         "PARTS": numbers.parts, "OWN_POSITION": "segment * POSITIONS" if numbers.across == 1 else
         "strip / PARTS % ACROSS * POSITIONS",
         "EACH": numbers.strip_lines, "LINES": numbers.lines, "PHASES": numbers.kernel.pool_lines,
@@ -63,9 +64,8 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         + "\n" if guess else "",
         **fill.values(numbers, name), "BEGIN_TOTALS": ending.begin, "END_TOTALS": ending.end,
         "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals")
-        + "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
-        "OWN_LINE": f"(begin + line) * {numbers.kernel.pool_lines} + phase, pooled" if numbers.kernel.pools else
-        "begin + line",
+        + "channels, " + "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
+        "OWN_LINE": _own_line(numbers),
         "PRODUCT": "kw_wgmma_f16", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
@@ -80,9 +80,18 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
     return Core(text, launches, support, threads, numbers.shared_bytes), ending
 
 
-def _place(numbers: Strips, half: tuple[int, int]) -> str:
-    """Where a half of a product has its w: an entry of the window and a chunk, as one number."""
-    return str(half[0] * numbers.chunks + half[1])
+def _places(numbers: Strips, half: tuple[int, tuple[int | None, ...]]) -> str:
+    """Where a half of a product has its w, of each of the stacked lines: an entry of the window and a chunk, as one
+    number, -1 where there is none."""
+    chunk, entries = half
+    return f"{{{', '.join('-1' if e is None else str(e * numbers.chunks + chunk) for e in entries)}}}"
+
+
+def _own_line(numbers: Strips) -> str:
+    """The first line of the output of a unit, and what its windows keep."""
+    each = numbers.kernel.pool_lines * numbers.stacked
+    line = f"(begin + line) * {each}" if each > 1 else "begin + line"
+    return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools)
 
 
 def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], again: tuple[str, ...]

@@ -47,18 +47,25 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     used = writer.emitter.used | set(operand_pointers(kernel))
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),
                   ("const float* __restrict__", "right_scales")]
-    heads = [*(" ".join(p) for p in parameters), *[f"{name}_totals& totals"] * bool(kernel.totals),
-             f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", f"int {names[-2]}", *writer.heads,
+    given = [" ".join(p) for p in parameters]
+    heads = [*given, f"const {name}_channels& channels", *[f"{name}_totals& totals"] * bool(kernel.totals),
+             f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", "int first_line", *writer.heads,
              "int first_position", "int first_channel", "int thread"]
     texts = [exact_function(original if own else kernel, name, own=own), careful_functions(numbers, name, names),
-             *[struct(kernel, name)] * bool(kernel.totals),
-             device_function("Finishes the sums of an item: 64 output channels at positions of a line.", "void",
+             writer.struct(name), *[struct(kernel, name)] * bool(kernel.totals),
+             device_function("Reads what a strip's epilogue takes of a thread's two channels.", "void",
+                             f"{name}_prepare", [*given, f"{name}_channels& channels", "int image",
+                                                 "int first_channel", "int thread"], writer.prepare(name)),
+             device_function("Finishes the sums of an item: its output channels at positions of a line.", "void",
                              f"{name}_finish", heads, writer.body(name))]
-    begin = end = ""
+    end, passed = "", ", ".join(p for _, p in parameters)
+    begin = f"""
+      {name}_channels channels;
+      {name}_prepare({passed}, channels, strip / (PARTS * ACROSS), block * COLUMNS, thread);"""
     if kernel.totals:
         texts.append(ending(numbers, name))
-        begin = f"\n      {name}_totals totals = {{}};"
-        end = f"\n      {name}_end(slab_totals, totals, strip, team / BLOCKS, block * 64, thread);"
+        begin += f"\n      {name}_totals totals = {{}};"
+        end = f"\n      {name}_end(slab_totals, totals, strip, team / BLOCKS, block * COLUMNS, thread);"
         parameters.append(("float* __restrict__", "slab_totals"))
     definitions = "\n".join(texts)
     if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:

@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     emitter_of,
     straight,
 )
-from kernelwright.codegen.cuda.contraction_strips_stores import CHANNEL, PAIR, SECTOR, Writer
+from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, SECTOR, Writer, channel
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 
@@ -39,11 +39,13 @@ class PoolWriter(Writer):
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
+        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
+        self.ragged_lines = self.kernel.pooled_domain[-2] % numbers.stacked > 0
         self.aligned: set[str] = set()
         kernel, last = self.kernel, len(names) - 1
         self.blocks = -(-numbers.tiling.rows // _BLOCK)
         self.emitter = emitter_of(kernel, kernel.domain, names, [pool.expression for pool in kernel.pools],
-                                  walked=(last,), lane_axis=last, lanes=PAIR)
+                                  walked=(last - 1, last), lane_axis=last, lanes=PAIR)
         self.emitter.reduced[0, 0] = "sum[v]"
         for number, pool in enumerate(kernel.pools):
             value = as_float(self.emitter, pool.expression)
@@ -80,8 +82,8 @@ class PoolWriter(Writer):
             takes.append(f"{own} = {f'{first} ? pool{k} : {taken}' if kernel.pool_lines > 1 else f'pool{k}'};")
         starts = [f"float pool{k} = {STARTS[pool.kind]};" for k, pool in enumerate(kernel.pools)]
         lines = ["#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-            f"const int o = {self.inside(CHANNEL.format('h'))};", "const float scale = row_scale * scales[h];",
-            *self.emitter.fixed_lines, "#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
+            f"const int o = {self.inside(channel(self.numbers, 'h'))};", *self.of_channel(), "#pragma unroll",
+            f"for (int j = 0; j < {quads}; ++j) {{", *indent([
                 *starts, *self.pair(), *straight(self.emitter), *takes]), "}"]), "}"]
         if kernel.pool_lines > 1:
             lines += [f"if ({line} % {kernel.pool_lines} != {kernel.pool_lines - 1}) return;",
@@ -120,13 +122,13 @@ class PoolWriter(Writer):
             f"const int o = first_of_two + c, j = first_window + own + {SECTOR} * s - late[c];",
             *(f"const float value{k} = late[c] ? before[{k}][c] : now{k}[c];" for k in range(len(kernel.pools))),
             *(f"before[{k}][c] = now{k}[c];" for k in range(len(kernel.pools))),
-            f"if (o < {kernel.out_channels} && j < {windows} && (s > 0 || late[c] == 0) && "
-            f"j - first_window < {self.numbers.tiling.rows // size}) {{",
+            f"if ({'is_line && ' * self.ragged_lines}o < {kernel.out_channels} && j < {windows} && "
+            f"(s > 0 || late[c] == 0) && j - first_window < {self.numbers.tiling.rows // size}) {{",
             *indent([*self.windows.fixed_lines, *straight(self.windows)]), "}"]), "}"]
         return [*lines, "const bool odd = lane / 4 % 2;", f"const int own = (odd ? {_FOUR} : 0) + {mine};",
                 f"const int first_window = unsigned(first_position) / {size}u;", "#pragma unroll",
                 "for (int h = 0; h < 2; ++h) {", *indent([
-                    f"const int first_of_two = {CHANNEL.format('h')} - odd;", *late,
+                    f"const int first_of_two = {channel(self.numbers, 'h')} - odd;", *late,
                     f"float before[{len(kernel.pools)}][2] = {{}};", "#pragma unroll",
                     f"for (int s = 0; s <= {-(-fours // 2)}; ++s) {{", *indent(step), "}"]), "}"]
 

@@ -5,9 +5,13 @@ they exchange every second such block with the lanes of the next channel, so tha
 one. A store is whole sectors of memory, wherever lines begin: lanes whose pair lies in the run before theirs store the
 pair that they had a run ago. Beside totals a run is what four lanes have. Lines that begin at odd places are stored
 element by element.
+
+What an epilogue takes of a channel alone (scales, biases, a norm's factors) a thread reads once for each strip.
 """
 
 from __future__ import annotations
+
+import re
 
 from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
@@ -31,8 +35,16 @@ PAIR, SECTOR = 2, 8
 _NEAR = 2
 
 
-#: The channel of a thread's half ``h``.
-CHANNEL = "first_channel + thread / 32 * 16 + lane / 4 + {0} * 8"
+
+def channel(numbers: Strips, half: str) -> str:
+    """The channel of a thread's half, 0 or 1."""
+    part = f" % {numbers.tiling.columns}" if numbers.stacked > 1 else ""
+    return f"first_channel + thread / 32 * 16{part} + lane / 4 + {half} * 8"
+
+
+def line_of(numbers: Strips) -> str:
+    """Which of the stacked lines is a thread's."""
+    return f"thread / {2 * numbers.tiling.columns}"
 
 
 def made_up(numbers: Strips) -> float:
@@ -50,10 +62,11 @@ class Writer:
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
         self.stores = ordinary_stores(self.kernel)
-        self.ragged = self.kernel.out_channels % 64 > 0
+        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
+        self.ragged_lines = self.kernel.pooled_domain[-2] % numbers.stacked > 0
         last = len(names) - 1
         roots = [total.expression for total in self.kernel.totals]
-        self.emitter = emitter_of(self.kernel, self.kernel.domain, names, roots, self.stores, walked=(last,),
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, names, roots, self.stores, walked=(last - 1, last),
                                   lane_axis=last, lanes=PAIR)
         self.emitter.reduced[0, 0] = "sum[v]"
         self.paired = [self._is_even(store) for store in self.stores]
@@ -102,42 +115,82 @@ class Writer:
             else:
                 lines.append(f"if (there) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
 
-    def body(self, name: str) -> list[str]:
-        """All of them."""
-        numbers, kernel = self.numbers, self.kernel
+    @property
+    def held(self) -> dict[str, str]:
+        """Values of a channel that its elements take, and their types."""
+        text = " ".join(straight(self.emitter))
+        return {name: kind for name, kind in self.emitter.fixed_types.items() if re.search(rf"\b{name}\b", text)}
+
+    def struct(self, name: str) -> str:
+        """What a thread has of its two channels and a strip."""
+        values = [f"  {kind} {value}[2];" for value, kind in self.held.items()]
+        return "\n".join([
+            "// Of a thread's two channels: factors of sums, and whether they may be applied in one step; values.",
+            f"struct {name}_channels {{", "  bool usual;", "  float scale[2];", *values, "};", ""])
+
+    def _places(self) -> list[str]:
+        """Define where a strip is."""
         places, image = [], "image"
-        for a, axis in reversed(list(enumerate(numbers.outer))):
+        for a, axis in reversed(list(enumerate(self.numbers.outer))):
             places.append(f"const int p{a} = {image} % {axis.out_size};")
             image = f"{image} / {axis.out_size}"
+        return ["constexpr int g = 0;", f"const {entry_type(self.kernel)} n = {image};", *places,
+                "const int lane = thread % 32;"]
+
+    def _line(self) -> list[str]:
+        """Define a thread's line, and whether there is one: a strip's last item may have fewer than others."""
+        name = self.names[-2]
+        if self.numbers.stacked == 1:
+            return [f"const int {name} = first_line;"]
+        own, last = f"first_line + {line_of(self.numbers)}", self.kernel.pooled_domain[-2] - 1
+        if not self.ragged_lines:
+            return [f"const int {name} = {own};"]
+        return [f"const bool is_line = {own} <= {last};", f"const int {name} = min({own}, {last});"]
+
+    def prepare(self, name: str) -> list[str]:
+        """The statements of ``NAME_prepare``."""
+        return [
+            *self._places(), f"const float row_scale = {row_scale_text(self.numbers)};", "channels.usual = true;",
+            "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
+                f"const int o = {self.inside(channel(self.numbers, 'h'))};",
+                f"const float column_scale = {column_scale_text(self.numbers)};",
+                f"channels.usual = channels.usual && {name}_usual(row_scale) && {name}_usual(column_scale);",
+                "channels.scale[h] = row_scale * column_scale;", *self.emitter.fixed_lines,
+                *(f"channels.{value}[h] = {value};" for value in self.held)]), "}"]
+
+    def body(self, name: str) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        numbers, kernel = self.numbers, self.kernel
         last, size = self.names[-1], numbers.positions.out_size
         points = ", ".join([*operand_pointers(kernel), "next[0]", "row_scale", column_scale_text(numbers),
                             *self.names])
         quads = numbers.tiling.rows // 8
         return [
-            "constexpr int g = 0;", f"const {entry_type(kernel)} n = {image};", *places,
-            "const int lane = thread % 32, quad = lane % 4;",
-            f"float row_scale = {row_scale_text(numbers)}, scales[2];", "bool usual = true;", "#pragma unroll",
-            "for (int h = 0; h < 2; ++h) {", *indent([
-                f"const int o = {self.inside(CHANNEL.format('h'))};",
-                f"scales[h] = {column_scale_text(numbers)};",
-                f"usual = usual && {name}_usual(row_scale) && {name}_usual(scales[h]);"]), "}",
-            "if (!usual) {  // With care, in place: all sums move round.", *indent([
+            *self._places(), *self._line(), "const int quad = lane % 4;",
+            "float scales[2] = {channels.scale[0], channels.scale[1]};",
+            "if (!channels.usual) {  // With care, in place: all sums move round.", *indent([
+                f"const float row_scale = {row_scale_text(numbers)};",
                 "#pragma unroll 1", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
                     "float next[4] = {sums[0], sums[1], sums[2], sums[3]};",
                     "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
-                        f"const int o = {CHANNEL.format('(e / 2)')};",
+                        f"const int o = {channel(self.numbers, '(e / 2)')};",
                         f"const int {last} = first_position + 8 * j + quad * 2 + e % 2;",
                         "float value = next[0];",
                         f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});",
                         "next[0] = next[1], next[1] = next[2], next[2] = next[3], next[3] = value;"]), "}",
                     "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i) sums[i] = sums[i + 4];",
                     "#pragma unroll", f"for (int i = 0; i < 4; ++i) sums[{4 * quads - 4} + i] = next[i];"]), "}",
-                "row_scale = scales[0] = scales[1] = 1.0f;"]), "}",
+                "scales[0] = scales[1] = 1.0f;"]), "}",
             *self.channels(quads)]
+
+    def of_channel(self) -> list[str]:
+        """Define what sums of channel ``o`` are multiplied by, and what its elements take."""
+        return ["const float scale = scales[h];",
+                *(f"const {kind} {value} = channels.{value}[h];" for value, kind in self.held.items())]
 
     def channels(self, quads: int) -> list[str]:
         """What a thread does with what it has of its two channels, ``quads`` sums of each and of each neighbour."""
-        own = CHANNEL.format("h")
+        own = channel(self.numbers, "h")
         is_channel = [f"const bool is_channel = {own} < {self.kernel.out_channels};"]
         lines = ["constexpr bool odd = false;", "const int own = quad * 2;  // of a run of four lanes"]
         if self.channels_of > 1:
@@ -150,19 +203,19 @@ class Writer:
 
     def inside(self, channel: str) -> str:
         """A channel that there is."""
-        whole = self.kernel.out_channels % 64 == 0
-        return channel if whole else f"min({channel}, {self.kernel.out_channels - 1})"
+        return f"min({channel}, {self.kernel.out_channels - 1})" if self.ragged else channel
 
     def _channel(self, quads: int) -> list[str]:
         """What a thread does with its sums of channel ``o``."""
         numbers, size = self.numbers, self.numbers.pooled
         each, inner = self.pair(), straight(self.emitter)
         beyond = f"8 * j + 8 <= {numbers.least_positions}"
-        there = f"const bool there = {beyond} || first_position + 8 * j + quad * 2 < {size};"
+        there = f"{beyond} || first_position + 8 * j + quad * 2 < {size}"
+        there = f"const bool there = {f'is_line && ({there})' if self.ragged_lines else there};"
         each += [there] * bool(self.kernel.totals or not all(self.paired))
         pairs = [k for k, even in enumerate(self.paired) if even]
-        lines = ["const float scale = row_scale * scales[h];", *self._abouts(each), *self.emitter.fixed_lines,
-                 *self._starts(), *(line for k in pairs for line in self._begin(k))]
+        lines = [*self.of_channel(), *self._abouts(each), *self._starts(),
+                 *(line for k in pairs for line in self._begin(k))]
         if not pairs:
             lines += ["#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([*each, *inner]), "}"]
             return lines + self._ends()
@@ -190,7 +243,7 @@ class Writer:
         kind, run = "long long" if self.emitter.site.long else "int", count * SECTOR
         return [f"{kind} place{k}[{count}];", f"int late{k}[{count}];", f"float before{k}[{count}][2] = {{}};",
                 "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
-                    f"const int o = {CHANNEL.format('h')} - odd + c, {last} = first_position + own;",
+                    f"const int o = {channel(self.numbers, 'h')} - odd + c, {last} = first_position + own;",
                     f"place{k}[c] = {self.emitter.site.base(store.index)};",
                     f"late{k}[c] = static_cast<int>(place{k}[c] - own & {run - 1}) + own >= {run} ? {run} : 0;",
                     f"place{k}[c] -= late{k}[c];"]), "}"]
@@ -198,11 +251,12 @@ class Writer:
     def _store(self, k: int) -> list[str]:
         """Exchange a block with the lanes of the other channel, where there is one, and store a run of each."""
         count, run, both = self.channels_of, self.channels_of * SECTOR, f"both{k}[c]"
-        ragged = [f"{CHANNEL.format('h')} - odd + c < {self.kernel.out_channels}"] * self.ragged
+        ragged = [f"{channel(self.numbers, 'h')} - odd + c < {self.kernel.out_channels}"] * self.ragged
         there = " && ".join([f"(run > 0 || late{k}[c] == 0)",
                              f"first_position + {run} * run + own - late{k}[c] < {self.numbers.pooled}",
                              f"{run} * run + own - late{k}[c] < {self.numbers.tiling.rows}"])
         sure = f"(run > 0 && {run} * run + {run} <= {self.numbers.least_positions}) || ({there})"
+        ragged += ["is_line"] * self.ragged_lines
         condition = " && ".join([*ragged, f"({sure})"]) if ragged else sure
         given, other = [], []
         if count > 1:
@@ -254,6 +308,7 @@ class Writer:
                 lines += [f"totals.squares{k}[h] += squares{k};"] * (total.kind == "moments")
         if self.kernel.totals:
             here = f"min({size} - first_position, {self.numbers.tiling.rows})"
+            here = f"is_line ? {here} : 0" if self.ragged_lines else here
             rest = f"min({PAIR}, max(0, here % {SECTOR} - quad * 2))"
             lines += [f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
         return lines

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 CORE = """
-// Which row of packed w each half of a product takes: entry of the window times chunks, plus chunk.
-static __constant__ int @NAME@_of_w[][2] = {@OF_W@};
+// Which row of packed w each half of a product takes, for each line of the output in it: entry of the window times
+// chunks, plus chunk; -1 where there is none.
+static __constant__ int @NAME@_of_w[][2][@STACKED@] = {@OF_W@};
 
 static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
     @PARAMETERS@) {
-  constexpr int POSITIONS = @POSITIONS@, SEGMENTS = @SEGMENTS@, BLOCKS = @BLOCKS@;  // of an item; items of a line
+  constexpr int POSITIONS = @POSITIONS@, COLUMNS = @COLUMNS@;       // of an item: positions, output channels
+  constexpr int SEGMENTS = @SEGMENTS@, BLOCKS = @BLOCKS@;            // items of a line
   constexpr int ITEMS = SEGMENTS * BLOCKS, TEAMS = @TEAMS@, SLOTS = @SLOTS@;
   constexpr int TERM_ROWS = @TERM_ROWS@, TERMS = @TERMS@;                 // of a line of x in shared memory
   // Of an item: lines that are pooled together, each a unit; products and lines of x of one; lines of x of all, and to
@@ -29,14 +31,16 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   }
   // All of w, and zeros where no x will be.
   uint4* const operands = reinterpret_cast<uint4*>(shared);
-  for (int i = threadIdx.x; i < W_ROWS; i += @THREADS@) {
-    const int column = i % 64, block = i / 64 % BLOCKS, half = i / (64 * BLOCKS) % 2;
-    const int product = i / (128 * BLOCKS) % PRODUCTS, term = i / (128 * BLOCKS * PRODUCTS);
-    const int place = @NAME@_of_w[product][half], entry = place / CHUNKS, chunk = place % CHUNKS;
-    operands[i] = reinterpret_cast<const uint4*>(right)[term * @RIGHT_TERM@LL + entry * (@ALL_COLUMNS@LL * CHUNKS) +
-                                                       (block * CHUNKS + chunk) * 64 + column];
-  }
   const uint4 zeros = make_uint4(0, 0, 0, 0);
+  for (int i = threadIdx.x; i < W_ROWS; i += @THREADS@) {
+    const int row = i % 64, block = i / 64 % BLOCKS, half = i / (64 * BLOCKS) % 2;
+    const int product = i / (128 * BLOCKS) % PRODUCTS, term = i / (128 * BLOCKS * PRODUCTS);
+    const int place = @NAME@_of_w[product][half][row / COLUMNS], entry = place / CHUNKS, chunk = place % CHUNKS;
+    operands[i] = zeros;
+    if (place >= 0)
+      operands[i] = reinterpret_cast<const uint4*>(right)[term * @RIGHT_TERM@LL + entry * (@ALL_COLUMNS@LL * CHUNKS) +
+                                                         (block * CHUNKS + chunk) * COLUMNS + row % COLUMNS];
+  }
   for (int i = threadIdx.x; i < SLOTS * TERMS * TERM_ROWS; i += @THREADS@) operands[W_ROWS + i] = zeros;
   kw_shared_written();
   __syncthreads();
@@ -114,7 +118,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
           const int unit = ((turn / ITEMS + line) * PHASES + phase) * ITEMS + item % ITEMS;
           if (lane == 0) kw_barrier_arrive(finished + 8 * (unit % FINISHED));
           @NAME@_finish(@ARGUMENTS@sums, strip / (PARTS * ACROSS), @OWN_LINE@,
-                        @OWN_POSITION@, block * 64, thread);
+                        @OWN_POSITION@, block * COLUMNS, thread);
         }
       }@END_TOTALS@
       turn += count * ITEMS, lines += (count - 1) * STRIDE + SPAN;
@@ -124,8 +128,8 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
 """
 
 MULTIPLY = """
-// The sums of an item: of 64 output channels, whose w begins at `weights`, at positions of a line whose first window
-// begins at line number `first` of those brought. Low terms come first: tensor cores cut what they add to the last bits
+// The sums of an item: of output channels whose w begins at `weights`, at positions of a line whose first window begins
+// at line number `first` of those brought. Low terms come first: tensor cores cut what they add to the last bits
 // of a sum.
 static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@ / 2], unsigned weights, unsigned ring,
                                                        int first) {

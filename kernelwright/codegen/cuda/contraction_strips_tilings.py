@@ -13,7 +13,7 @@ from kernelwright.plan.contraction import Contraction, Tiling
 _NARROW, _WIDE = 128, 256
 #: Channels up to which products take so little time that wide items gain nothing (H200, 8 channels: 1.44 and 0.95 ms).
 _FEW = 16
-#: Lines of the ring at most: more were no faster (H200, 8 to 64 channels: 8 and 16).
+#: Lines of the ring at most, for each of those stacked: more were no faster (H200, 8 to 64 channels: 8 and 16).
 _MOST_LINES = 8
 #: Of an H200: bytes that a multiprocessor sends to memory and gets in a cycle, and reads from shared memory.
 _MEMORY_BYTES, _SHARED_BYTES = 18, 128
@@ -26,13 +26,33 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
     if not suits(kernel):
         return []
     size = kernel.pooled_domain[-1] * kernel.pool_size if kernel.pools else kernel.axes[-1].out_size
-    blocks = -(-kernel.out_channels // CHANNELS)
     narrow, wide = (_positions(size, most) for most in (_NARROW, _WIDE))
-    shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
-    if wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
-        shapes.insert(1, (wide, 2))
-    found = [_with_most_lines(kernel, rows, teams) for rows, teams in shapes if teams <= 4]
+    found = []
+    for columns in _channels(kernel):
+        blocks = -(-kernel.out_channels // columns)
+        shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
+        if wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
+            shapes.insert(1, (wide, 2))
+        found += [_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4]
     return list(dict.fromkeys(tiling for tiling in found if tiling is not None))
+
+
+def _channels(kernel: Contraction) -> list[int]:
+    """Output channels of an item: as many as leave the fewest rows of products empty, without more products, and all
+    rows."""
+    line = kernel.axes[-2]
+
+    def blocks(columns: int) -> int:
+        return -(-kernel.out_channels // columns)
+
+    def products(columns: int) -> float:
+        stacked = CHANNELS[0] // columns
+        offsets = {tap.offset + i * line.in_stride for tap in line.taps if tap.phase == 0 for i in range(stacked)}
+        return blocks(columns) * len(offsets) / stacked
+
+    fit = [c for c in CHANNELS if products(c) <= products(CHANNELS[0])] if kernel.pool_lines == 1 else CHANNELS[:1]
+    best = min(fit, key=lambda columns: (blocks(columns) * columns, -columns))
+    return list(dict.fromkeys([best, CHANNELS[0]]))
 
 
 def _positions(size: int, most: int) -> int:
@@ -41,11 +61,12 @@ def _positions(size: int, most: int) -> int:
     return -(-size // items // 8) * 8
 
 
-def _with_most_lines(kernel: Contraction, rows: int, teams: int) -> Tiling | None:
-    """The tiling whose ring has as many lines as there is room for, up to 8; whole ones if it can be."""
+def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -> Tiling | None:
+    """The tiling whose ring has as many lines as there is room for, up to 8 for each of those stacked; whole ones if it
+    can be."""
     depth, found = 8 if kernel.in_channels <= 8 else 16, []
-    for stages in range(_MOST_LINES, 1, -1):
-        tiling = Tiling("strips", rows, CHANNELS, depth, stages, teams=teams, raw_left=True)
+    for stages in range(_MOST_LINES * CHANNELS[0] // columns, 1, -1):
+        tiling = Tiling("strips", rows, columns, depth, stages, teams=teams, raw_left=True)
         try:
             found.append((Strips(kernel, tiling).across > 1, -stages, tiling))
         except ValueError:
@@ -61,10 +82,11 @@ def predicted_milliseconds(numbers: Strips) -> float:
     tensor = products * max(rows / 2, (2048 + 32 * rows) / _SHARED_BYTES)
     element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
     issue = rows / 2 * kernel.pool_lines * element + _ITEM_CYCLES
-    stored = 4 * rows * min(CHANNELS, kernel.out_channels) * len(ordinary_stores(kernel)) / kernel.pool_size
-    brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_axis.in_stride * numbers.positions.in_size
+    stored = 4 * rows * numbers.stacked * min(numbers.tiling.columns, kernel.out_channels) \
+        * len(ordinary_stores(kernel)) / kernel.pool_size
+    brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
     item = max(tensor, issue, (stored + brought / numbers.line_items) / _MEMORY_BYTES)
     # A team's own time: products, then the epilogue, while others multiply.
     item = max(item, (tensor + 2 * issue) / numbers.tiling.teams)
-    lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_axis.in_stride
+    lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_stride
     return -(-numbers.strips // PROCESSORS) * lines * numbers.line_items * item / 1.75e6

@@ -18,6 +18,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
     wrapped,
 )
+from kernelwright.codegen.cuda.contraction_strips_stores import channel, line_of
 from kernelwright.codegen.cuda.contraction_totals import moves
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.loops_emitter import Buffer
@@ -121,9 +122,10 @@ def ending(numbers: Strips, name: str) -> str:
         for value in values:
             writes.append(f"to[{at * kernel.out_channels}LL] = {value};")
             at += 1
-    cells = f"(strip * {numbers.tiling.teams // numbers.channel_blocks}LL + team)"
+    cells = f"strip * {numbers.tiling.teams // numbers.channel_blocks}LL + team"
+    cells = f"(({cells}) * {numbers.stacked} + {line_of(numbers)})" if numbers.stacked > 1 else f"({cells})"
     body = ["const int lane = thread % 32;", "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-        "const int o = first_channel + thread / 32 * 16 + lane / 4 + h * 8;", "int count = totals.count[h];",
+        f"const int o = {channel(numbers, 'h')};", "int count = totals.count[h];",
         *lines, "#pragma unroll", "for (int lanes = 1; lanes < 4; lanes *= 2) {", *indent([
             "const int other = __shfl_xor_sync(0xffffffffu, count, lanes);",
             "const double share = count + other ? double(other) / (count + other) : 0.0;", *meet, "count += other;"]),

@@ -61,7 +61,7 @@ class Emitter:
 
     ``step`` is the subscript text of the current step (such as "[u]"). After ``start_walk`` the
     statements of a walk collect in ``row_loads``, ``row_lines``, ``lane_lines`` and ``late_lines``;
-    ``fixed_lines`` collect what comes before the walk.
+    ``fixed_lines`` collect what comes before the walk, ``fixed_types`` the types of the scalars that these define.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Emitter:
         self.kept = kept or {}
         self.reduced: dict[tuple[int, int], str] = {}
         self.fixed_lines: list[str] = []
+        self.fixed_types: dict[str, str] = {}
         self.vectors: set[str] = set()
         self.used: set[str] = set()
         self._fixed: dict[Expression, str] = {}
@@ -141,6 +142,8 @@ class Emitter:
             return f"{name}[v]"
         lines = self.fixed_lines if not row else self.lane_lines if lane else self.row_lines
         lines.append(f"const {self._type(node)} {name} = {text};")
+        if not row:
+            self.fixed_types[name] = self._type(node)
         return name
 
     def _type(self, node: Expression) -> str:
@@ -158,6 +161,8 @@ class Emitter:
         else:
             array = f"[{stored.count}]" if lane else ""
             self.fixed_lines += [f"{stored.c_type} {stored.name}{array};", *stored.lines]
+            if not lane:
+                self.fixed_types[stored.name] = stored.c_type
         place = stored.name + (self.load_step if row else "") + stored.place
         c_type = self._type(load)
         return place if stored.c_type == c_type else f"({c_type})({place})" if load.whole else f"{c_type}({place})"
