@@ -29,7 +29,7 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
-from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.contraction_strips_products import Product, products_of, window_offsets
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling
 
@@ -104,9 +104,34 @@ class Strips(Geometry):
         return self.kernel.axes[:-2]
 
     @property
+    def all_blocks(self) -> int:
+        """Blocks of output channels that a product has at once."""
+        return -(-self.kernel.out_channels // self.tiling.columns)
+
+    @property
+    def folded(self) -> int:
+        """Those of an item, one after the other: all where channels are reduced, else one."""
+        return self.all_blocks if self.kernel.reductions else 1
+
+    @property
     def channel_blocks(self) -> int:
         """Items beside each other at the same positions."""
-        return -(-self.kernel.out_channels // self.tiling.columns)
+        return self.all_blocks // self.folded
+
+    @property
+    def kept_values(self) -> int:
+        """Values of a position that reductions over channels keep."""
+        return sum(COMPONENTS[reduction.kind] for reduction in self.kernel.reductions)
+
+    @property
+    def shared_blocks(self) -> int:
+        """Blocks of 8 positions of an item that eight lanes can share."""
+        return -(-self.tiling.rows // 64) * 8
+
+    @property
+    def results_bytes(self) -> int:
+        """Bytes of shared memory in which four warps of each team meet, twice: of two items, one after the other."""
+        return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
 
     @property
     def stacked(self) -> int:
@@ -207,7 +232,7 @@ class Strips(Geometry):
         """Bytes of w in shared memory."""
         halves = -(-len(self.positions.taps) // 2) if self.pairs else len(self.positions.taps) * self.chunks // 2
         count = len(self.planes) * len(window_offsets(self)) * halves
-        return self.terms * count * 2 * self.channel_blocks * ROWS * ROW_BYTES
+        return self.terms * count * 2 * self.all_blocks * ROWS * ROW_BYTES
 
     @property
     def finished(self) -> int:
@@ -217,15 +242,15 @@ class Strips(Geometry):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory: w, the ring, barriers, and of each slot and producer's warp the items that it has to
-        wait for."""
+        """Bytes of shared memory: w, the ring, barriers, of each slot and producer's warp the items that it has to wait
+        for, and results of channels that are reduced."""
         return self._bytes(self.across)
 
     def _bytes(self, across: int) -> int:
         stages, items = self.tiling.stages, self.segments // across * self.channel_blocks
         slot = self.terms * len(self.planes) * self.chunks * self._rows(across) * ROW_BYTES
         barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.teams
-        return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages
+        return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes
 
     @cached_property
     def parts(self) -> int:

@@ -6,16 +6,19 @@ from dataclasses import replace
 from math import prod
 
 from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
-from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.expressions import Expression, Load, Reduced, walk
 
+#: Numbers of a position that a reduction over channels keeps, and how many of all; channels that an item goes through.
+COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2}
+MOST_COMPONENTS, MOST_CHANNELS = 2, 256
 #: Neighbouring positions of a window that four lanes can pool.
 POOLED = (2, 4, 8)
 
 
 def suits(kernel: Contraction) -> bool:
     """Whether a contraction can go down strips: a convolution in two dimensions or more, whose results lie along lines
-    in memory, without reductions but for totals. Lines have an even number of positions: a thread has pairs of them."""
-    if len(kernel.axes) < 2 or kernel.groups > 1 or kernel.batch >= 2**31 or kernel.reductions \
+    in memory or are reduced over all channels. Lines have an even number of positions: a thread has pairs of them."""
+    if len(kernel.axes) < 2 or kernel.groups > 1 or kernel.batch >= 2**31 or not _reduces(kernel) \
             or kernel.pool_planes > 1 or kernel.scheme not in ("fp16", "fp16x3"):
         return False
     *outer, line, last = kernel.axes
@@ -32,6 +35,18 @@ def suits(kernel: Contraction) -> bool:
     return even and last.out_size > 1 and last.in_stride == 1 == last.out_stride \
         and all(axis.out_stride == 1 for axis in plain) and all(
             store.index.strides[-1] == 1 and kernel.output_dtypes[store.buffer] == "float32" for store in stores)
+
+
+def _reduces(kernel: Contraction) -> bool:
+    """Whether nothing but reductions over channels is stored, of few numbers, if any are."""
+    if not kernel.reductions:
+        return True
+    return not kernel.totals and not kernel.pools and 0 < kernel.out_channels <= MOST_CHANNELS \
+        and sum(COMPONENTS.get(r.kind, MOST_COMPONENTS + 1) for r in kernel.reductions) <= MOST_COMPONENTS \
+        and not any(reductions_of(r.expression) - {0} for r in kernel.reductions) \
+        and not any(s.index.strides[2] or 0 in reductions_of(s.expression) for s in kernel.stores) \
+        and not any(isinstance(part, Load) and any(i.strides[2] for i in (part.index, *(g.index for g in part.guards)))
+                    for store in kernel.stores for part in walk(store.expression))
 
 
 def _in_groups(axis: ContractionAxis, count: int) -> bool:

@@ -26,7 +26,7 @@ from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.cuda import contraction_strips_fill as fill
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_strips_epilogue import Finish, finish
-from kernelwright.codegen.cuda.contraction_strips_text import CORE, MULTIPLY
+from kernelwright.codegen.cuda.contraction_strips_text import CORE, FOLDED, MULTIPLY, STEP
 from kernelwright.codegen.cuda.contraction_wgmma import Core
 from kernelwright.codegen.cuda.contraction_wgmma_fill import SECOND_RUN
 from kernelwright.codegen.cuda.math import snippets_of
@@ -50,7 +50,7 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "NAME": name, "THREADS": threads, "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
         "OF_W": ", ".join(f"{{{', '.join(_places(numbers, half) for half in p.halves)}}}" for p in products),
         "COLUMNS": tiling.columns, "STACKED": numbers.stacked,
-        "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.channel_blocks,
+        "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.all_blocks,
         "TEAMS": tiling.teams, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
         "TERMS": numbers.terms, "PRODUCTS": len(products), "SPAN": numbers.line_span,
         "STRIDE": numbers.line_stride, "STRIPS": numbers.strips, "ACROSS": numbers.across,
@@ -63,15 +63,18 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "SECOND_RUN": SECOND_RUN.replace("@SCALES@", str(numbers.kernel.batch)).replace("@THREADS@", str(threads))
         + "\n" if guess else "",
         **fill.values(numbers, name), "BEGIN_TOTALS": ending.begin, "END_TOTALS": ending.end,
-        "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals")
-        + "channels, " + "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
+        "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals"),
+        "TOTALS": "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
+        "STEP": FOLDED if numbers.kernel.reductions else STEP, "BESIDE": numbers.channel_blocks,
+        "RESULTS": numbers.results_bytes // (8 * tiling.teams),
+        "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions),
         "OWN_LINE": _own_line(numbers),
         "PRODUCT": "kw_wgmma_f16", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
         "APART": ", ".join(str(p.apart) for p in products)}
     text = "\n".join([fill.definitions(numbers, name), ending.definitions, MULTIPLY, CORE])
-    for _ in range(2):
+    for _ in range(3):  # some stand in others
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
     text = "\n".join(wrapped(text.split("\n")))
@@ -92,6 +95,11 @@ def _own_line(numbers: Strips) -> str:
     each = numbers.kernel.pool_lines * numbers.stacked
     line = f"(begin + line) * {each}" if each > 1 else "begin + line"
     return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools)
+
+
+#: Where teams meet, in shared memory behind all else.
+_RESULTS = """
+    float* const results = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 
 
 def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], again: tuple[str, ...]

@@ -19,6 +19,7 @@ from kernelwright.codegen.cuda.contraction_epilogue import careful_functions
 from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_points import device_function, parameter_texts
+from kernelwright.codegen.cuda.contraction_strips_channels import ChannelWriter
 from kernelwright.codegen.cuda.contraction_strips_pools import PoolWriter
 from kernelwright.codegen.cuda.contraction_strips_stores import Writer
 from kernelwright.codegen.cuda.contraction_strips_totals import ending, struct
@@ -43,7 +44,8 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     """The text that finishes items. original: the kernel before taps were joined."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
-    writer = (PoolWriter if kernel.pools else Writer)(numbers, names)
+    kind = PoolWriter if kernel.pools else ChannelWriter if kernel.reductions else Writer
+    writer = kind(numbers, names)
     used = writer.emitter.used | set(operand_pointers(kernel))
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),
                   ("const float* __restrict__", "right_scales")]
@@ -52,7 +54,7 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
              f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", "int first_line", *writer.heads,
              "int first_position", "int first_channel", "int thread"]
     texts = [exact_function(original if own else kernel, name, own=own), careful_functions(numbers, name, names),
-             writer.struct(name), *[struct(kernel, name)] * bool(kernel.totals),
+             writer.struct(name), *[struct(kernel, name)] * bool(kernel.totals), *writer.functions(name, given),
              device_function("Reads what a strip's epilogue takes of a thread's two channels.", "void",
                              f"{name}_prepare", [*given, f"{name}_channels& channels", "int image",
                                                  "int first_channel", "int thread"], writer.prepare(name)),
@@ -62,6 +64,12 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     begin = f"""
       {name}_channels channels;
       {name}_prepare({passed}, channels, strip / (PARTS * ACROSS), block * COLUMNS, thread);"""
+    if kernel.reductions:
+        begin = f"""
+      {name}_channels channels[BLOCKS];
+#pragma unroll
+      for (int part = 0; part < BLOCKS; ++part)
+        {name}_prepare({passed}, channels[part], strip / (PARTS * ACROSS), part * COLUMNS, thread);"""
     if kernel.totals:
         texts.append(ending(numbers, name))
         begin += f"\n      {name}_totals totals = {{}};"
@@ -70,5 +78,5 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     definitions = "\n".join(texts)
     if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
         definitions = of_rounded(definitions)
-    vectors = frozenset(writer.emitter.vectors | writer.aligned)
+    vectors = frozenset(writer.vectors)
     return Finish(definitions, tuple(parameters), begin, end, vectors, writer.kept)

@@ -88,6 +88,11 @@ class Writer:
         self.channels_of = 1 if self.kernel.totals or loads > 1 else 2
 
     @property
+    def vectors(self) -> set[str]:
+        """Inputs and outputs that are to be aligned to 16 bytes."""
+        return self.emitter.vectors | self.aligned
+
+    @property
     def heads(self) -> list[str]:
         """What ``NAME_finish`` takes besides, of an item's windows: nothing."""
         return []
@@ -120,6 +125,10 @@ class Writer:
         """Values of a channel that its elements take, and their types."""
         text = " ".join(straight(self.emitter))
         return {name: kind for name, kind in self.emitter.fixed_types.items() if re.search(rf"\b{name}\b", text)}
+
+    def functions(self, name: str, parameters: list[str]) -> list[str]:
+        """Device functions beside ``NAME_finish``, of which some take all that it reads and writes: none."""
+        return []
 
     def struct(self, name: str) -> str:
         """What a thread has of its two channels and a strip."""

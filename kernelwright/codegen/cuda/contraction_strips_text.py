@@ -10,8 +10,8 @@ static __constant__ int @NAME@_of_w[][2][@STACKED@] = {@OF_W@};
 static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
     @PARAMETERS@) {
   constexpr int POSITIONS = @POSITIONS@, COLUMNS = @COLUMNS@;       // of an item: positions, output channels
-  constexpr int SEGMENTS = @SEGMENTS@, BLOCKS = @BLOCKS@;            // items of a line
-  constexpr int ITEMS = SEGMENTS * BLOCKS, TEAMS = @TEAMS@, SLOTS = @SLOTS@;
+  constexpr int SEGMENTS = @SEGMENTS@, BESIDE = @BESIDE@;            // items of a line
+  constexpr int BLOCKS = @BLOCKS@, ITEMS = SEGMENTS * BESIDE, TEAMS = @TEAMS@, SLOTS = @SLOTS@;
   constexpr int TERM_ROWS = @TERM_ROWS@, TERMS = @TERMS@;                 // of a line of x in shared memory
   // Of an item: lines that are pooled together, each a unit; products and lines of x of one; lines of x of all, and to
   // those of the next item.
@@ -92,12 +92,12 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
       }
     }
   } else {  // The teams.
-    const int team = warp / 4 - 1, thread = threadIdx.x % 128, block = team % BLOCKS;
-    int turn = 0, lines = 0;  // items and lines of x of the strips before
+    const int team = warp / 4 - 1, thread = threadIdx.x % 128, block = team % BESIDE;
+    int turn = 0, lines = 0;  // items and lines of x of the strips before@RESULTS_BEGIN@
     for (int strip = blockIdx.x; strip < STRIPS; strip += gridDim.x) {
       const int begin = strip % PARTS * EACH, count = min(EACH, LINES - begin);@BEGIN_TOTALS@
       for (int item = (team - turn % TEAMS + TEAMS) % TEAMS; item < count * ITEMS; item += TEAMS) {
-        const int line = item / ITEMS, segment = item % ITEMS / BLOCKS, first = lines + line * STRIDE;
+        const int line = item / ITEMS, segment = item % ITEMS / BESIDE, first = lines + line * STRIDE;
         if (TEAMS > 1) {  // Teams multiply in turns: each waits until the one before has asked for its products.
           const int round = (turn + item) / TEAMS - (team == 0);
           kw_barrier_wait(turns + 8 * team, round & 1);
@@ -110,15 +110,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
           for (int i = 0; i < WINDOW; ++i)
             kw_barrier_wait(full + 8 * ((line_of_x + i) % SLOTS), (line_of_x + i) / SLOTS & 1);
           __syncwarp();
-          @NAME@_multiply(sums, weights + block * 1024, ring + segment * (POSITIONS * 16), line_of_x);
-          if (TEAMS > 1 && phase == 0 && lane == 0)
-            kw_barrier_arrive(turns + 8 * (team + 1 == TEAMS ? 0 : team + 1));
-          kw_wgmma_wait<0>();
-          kw_wgmma_hold(sums);
-          const int unit = ((turn / ITEMS + line) * PHASES + phase) * ITEMS + item % ITEMS;
-          if (lane == 0) kw_barrier_arrive(finished + 8 * (unit % FINISHED));
-          @NAME@_finish(@ARGUMENTS@sums, strip / (PARTS * ACROSS), @OWN_LINE@,
-                        @OWN_POSITION@, block * COLUMNS, thread);
+@STEP@
         }
       }@END_TOTALS@
       turn += count * ITEMS, lines += (count - 1) * STRIDE + SPAN;
@@ -154,3 +146,33 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@
   kw_wgmma_commit();
 }
 """
+
+#: An item's products of a line, and what becomes of their sums.
+STEP = """\
+          @NAME@_multiply(sums, weights + block * 1024, ring + segment * (POSITIONS * 16), line_of_x);
+          if (TEAMS > 1 && phase == 0 && lane == 0)
+            kw_barrier_arrive(turns + 8 * (team + 1 == TEAMS ? 0 : team + 1));
+          kw_wgmma_wait<0>();
+          kw_wgmma_hold(sums);
+          const int unit = ((turn / ITEMS + line) * PHASES + phase) * ITEMS + item % ITEMS;
+          if (lane == 0) kw_barrier_arrive(finished + 8 * (unit % FINISHED));
+          @NAME@_finish(@ARGUMENTS@channels, @TOTALS@sums, strip / (PARTS * ACROSS), @OWN_LINE@,
+                        @OWN_POSITION@, block * COLUMNS, thread);"""
+
+#: The same where channels are reduced: product after product, then what all gave.
+FOLDED = """\
+#pragma unroll 1
+          for (int part = 0; part < BLOCKS; ++part) {
+            const @NAME@_channels own = channels[part];
+            @NAME@_multiply(sums, weights + part * 1024, ring + segment * (POSITIONS * 16), line_of_x);
+            if (TEAMS > 1 && part == 0 && lane == 0)
+              kw_barrier_arrive(turns + 8 * (team + 1 == TEAMS ? 0 : team + 1));
+            kw_wgmma_wait<0>();
+            kw_wgmma_hold(sums);
+            const int unit = turn + item;
+            if (part == BLOCKS - 1 && lane == 0) kw_barrier_arrive(finished + 8 * (unit % FINISHED));
+            @NAME@_finish(@ARGUMENTS@own, sums, strip / (PARTS * ACROSS), @OWN_LINE@, kept, part,
+                          @OWN_POSITION@, part * COLUMNS, thread);
+          }
+          @NAME@_reduce(@ARGUMENTS@kept, results + ((turn + item) / TEAMS % 2 * TEAMS + team) * @RESULTS@, team,
+                        strip / (PARTS * ACROSS), @OWN_LINE@, @OWN_POSITION@, thread);"""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_strips import CHANNELS, Strips
-from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.cuda.contraction_candidates import is_long
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.plan.contraction import Contraction, Tiling
 
-#: Positions of an item for whose sums three or four teams have registers, and two.
-_NARROW, _WIDE = 128, 256
+#: Positions of an item for whose sums three or four teams have registers, and two; and three or four where a thread has
+#: two numbers of each position beside its sums.
+_NARROW, _WIDE, _LEAST = 128, 256, 64
 #: Channels up to which products take so little time that wide items gain nothing (H200, 8 channels: 1.44 and 0.95 ms).
 _FEW = 16
 #: Lines of the ring at most, for each of those stacked: more were no faster (H200, 8 to 64 channels: 8 and 16).
@@ -26,12 +27,16 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
     if not suits(kernel):
         return []
     size = kernel.pooled_domain[-1] * kernel.pool_size if kernel.pools else kernel.axes[-1].out_size
-    narrow, wide = (_positions(size, most) for most in (_NARROW, _WIDE))
+    narrow, wide, least = (_positions(size, most) for most in (_NARROW, _WIDE, _LEAST))
+    kept = sum(COMPONENTS[reduction.kind] for reduction in kernel.reductions)
     found = []
     for columns in _channels(kernel):
         blocks = -(-kernel.out_channels // columns)
         shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
-        if wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
+        if kept:
+            shapes = [(narrow, 2), (narrow, 3), (least, 3), (least, 4)] if kept == 1 else \
+                [(least, 3), (narrow, 2), (least, 4), (least, 2)]
+        elif wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
             shapes.insert(1, (wide, 2))
         found += [_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4]
     return list(dict.fromkeys(tiling for tiling in found if tiling is not None))
@@ -78,12 +83,13 @@ def predicted_milliseconds(numbers: Strips) -> float:
     """The guess for the core on an H200 at 1.75 GHz: of an item the longest of what tensor cores, shared memory, the
     schedulers and memory take."""
     kernel, rows = numbers.kernel, numbers.tiling.rows
-    products = numbers.passes * len(numbers.products) * kernel.pool_lines
+    products = numbers.passes * len(numbers.products) * kernel.pool_lines * numbers.folded
     tensor = products * max(rows / 2, (2048 + 32 * rows) / _SHARED_BYTES)
     element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
-    issue = rows / 2 * kernel.pool_lines * element + _ITEM_CYCLES
-    stored = 4 * rows * numbers.stacked * min(numbers.tiling.columns, kernel.out_channels) \
-        * len(ordinary_stores(kernel)) / kernel.pool_size
+    issue = rows / 2 * kernel.pool_lines * numbers.folded * element + _ITEM_CYCLES
+    stored = 4 * rows * numbers.stacked * len(ordinary_stores(kernel)) / kernel.pool_size
+    if not kernel.reductions:
+        stored *= min(numbers.tiling.columns, kernel.out_channels)
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
     item = max(tensor, issue, (stored + brought / numbers.line_items) / _MEMORY_BYTES)
     # A team's own time: products, then the epilogue, while others multiply.
