@@ -29,18 +29,15 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
+from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
 from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.contraction_strips_products import Product, products_of, window_offsets
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling
 
 #: Rows of a product, and how many of them may be output channels.
 ROWS, CHANNELS = 64, (64, 32, 16)
-#: Shared memory of a block, and multiprocessors that strips are to keep busy.
-_BLOCK_BYTES, _PROCESSORS = 227 * 1024, 132
-#: Strips of a multiprocessor at most, where there are fewer planes.
-_MOST_WAVES = 16
-#: Lines' worth of time that a block spends on a strip beside its lines.
-_STRIP_LINES = 2
+#: Shared memory of a block.
+_BLOCK_BYTES = 227 * 1024
 #: Rows of x that a producer's warp brings together.
 ITEM_ROWS = 32
 #: Pieces of a line that a producer's warp has registers for, beside up to two teams and beside more.
@@ -71,7 +68,7 @@ class Strips(Geometry):
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
         if self.brought > self._most_brought:
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
-        if not self._tells_lines_apart:
+        if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
         if self.strips >= 2**31 - 2**20:
             raise ValueError(f"no strips that 31 bits do not count: {tiling}")
@@ -254,42 +251,13 @@ class Strips(Geometry):
 
     @cached_property
     def parts(self) -> int:
-        """Strips of a plane: as many as keep multiprocessors equally busy, each with an item for every team."""
-        images, lines, step = self.images * self.across, self.lines, self.line_stride
-        least = -(-self.tiling.teams // self.line_items)
-
-        def cost(parts: int) -> float:
-            each = -(-lines // parts)
-            return -(-images * parts // _PROCESSORS) * (each + (self.line_span - step) / step + _STRIP_LINES)
-
-        def last(parts: int) -> int:
-            return lines - (parts - 1) * -(-lines // parts)
-
-        most = min(lines, max(1, _MOST_WAVES * _PROCESSORS // images))
-        return min((p for p in range(1, most + 1) if p == 1 or last(p) >= least), key=cost)
+        """Strips of a plane."""
+        return parts_of(self)
 
     @property
     def strip_lines(self) -> int:
         """Lines of a strip; the last one of a plane may have fewer."""
         return -(-self.lines // self.parts)
-
-    @property
-    def _tells_lines_apart(self) -> bool:
-        """Whether a team that waits for a line knows that the one before it in its slot has been there, as a barrier
-        has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
-        last, stride = self.lines - (self.parts - 1) * self.strip_lines, self.line_stride
-        stages, teams = self.tiling.stages, self.tiling.teams
-        seen = self.window_lines - 1 + stride // self.kernel.pool_lines * (self.kernel.pool_lines - 1)
-        for counts in ((self.strip_lines,), (last,), (self.strip_lines, last)):
-            begins, line = [], 0
-            for strip in range(2 * teams + 2):
-                count = min(counts[strip % len(counts)], 2 * teams)
-                begins += [line + i * stride for i in range(count) for _ in range(self.line_items)]
-                line += (count - 1) * stride + self.line_span
-            if begins[:teams][-1] >= stages \
-                    or any(b - a > stages + seen for a, b in zip(begins, begins[teams:], strict=False)):
-                return False
-        return True
 
     @property
     def outer_positions(self) -> int:

@@ -22,7 +22,7 @@ from kernelwright.codegen.cuda.contraction_points import device_function, parame
 from kernelwright.codegen.cuda.contraction_strips_channels import ChannelWriter
 from kernelwright.codegen.cuda.contraction_strips_pools import PoolWriter
 from kernelwright.codegen.cuda.contraction_strips_stores import Writer
-from kernelwright.codegen.cuda.contraction_strips_totals import ending, struct
+from kernelwright.codegen.cuda.contraction_strips_totals import TotalsWriter, ending, struct
 from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
 
@@ -44,7 +44,8 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     """The text that finishes items. original: the kernel before taps were joined."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
-    kind = PoolWriter if kernel.pools else ChannelWriter if kernel.reductions else Writer
+    kind = PoolWriter if kernel.pools else ChannelWriter if kernel.reductions else \
+        TotalsWriter if kernel.totals else Writer
     writer = kind(numbers, names)
     used = writer.emitter.used | set(operand_pointers(kernel))
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),

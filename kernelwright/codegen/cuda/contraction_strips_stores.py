@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums: stores of positions, and totals of them.
+"""What a thread of a core that goes down strips does with its sums: stores of positions.
 
 `contraction_strips_epilogue` says what a thread has. Four lanes have 8 neighbouring positions of a channel, 32 bytes;
 they exchange every second such block with the lanes of the next channel, so that eight lanes store a run of 64 bytes of
@@ -17,8 +17,6 @@ from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_points import (
-    STARTS,
-    TAKES,
     as_float,
     emitter_of,
     entry_type,
@@ -31,8 +29,6 @@ from kernelwright.plan.kernels import Store
 
 #: Neighbours of a thread; positions that four lanes have together, a sector.
 PAIR, SECTOR = 2, 8
-#: Blocks of 8 positions whose mean is the number that moments begin from.
-_NEAR = 2
 
 
 
@@ -80,7 +76,6 @@ class Writer:
                 place = self.emitter.site.base(store.index)
                 there = "there && is_channel" if self.ragged else "there"
                 self.emitter.lane_lines.append(f"if ({there}) out{store.buffer}[{place} + v] = {text};")
-        self._totals()
         # Lanes of two channels exchange what they have where that pays (H200, 8 channels, 3 x 3): with a hardswish
         # 0.192 ms for 0.200; beside totals, which need the registers, 1.03 for 0.88; behind a batch norm, whose loads
         # of a channel are waited for once more, 0.249 for 0.198.
@@ -108,17 +103,13 @@ class Writer:
         return store.index.offset % PAIR == 0 and all(
             stride % PAIR == 0 or size == 1 for stride, size in zip(strides, self.kernel.domain, strict=False))
 
-    def _totals(self) -> None:
-        """Take what is reduced over positions."""
-        for number, total in enumerate(self.kernel.totals):
-            text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
-            if total.kind == "moments":
-                lines += [f"const float off{number} = there ? {text} - about{number} : 0.0f;",
-                          f"sum{number} += off{number}, squares{number} += off{number} * off{number};"]
-            elif total.kind == "sum":
-                lines.append(f"sum{number} += there ? {text} : 0.0f;")
-            else:
-                lines.append(f"if (there) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
+    def starts(self, each: list[str]) -> list[str]:
+        """Define what a line's values of a channel are taken to, ``each`` of which begins so: nothing."""
+        return []
+
+    def ends(self) -> list[str]:
+        """Take what a line gave: nothing."""
+        return []
 
     @property
     def held(self) -> dict[str, str]:
@@ -223,18 +214,17 @@ class Writer:
         there = f"const bool there = {f'is_line && ({there})' if self.ragged_lines else there};"
         each += [there] * bool(self.kernel.totals or not all(self.paired))
         pairs = [k for k, even in enumerate(self.paired) if even]
-        lines = [*self.of_channel(), *self._abouts(each), *self._starts(),
-                 *(line for k in pairs for line in self._begin(k))]
+        lines = [*self.of_channel(), *self.starts(each), *(line for k in pairs for line in self._begin(k))]
         if not pairs:
             lines += ["#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([*each, *inner]), "}"]
-            return lines + self._ends()
+            return lines + self.ends()
         count = self.channels_of
         lines += ["#pragma unroll", f"for (int run = 0; run <= {-(-quads // count)}; ++run) {{", *indent([
             *(f"float both{k}[{count}][2] = {{}};  // of blocks of {SECTOR} positions" for k in pairs),
             "#pragma unroll", f"for (int block = 0; block < {count}; ++block) {{", *indent([
                 f"const int j = {count} * run + block;", f"if (j >= {quads}) continue;", *each, *inner]), "}",
             *(line for k in pairs for line in self._store(k))]), "}"]
-        return lines + self._ends()
+        return lines + self.ends()
 
     def pair(self) -> list[str]:
         """Define the place of a pair of neighbours, and ``sum``. Of pairs behind the last position the sums are those
@@ -279,45 +269,3 @@ class Writer:
             f"  *reinterpret_cast<float2*>(out{self.stores[k].buffer} + place{k}[c] + {run} * run) = "
             f"late{k}[c] ? make_float2(before{k}[c][0], before{k}[c][1]) : make_float2({both}[0], {both}[1]);",
             f"before{k}[c][0] = {both}[0], before{k}[c][1] = {both}[1];"]), "}"]
-
-    def _abouts(self, each: list[str]) -> list[str]:
-        """Define the numbers that moments begin from, of a thread that has none yet."""
-        moments = [k for k, total in enumerate(self.kernel.totals) if total.kind == "moments"]
-        if not moments:
-            return []
-        near = emitter_of(self.kernel, self.kernel.domain, self.names,
-                          [self.kernel.totals[k].expression for k in moments],
-                          walked=(len(self.names) - 1,), lane_axis=len(self.names) - 1, lanes=PAIR)
-        near.reduced[0, 0] = "sum[v]"
-        for k in moments:
-            text = as_float(near, self.kernel.totals[k].expression)
-            near.lane_lines.append(f"if (there) near{k} += {text};")
-        return [*(f"float near{k} = 0.0f;" for k in moments),
-                "if (totals.count[h] == 0) {", *indent([
-                    "int count = 0;", *near.fixed_lines, "#pragma unroll",
-                    f"for (int j = 0; j < {min(_NEAR, self.numbers.tiling.rows // 8)}; ++j) {{", *indent([
-                        *each, "count += 2 * there;", *straight(near)]), "}",
-                    *(f"totals.about{k}[h] = count ? near{k} / count : 0.0f;" for k in moments)]), "}",
-                *(f"const float about{k} = totals.about{k}[h];" for k in moments)]
-
-    def _starts(self) -> list[str]:
-        """Define what a line's values are taken to."""
-        return [f"float sum{k} = {STARTS.get(t.kind, '0.0f')}{f', squares{k} = 0.0f' * (t.kind == 'moments')};"
-                for k, t in enumerate(self.kernel.totals)]
-
-    def _ends(self) -> list[str]:
-        """Take what a line gave."""
-        size, lines = self.numbers.pooled, []
-        for k, total in enumerate(self.kernel.totals):
-            if total.kind in ("max", "min"):
-                taken = TAKES[total.kind].format(f"totals.total{k}[h]", f"sum{k}")
-                lines.append(f"totals.total{k}[h] = totals.count[h] ? {taken} : sum{k};")
-            else:
-                lines.append(f"totals.total{k}[h] += sum{k};")
-                lines += [f"totals.squares{k}[h] += squares{k};"] * (total.kind == "moments")
-        if self.kernel.totals:
-            here = f"min({size} - first_position, {self.numbers.tiling.rows})"
-            here = f"is_line ? {here} : 0" if self.ragged_lines else here
-            rest = f"min({PAIR}, max(0, here % {SECTOR} - quad * 2))"
-            lines += [f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
-        return lines

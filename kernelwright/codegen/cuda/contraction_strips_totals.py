@@ -1,7 +1,7 @@
-"""The kernel that ends totals of a core that goes down strips: strips and teams put together, in a fixed order.
+"""Totals of a core that goes down strips: what a thread takes of each line, and how strips and teams are put together.
 
-A thread takes one n and output channel, in double. Moments are put together by their means (Chan, Golub and LeVeque,
-1979).
+The kernel that ends them takes one n and output channel in a thread, in double, in a fixed order. Moments are put
+together by their means (Chan, Golub and LeVeque, 1979).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.cuda.contraction_points import (
     STARTS,
     TAKES,
+    as_float,
     device_function,
     emitter_of,
     ordinary_stores,
@@ -18,7 +19,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
     wrapped,
 )
-from kernelwright.codegen.cuda.contraction_strips_stores import channel, line_of
+from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, SECTOR, Writer, channel, line_of
 from kernelwright.codegen.cuda.contraction_totals import moves
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.loops_emitter import Buffer
@@ -26,6 +27,68 @@ from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.contraction import Contraction
 
 _THREADS = 64
+#: Blocks of 8 positions whose mean is the number that moments begin from.
+_NEAR = 2
+
+
+class TotalsWriter(Writer):
+    """The statements of ``NAME_finish`` that also take totals of positions."""
+
+    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+        super().__init__(numbers, names)
+        for number, total in enumerate(self.kernel.totals):
+            text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
+            if total.kind == "moments":
+                lines += [f"const float off{number} = there ? {text} - about{number} : 0.0f;",
+                          f"sum{number} += off{number}, squares{number} += off{number} * off{number};"]
+            elif total.kind == "sum":
+                lines.append(f"sum{number} += there ? {text} : 0.0f;")
+            else:
+                lines.append(f"if (there) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
+
+    def starts(self, each: list[str]) -> list[str]:
+        """Define what a line's values of a channel are taken to, ``each`` of which begins so."""
+        return [*self._abouts(each), *self._taken_to()]
+
+    def _abouts(self, each: list[str]) -> list[str]:
+        """Define the numbers that moments begin from, of a thread that has none yet."""
+        moments = [k for k, total in enumerate(self.kernel.totals) if total.kind == "moments"]
+        if not moments:
+            return []
+        near = emitter_of(self.kernel, self.kernel.domain, self.names,
+                          [self.kernel.totals[k].expression for k in moments],
+                          walked=(len(self.names) - 1,), lane_axis=len(self.names) - 1, lanes=PAIR)
+        near.reduced[0, 0] = "sum[v]"
+        for k in moments:
+            text = as_float(near, self.kernel.totals[k].expression)
+            near.lane_lines.append(f"if (there) near{k} += {text};")
+        return [*(f"float near{k} = 0.0f;" for k in moments),
+                "if (totals.count[h] == 0) {", *indent([
+                    "int count = 0;", *near.fixed_lines, "#pragma unroll",
+                    f"for (int j = 0; j < {min(_NEAR, self.numbers.tiling.rows // 8)}; ++j) {{", *indent([
+                        *each, "count += 2 * there;", *straight(near)]), "}",
+                    *(f"totals.about{k}[h] = count ? near{k} / count : 0.0f;" for k in moments)]), "}",
+                *(f"const float about{k} = totals.about{k}[h];" for k in moments)]
+
+    def _taken_to(self) -> list[str]:
+        """Define what a line's values are taken to, and of moments what is left of them."""
+        return [f"float sum{k} = {STARTS.get(t.kind, '0.0f')}{f', squares{k} = 0.0f' * (t.kind == 'moments')};"
+                for k, t in enumerate(self.kernel.totals)]
+
+    def ends(self) -> list[str]:
+        """Take what a line gave."""
+        size, lines = self.numbers.pooled, []
+        for k, total in enumerate(self.kernel.totals):
+            if total.kind in ("max", "min"):
+                taken = TAKES[total.kind].format(f"totals.total{k}[h]", f"sum{k}")
+                lines.append(f"totals.total{k}[h] = totals.count[h] ? {taken} : sum{k};")
+            else:
+                lines.append(f"totals.total{k}[h] += sum{k};")
+                lines += [f"totals.squares{k}[h] += squares{k};"] * (total.kind == "moments")
+        here = f"min({size} - first_position, {self.numbers.tiling.rows})"
+        here = f"is_line ? {here} : 0" if self.ragged_lines else here
+        rest = f"min({PAIR}, max(0, here % {SECTOR} - quad * 2))"
+        return [*lines, f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
 
 
 def totals(numbers: Strips, name: str) -> tuple[str, str]:
