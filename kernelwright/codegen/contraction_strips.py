@@ -14,7 +14,9 @@ has two channels, and of each pairs of neighbours.
 
 A product has 64 rows. Where there are fewer output channels, 32 or 16 of them (``tiling.columns``) at two or four
 neighbouring lines of the output are its rows, *stacked*: for each line of x that one of these needs w has the entry
-that meets it there, or zeros.
+that meets it there, or zeros. Of a transposed convolution both output phases of a line's positions are rows, too, 8
+apart, so that a thread has both of one channel, *interleaved*: with 32, 16 or 8 channels at one, two or four lines. Its
+positions are then those of x.
 
 An *item* is what one team of 128 threads computes at a time: these rows at up to ``tiling.rows`` positions of a line.
 Teams take items in turns; all items of a team have the same channels.
@@ -22,7 +24,7 @@ Teams take items in turns; all items of a team have the same channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -31,11 +33,11 @@ from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
 from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
-from kernelwright.codegen.contraction_strips_products import Product, products_of, window_offsets
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling
+from kernelwright.codegen.contraction_strips_products import Product, position_offsets, products_of, window_offsets
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling, in_groups
 
 #: Rows of a product, and how many of them may be output channels.
-ROWS, CHANNELS = 64, (64, 32, 16)
+ROWS, CHANNELS = 64, (64, 32, 16, 8)
 #: Shared memory of a block.
 _BLOCK_BYTES = 227 * 1024
 #: Rows of x that a producer's warp brings together.
@@ -59,10 +61,9 @@ class Strips(Geometry):
     def __post_init__(self) -> None:
         Geometry.__post_init__(self)
         tiling = self.tiling
-        if not suits(self.kernel) or tiling.columns not in CHANNELS \
+        if not suits(self.kernel) or tiling.columns not in self.possible_channels(self.kernel) \
                 or not 0 < tiling.teams <= _MOST_TEAMS or tiling.teams % self.channel_blocks \
-                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote \
-                or (self.stacked > 1 and self.kernel.pool_lines > 1):
+                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote:
             raise ValueError(f"no strips of {tiling}")
         if not self.window_lines < tiling.stages <= 32 or len(self.products) * self.passes > _MOST_PRODUCTS:
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
@@ -130,10 +131,34 @@ class Strips(Geometry):
         """Bytes of shared memory in which four warps of each team meet, twice: of two items, one after the other."""
         return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
 
+    @staticmethod
+    def possible_channels(kernel: Contraction) -> list[int]:
+        """How many output channels an item may have: whole warps of them, or half ones of two phases, and all phases
+        of lines."""
+        line, last = kernel.axes[-2:]
+        if kernel.pool_lines > 1:
+            return [ROWS]
+        rows = [columns * last.out_stride for columns in CHANNELS]
+        return [columns for columns, each in zip(CHANNELS, rows, strict=True)
+                if 16 <= each <= ROWS and ROWS // each % line.out_stride == 0]
+
+    @property
+    def interleaved(self) -> int:
+        """Output phases of a line's positions, which are rows of one product: 1 or 2."""
+        return self.positions.out_stride
+
     @property
     def stacked(self) -> int:
         """Lines of the output whose channels are rows of one product: these are *stacked*."""
-        return ROWS // self.tiling.columns
+        return ROWS // (self.tiling.columns * self.interleaved)
+
+    @cached_property
+    def item_line(self) -> ContractionAxis:
+        """The axis of lines as an item has it: its output phases are the stacked lines."""
+        axis = self.line_axis
+        if self.kernel.pool_lines > 1:  # lines of a window come one after the other
+            return replace(axis, out_stride=1, taps=tuple(tap for tap in axis.taps if tap.phase == 0))
+        return in_groups(axis, self.stacked // axis.out_stride)
 
     @property
     def segments(self) -> int:
@@ -168,12 +193,13 @@ class Strips(Geometry):
     @property
     def line_stride(self) -> int:
         """Lines of x from those of an item to those of the next one below."""
-        return self.line_axis.in_stride * self.stacked
+        return self.item_line.in_stride
 
     @property
     def pooled(self) -> int:
-        """Positions of a line that whole windows have; all of them where nothing is pooled."""
-        return self.kernel.pooled_domain[-1] * self.kernel.pool_size if self.kernel.pools else self.positions.out_size
+        """Positions of a line that whole windows have; all of them where nothing is pooled, of one phase."""
+        return self.kernel.pooled_domain[-1] * self.kernel.pool_size if self.kernel.pools else \
+            self.positions.out_size // self.interleaved
 
     @property
     def first_offset(self) -> int:
@@ -183,13 +209,14 @@ class Strips(Geometry):
     @property
     def line_span(self) -> int:
         """Lines of x from the first one that an item needs to the last."""
-        return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1 \
-            + (self.stacked - 1) * self.line_axis.in_stride
+        if self.kernel.pool_lines > 1:
+            return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1
+        return self.window_lines
 
     @property
     def window_lines(self) -> int:
         """The same of one line of the output, or of stacked ones."""
-        return max(window_offsets(self)) + 1
+        return window_offsets(self)[-1] + 1
 
     @property
     def lead(self) -> int:
@@ -227,7 +254,8 @@ class Strips(Geometry):
     @property
     def weight_bytes(self) -> int:
         """Bytes of w in shared memory."""
-        halves = -(-len(self.positions.taps) // 2) if self.pairs else len(self.positions.taps) * self.chunks // 2
+        taps = len(position_offsets(self))
+        halves = -(-taps // 2) if self.needed_depth == CHUNK else taps * self.chunks // 2
         count = len(self.planes) * len(window_offsets(self)) * halves
         return self.terms * count * 2 * self.all_blocks * ROWS * ROW_BYTES
 

@@ -30,11 +30,17 @@ def suits(kernel: Contraction) -> bool:
     if not all(axis.taps for axis in kernel.axes) \
             or not prod(kernel.left_domain) * prod(kernel.right_domain) * prod(kernel.pooled_domain):
         return False
-    even = bool(kernel.pools) or last.out_size % 2 == 0
-    plain = outer if kernel.pools else (*outer, line)
-    return even and last.out_size > 1 and last.in_stride == 1 == last.out_stride \
-        and all(axis.out_stride == 1 for axis in plain) and all(
-            store.index.strides[-1] == 1 and kernel.output_dtypes[store.buffer] == "float32" for store in stores)
+    if last.out_stride > 1 and not _interleaves(kernel):
+        return False
+    even = bool(kernel.pools) or last.out_size % (2 * last.out_stride) == 0
+    plain = outer if kernel.pools or line.out_stride in (1, 2, 4) else (*outer, line)
+    return even and last.out_size > 1 and last.in_stride == 1 and all(axis.out_stride == 1 for axis in plain) and all(
+        store.index.strides[-1] == 1 and kernel.output_dtypes[store.buffer] == "float32" for store in stores)
+
+
+def _interleaves(kernel: Contraction) -> bool:
+    """Whether both phases of a line's positions can be rows of one product: of elements alone, as of now."""
+    return kernel.axes[-1].out_stride == 2 and not kernel.all_reductions
 
 
 def _reduces(kernel: Contraction) -> bool:

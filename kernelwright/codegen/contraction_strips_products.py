@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Product:
     """16 channels of a product: ``plane`` and ``line`` of the window, ``row`` of x beyond the item's first one, rows
-    from its first half to its second, and of w for each half the chunk and for each of the stacked lines the entry
-    of the window, None where that has none there."""
+    from its first half to its second, and of w for each half the chunk and the entries of the window: for each of the
+    stacked lines, and each phase of positions, one, or None where these have none there."""
 
     plane: int
     line: int
@@ -28,35 +28,39 @@ class Product:
 
 def window_offsets(numbers: Strips) -> list[int]:
     """Lines of x that an item's window has, from its first one."""
-    axis = numbers.line_axis
-    return sorted({tap.offset - numbers.first_offset + line * axis.in_stride
-                   for tap in axis.taps if tap.phase == 0 for line in range(numbers.stacked)})
+    return sorted({tap.offset - numbers.first_offset for tap in numbers.item_line.taps})
+
+
+def position_offsets(numbers: Strips) -> list[int]:
+    """Positions of x that it has along lines."""
+    return sorted({tap.offset for tap in numbers.positions.taps})
 
 
 def products_of(numbers: Strips) -> tuple[Product, ...]:
     """All of them, of one pair of terms."""
     found = []
-    axis, positions = numbers.line_axis, sorted(numbers.positions.taps, key=lambda t: t.offset)
-    taps = {tap.offset - numbers.first_offset: tap for tap in axis.taps if tap.phase == 0}
-    rows = [position.offset + numbers.lead for position in positions]
+    lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
+    positions = {(tap.phase, tap.offset): tap for tap in numbers.positions.taps}
+    offsets = position_offsets(numbers)
+    rows = [offset + numbers.lead for offset in offsets]
 
-    def entries(outer: tuple[Tap, ...], line: int, position: Tap) -> tuple[int | None, ...]:
-        """Of each of the stacked lines the entry of the window that a line of x meets."""
-        own = [taps.get(line - i * axis.in_stride) for i in range(numbers.stacked)]
-        return tuple(None if tap is None else _entry(numbers, (*outer, tap, position)) for tap in own)
+    def entries(outer: tuple[Tap, ...], line: int, offset: int) -> tuple[int | None, ...]:
+        """Of each of the stacked lines and phases the entry of the window that this position of x meets."""
+        taps = [(lines.get((i, line)), positions.get((phase, offset)))
+                for i in range(numbers.stacked) for phase in range(numbers.interleaved)]
+        return tuple(_entry(numbers, (*outer, own, last)) if own and last else None for own, last in taps)
 
     for (plane, outer), line in product(enumerate(numbers.planes), window_offsets(numbers)):
         if numbers.needed_depth > CHUNK:
             found += [Product(plane, line, row + chunk * numbers.line_rows, numbers.line_rows,
-                              tuple((c, entries(outer, line, position)) for c in (chunk, chunk + 1)))
-                      for position, row in zip(positions, rows, strict=True)
-                      for chunk in range(0, numbers.chunks, 2)]
+                              tuple((c, entries(outer, line, offset)) for c in (chunk, chunk + 1)))
+                      for offset, row in zip(offsets, rows, strict=True) for chunk in range(0, numbers.chunks, 2)]
             continue
-        for i in range(0, len(positions), 2):
-            last = i + 1 == len(positions)
-            second = (None,) * numbers.stacked if last else entries(outer, line, positions[i + 1])
+        for i in range(0, len(offsets), 2):
+            last = i + 1 == len(offsets)
+            second = (None,) * (numbers.stacked * numbers.interleaved) if last else entries(outer, line, offsets[i + 1])
             found.append(Product(plane, line, rows[i], 1 if last else rows[i + 1] - rows[i],
-                                 ((0, entries(outer, line, positions[i])), (0, second))))
+                                 ((0, entries(outer, line, offsets[i])), (0, second))))
     return tuple(found)
 
 

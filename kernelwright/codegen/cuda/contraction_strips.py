@@ -49,7 +49,9 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
     values = {
         "NAME": name, "THREADS": threads, "PARAMETERS": ",\n    ".join(" ".join(p) for p in parameters),
         "OF_W": ", ".join(f"{{{', '.join(_places(numbers, half) for half in p.halves)}}}" for p in products),
-        "COLUMNS": tiling.columns, "STACKED": numbers.stacked,
+        "COLUMNS": tiling.columns, "LINES_OF_W": numbers.stacked * numbers.interleaved,
+        "WHICH": "row / 16 * 8 / COLUMNS * 2 + row / 8 % 2" if numbers.interleaved > 1 else "row / COLUMNS",
+        "COLUMN": "row / 16 * 8 % COLUMNS + row % 8" if numbers.interleaved > 1 else "row % COLUMNS",
         "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.all_blocks,
         "TEAMS": tiling.teams, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
         "TERMS": numbers.terms, "PRODUCTS": len(products), "SPAN": numbers.line_span,
@@ -84,8 +86,8 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
 
 
 def _places(numbers: Strips, half: tuple[int, tuple[int | None, ...]]) -> str:
-    """Where a half of a product has its w, of each of the stacked lines: an entry of the window and a chunk, as one
-    number, -1 where there is none."""
+    """Where a half of a product has its w, of each of the stacked lines and phases: an entry of the window and a chunk,
+    as one number, -1 where there is none."""
     chunk, entries = half
     return f"{{{', '.join('-1' if e is None else str(e * numbers.chunks + chunk) for e in entries)}}}"
 

@@ -33,14 +33,16 @@ PAIR, SECTOR = 2, 8
 
 
 def channel(numbers: Strips, half: str) -> str:
-    """The channel of a thread's half, 0 or 1."""
+    """The channel of a thread's half, 0 or 1; where halves are phases, of both."""
+    if numbers.interleaved > 1:
+        return f"first_channel + thread / 32 * 8{f' % {numbers.tiling.columns}' * (numbers.stacked > 1)} + lane / 4"
     part = f" % {numbers.tiling.columns}" if numbers.stacked > 1 else ""
     return f"first_channel + thread / 32 * 16{part} + lane / 4 + {half} * 8"
 
 
 def line_of(numbers: Strips) -> str:
     """Which of the stacked lines is a thread's."""
-    return f"thread / {2 * numbers.tiling.columns}"
+    return f"thread / {2 * numbers.tiling.columns * numbers.interleaved}"
 
 
 def made_up(numbers: Strips) -> float:
@@ -83,6 +85,14 @@ class Writer:
         self.channels_of = 1 if self.kernel.totals or loads > 1 else 2
 
     @property
+    def halves(self) -> int:
+        """Channels of a thread."""
+        return 2 // self.numbers.interleaved
+
+    #: The position of sum ``e`` of four in block ``j``.
+    position_of_sum = "first_position + 8 * j + quad * 2 + e % 2"
+
+    @property
     def vectors(self) -> set[str]:
         """Inputs and outputs that are to be aligned to 16 bytes."""
         return self.emitter.vectors | self.aligned
@@ -123,10 +133,10 @@ class Writer:
 
     def struct(self, name: str) -> str:
         """What a thread has of its two channels and a strip."""
-        values = [f"  {kind} {value}[2];" for value, kind in self.held.items()]
+        values = [f"  {kind} {value}[{self.halves}];" for value, kind in self.held.items()]
         return "\n".join([
             "// Of a thread's two channels: factors of sums, and whether they may be applied in one step; values.",
-            f"struct {name}_channels {{", "  bool usual;", "  float scale[2];", *values, "};", ""])
+            f"struct {name}_channels {{", "  bool usual;", f"  float scale[{self.halves}];", *values, "};", ""])
 
     def _places(self) -> list[str]:
         """Define where a strip is."""
@@ -151,7 +161,7 @@ class Writer:
         """The statements of ``NAME_prepare``."""
         return [
             *self._places(), f"const float row_scale = {row_scale_text(self.numbers)};", "channels.usual = true;",
-            "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
+            "#pragma unroll", f"for (int h = 0; h < {self.halves}; ++h) {{", *indent([
                 f"const int o = {self.inside(channel(self.numbers, 'h'))};",
                 f"const float column_scale = {column_scale_text(self.numbers)};",
                 f"channels.usual = channels.usual && {name}_usual(row_scale) && {name}_usual(column_scale);",
@@ -167,20 +177,20 @@ class Writer:
         quads = numbers.tiling.rows // 8
         return [
             *self._places(), *self._line(), "const int quad = lane % 4;",
-            "float scales[2] = {channels.scale[0], channels.scale[1]};",
+            f"float scales[{self.halves}] = {{{', '.join(f'channels.scale[{h}]' for h in range(self.halves))}}};",
             "if (!channels.usual) {  // With care, in place: all sums move round.", *indent([
                 f"const float row_scale = {row_scale_text(numbers)};",
                 "#pragma unroll 1", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
                     "float next[4] = {sums[0], sums[1], sums[2], sums[3]};",
                     "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
                         f"const int o = {channel(self.numbers, '(e / 2)')};",
-                        f"const int {last} = first_position + 8 * j + quad * 2 + e % 2;",
+                        f"const int {last} = {self.position_of_sum};",
                         "float value = next[0];",
                         f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});",
                         "next[0] = next[1], next[1] = next[2], next[2] = next[3], next[3] = value;"]), "}",
                     "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i) sums[i] = sums[i + 4];",
                     "#pragma unroll", f"for (int i = 0; i < 4; ++i) sums[{4 * quads - 4} + i] = next[i];"]), "}",
-                "scales[0] = scales[1] = 1.0f;"]), "}",
+                f"{' = '.join(f'scales[{h}]' for h in range(self.halves))} = 1.0f;"]), "}",
             *self.channels(quads)]
 
     def of_channel(self) -> list[str]:

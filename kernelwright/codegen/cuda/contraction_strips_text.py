@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 CORE = """
-// Which row of packed w each half of a product takes, for each line of the output in it: entry of the window times
-// chunks, plus chunk; -1 where there is none.
-static __constant__ int @NAME@_of_w[][2][@STACKED@] = {@OF_W@};
+// Which row of packed w each half of a product takes, for each line and phase of the output in it: entry of the window
+// times chunks, plus chunk; -1 where there is none.
+static __constant__ int @NAME@_of_w[][2][@LINES_OF_W@] = {@OF_W@};
 
 static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
     @PARAMETERS@) {
@@ -35,11 +35,11 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   for (int i = threadIdx.x; i < W_ROWS; i += @THREADS@) {
     const int row = i % 64, block = i / 64 % BLOCKS, half = i / (64 * BLOCKS) % 2;
     const int product = i / (128 * BLOCKS) % PRODUCTS, term = i / (128 * BLOCKS * PRODUCTS);
-    const int place = @NAME@_of_w[product][half][row / COLUMNS], entry = place / CHUNKS, chunk = place % CHUNKS;
+    const int place = @NAME@_of_w[product][half][@WHICH@], entry = place / CHUNKS, chunk = place % CHUNKS;
     operands[i] = zeros;
     if (place >= 0)
       operands[i] = reinterpret_cast<const uint4*>(right)[term * @RIGHT_TERM@LL + entry * (@ALL_COLUMNS@LL * CHUNKS) +
-                                                         (block * CHUNKS + chunk) * COLUMNS + row % COLUMNS];
+                                                         (block * CHUNKS + chunk) * COLUMNS + @COLUMN@];
   }
   for (int i = threadIdx.x; i < SLOTS * TERMS * TERM_ROWS; i += @THREADS@) operands[W_ROWS + i] = zeros;
   kw_shared_written();

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernelwright.codegen.contraction_strips import CHANNELS, Strips
+from kernelwright.codegen.contraction_strips import ROWS, Strips
 from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.cuda.contraction_candidates import is_long
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 
 #: Positions of an item for whose sums three or four teams have registers, and two; and three or four where a thread has
 #: two numbers of each position beside its sums.
@@ -26,13 +26,16 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
     """Tilings that go down strips; [] where none can."""
     if not suits(kernel):
         return []
-    size = kernel.pooled_domain[-1] * kernel.pool_size if kernel.pools else kernel.axes[-1].out_size
+    last = kernel.axes[-1]
+    size = kernel.pooled_domain[-1] * kernel.pool_size if kernel.pools else last.out_size // last.out_stride
     narrow, wide, least = (_positions(size, most) for most in (_NARROW, _WIDE, _LEAST))
     kept = sum(COMPONENTS[reduction.kind] for reduction in kernel.reductions)
     found = []
     for columns in _channels(kernel):
         blocks = -(-kernel.out_channels // columns)
         shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
+        if blocks == 4:
+            shapes.append((least, blocks))
         if kept:
             shapes = [(narrow, 2), (narrow, 3), (least, 3), (least, 4)] if kept == 1 else \
                 [(least, 3), (narrow, 2), (least, 4), (least, 2)]
@@ -45,19 +48,21 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
 def _channels(kernel: Contraction) -> list[int]:
     """Output channels of an item: as many as leave the fewest rows of products empty, without more products, and all
     rows."""
-    line = kernel.axes[-2]
+    fit = Strips.possible_channels(kernel)
+    line, most = kernel.axes[-2], ROWS // kernel.axes[-1].out_stride
 
     def blocks(columns: int) -> int:
         return -(-kernel.out_channels // columns)
 
     def products(columns: int) -> float:
-        stacked = CHANNELS[0] // columns
-        offsets = {tap.offset + i * line.in_stride for tap in line.taps if tap.phase == 0 for i in range(stacked)}
-        return blocks(columns) * len(offsets) / stacked
+        offsets = {tap.offset for tap in in_groups(line, most // columns // line.out_stride).taps}
+        return blocks(columns) * len(offsets) / (most // columns)
 
-    fit = [c for c in CHANNELS if products(c) <= products(CHANNELS[0])] if kernel.pool_lines == 1 else CHANNELS[:1]
-    best = min(fit, key=lambda columns: (blocks(columns) * columns, -columns))
-    return list(dict.fromkeys([best, CHANNELS[0]]))
+    if len(fit) < 2:
+        return fit
+    fewest = [columns for columns in fit if products(columns) <= products(fit[0])]
+    best = min(fewest, key=lambda columns: (blocks(columns) * columns, -columns))
+    return list(dict.fromkeys([best, fit[0]]))
 
 
 def _positions(size: int, most: int) -> int:
@@ -70,7 +75,8 @@ def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -
     """The tiling whose ring has as many lines as there is room for, up to 8 for each of those stacked; whole ones if it
     can be."""
     depth, found = 8 if kernel.in_channels <= 8 else 16, []
-    for stages in range(_MOST_LINES * CHANNELS[0] // columns, 1, -1):
+    stacked = ROWS // (columns * kernel.axes[-1].out_stride)
+    for stages in range(_MOST_LINES * stacked, 1, -1):
         tiling = Tiling("strips", rows, columns, depth, stages, teams=teams, raw_left=True)
         try:
             found.append((Strips(kernel, tiling).across > 1, -stages, tiling))
@@ -87,7 +93,7 @@ def predicted_milliseconds(numbers: Strips) -> float:
     tensor = products * max(rows / 2, (2048 + 32 * rows) / _SHARED_BYTES)
     element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
     issue = rows / 2 * kernel.pool_lines * numbers.folded * element + _ITEM_CYCLES
-    stored = 4 * rows * numbers.stacked * len(ordinary_stores(kernel)) / kernel.pool_size
+    stored = 4 * rows * numbers.stacked * numbers.interleaved * len(ordinary_stores(kernel)) / kernel.pool_size
     if not kernel.reductions:
         stored *= min(numbers.tiling.columns, kernel.out_channels)
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
