@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run, tilings_of_rows
 from test_contraction_epilogue_dense import DOUBLED, FOUR, HIGH, LOW, THREE, with_two_stores
 from test_contraction_wgmma import check, check_on_the_device
 
@@ -146,7 +146,7 @@ def test_what_is_stored_otherwise_is_refused():
 
 def test_tilings_have_fragments_beside_tiles_that_overlap():
     kernel = convolution(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16").kernel
-    found = tilings(kernel, "wgmma")
+    found = tilings_of_rows(kernel)
     assert any(t.fragments for t in found[:3]) and any(t.overlap for t in found[:3])
     assert sum(t.phases == 2 and not (t.fragments or t.overlap) for t in found) == 1
     valid = convolution(128, 1, 64, 64, (128, 128), (3, 3), scheme="fp16").kernel  # lines of 126

@@ -73,6 +73,14 @@ def much(case: ContractionCase, size: int) -> ContractionCase:
     return replace(made, kernel=replace(made.kernel, stores=stores, output_dtypes=("float32",) * 3))
 
 
+# Windows that move by two positions, of even and odd sizes.
+EVEN = convolution(2, 1, 5, 64, (9, 24), (3, 4), stride=2, padding=1)
+FIVES = convolution(1, 1, 24, 36, (8, 44), (2, 5), stride=(1, 2), padding=(0, 2))
+POINTS = convolution(2, 1, 16, 16, (6, 20), (1, 1), stride=2, scheme="fp16")
+CUT = convolution(1, 1, 64, 64, (7, 700), (3, 3), stride=2, padding=1, scheme="fp16")  # no room for whole lines
+CASES += [(with_epilogue(EVEN), tiling(EVEN)), (with_epilogue(FIVES), tiling(FIVES, 24, 3)),
+          (POINTS, tiling(POINTS, columns=16, slots=9)), (every(EVEN), tiling(EVEN, 8, 3)),
+          (with_epilogue(CUT), tiling(CUT, 64, slots=5)), (every(POINTS), tiling(POINTS, columns=32, teams=1))]
 POOLS = [(pooled(case, size, kind), tiling(case, rows, teams)) for case, size, kind, rows, teams in (
     (FEW, 2, "max", 16, 2), (lined(FEW), 2, "min", 16, 1), (lined(IMAGE), 4, "sum", 24, 2), (WIDE, 8, "max", 64, 2),
     (lined(convolution(2, 1, 8, 66, (10, 35), (3, 3))), 2, "max", 40, 2))]
@@ -131,6 +139,7 @@ SHAPES = {
     "wide": convolution(128, 1, 8, 64, (256, 256), (3, 3)),
     "many": convolution(128, 1, 64, 128, (128, 128), (3, 3), scheme="fp16"),
     "both": convolution(64, 1, 64, 128, (256, 256), (3, 3), scheme="fp16"),  # whole lines do not fit
+    "twos": convolution(64, 1, 32, 64, (128, 128), (3, 3), stride=2, padding=1, scheme="fp16"),
     "volume": convolution(16, 1, 8, 64, (16, 64, 64), (3, 3, 3)),
 }
 
@@ -178,6 +187,7 @@ LEFT = convolution(2, 1, 8, 12, (9, 10), (3, 3))
 @pytest.mark.parametrize("kernel", [
     convolution(2, 2, 8, 12, (9, 10), (3, 3)).kernel, convolution(2, 1, 8, 12, (9, 11), (3, 3)).kernel,  # groups, odd
     convolution(2, 1, 8, 12, (9, 11), (3, 3), stride=2).kernel, convolution(2, 1, 8, 12, (20,), (3,)).kernel,
+    convolution(2, 1, 8, 12, (9, 14), (3, 3), stride=3).kernel,
     convolution(2, 1, 8, 12, (9, 10), (4, 4), stride=2, transposed=True).kernel,
     convolution(2, 1, 8, 12, (9, 10), (3, 3), scheme="native", dtype="float16").kernel,
     pooled(convolution(2, 1, 8, 12, (9, 20), (3, 3)), 3).kernel,

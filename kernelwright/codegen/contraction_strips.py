@@ -8,6 +8,8 @@ each line once, and keeps the few that a window spans in a ring in shared memory
     ring[slot][term][plane of the window][chunk of 8 channels][row]        row = position along the line + lead
     w[term][product][half][output channel]                                 all of it, for as long as the block lives
 
+Where windows move by two positions, even rows lie before odd ones, so that a tap's are neighbours again.
+
 A product takes 16 channels: of one tap two chunks, or where x has one chunk alone two taps of a line, of which the last
 one's partner may be zeros. Output channels are the rows of a product, positions of a line its columns, so that a thread
 has two channels, and of each pairs of neighbours.
@@ -223,13 +225,25 @@ class Strips(Geometry):
         """Rows of a line before x begins."""
         return max(0, -min(tap.offset for tap in self.positions.taps))
 
-    @cached_property
+    @property
     def line_rows(self) -> int:
-        """Rows of a line in shared memory; behind the last tap one more, which zeros of w meet."""
+        """Rows of a line in shared memory, all input phases."""
+        return self.positions.in_stride * self.phase_rows
+
+    @cached_property
+    def phase_rows(self) -> int:
+        """Rows of every ``in_stride``-th position of x, which lie one after the other; behind the last tap one more,
+        which zeros of w meet."""
         return self._rows(self.across)
 
     def _rows(self, across: int) -> int:
-        return -(-(self.segments // across * self.tiling.rows + self.reach + 1) // CHUNK) * CHUNK
+        reach = self.reach // self.positions.in_stride
+        return -(-(self.segments // across * self.tiling.rows + reach + 1) // CHUNK) * CHUNK
+
+    def row_of(self, offset: int) -> int:
+        """The row of the first position's tap."""
+        phase, row = (offset + self.lead) % self.positions.in_stride, (offset + self.lead) // self.positions.in_stride
+        return phase * self.phase_rows + row
 
     @property
     def reach(self) -> int:
@@ -273,7 +287,8 @@ class Strips(Geometry):
 
     def _bytes(self, across: int) -> int:
         stages, items = self.tiling.stages, self.segments // across * self.channel_blocks
-        slot = self.terms * len(self.planes) * self.chunks * self._rows(across) * ROW_BYTES
+        rows = self.positions.in_stride * self._rows(across)
+        slot = self.terms * len(self.planes) * self.chunks * rows * ROW_BYTES
         barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.teams
         return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes
 
@@ -320,8 +335,9 @@ class Strips(Geometry):
         return self._row_items(self.across)
 
     def _row_items(self, across: int) -> int:
-        rows = self.tiling.rows + self.reach if across > 1 else \
-            min(self.positions.in_size, self._rows(across) - self.lead)
+        stride = self.positions.in_stride
+        rows = stride * (self.tiling.rows - 1) + 1 + self.reach if across > 1 else \
+            min(self.positions.in_size, stride * self._rows(across) - self.lead)
         return -(-rows // ITEM_ROWS)
 
     @property

@@ -34,7 +34,8 @@ def suits(kernel: Contraction) -> bool:
         return False
     even = bool(kernel.pools) or last.out_size % (2 * last.out_stride) == 0
     plain = outer if kernel.pools or line.out_stride in (1, 2, 4) else (*outer, line)
-    return even and last.out_size > 1 and last.in_stride == 1 and all(axis.out_stride == 1 for axis in plain) and all(
+    strides = last.in_stride == 1 or (last.in_stride == 2 and last.out_stride == 1)
+    return even and last.out_size > 1 and strides and all(axis.out_stride == 1 for axis in plain) and all(
         store.index.strides[-1] == 1 and kernel.output_dtypes[store.buffer] == "float32" for store in stores)
 
 

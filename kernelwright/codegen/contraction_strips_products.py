@@ -41,8 +41,8 @@ def products_of(numbers: Strips) -> tuple[Product, ...]:
     found = []
     lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
     positions = {(tap.phase, tap.offset): tap for tap in numbers.positions.taps}
-    offsets = position_offsets(numbers)
-    rows = [offset + numbers.lead for offset in offsets]
+    offsets = sorted(position_offsets(numbers), key=numbers.row_of)
+    rows = [numbers.row_of(offset) for offset in offsets]
 
     def entries(outer: tuple[Tap, ...], line: int, offset: int) -> tuple[int | None, ...]:
         """Of each of the stacked lines and phases the entry of the window that this position of x meets."""

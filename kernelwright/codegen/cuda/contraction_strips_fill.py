@@ -41,13 +41,15 @@ def pieces(numbers: Strips) -> int:
 
 def values(numbers: Strips, name: str) -> dict[str, object]:
     """What stands for names in the producers' text."""
+    stride = numbers.positions.in_stride
     find = f"{name}_scale_of({'left_scales, ' * numbers.scaled}strip)"
     return {
         "PIECES": pieces(numbers), "AHEAD": ahead(numbers),
         "LINES_AT_ONCE": max(ahead(numbers), _LINES_AT_ONCE),
         "TAKEN": "".join(f"{argument}, " for _, argument in inputs(numbers)), "FIRST": numbers.first_offset,
         "FIRST_POSITION": "0" if numbers.across == 1 else
-        f"asked_strip / PARTS % ACROSS * POSITIONS - {numbers.lead}",
+        f"asked_strip / PARTS % ACROSS * {f'({stride} * POSITIONS)' if stride > 1 else 'POSITIONS'} - "
+        f"{numbers.lead}",
         "MARKED": ("marks, again, strip, " if guessed(numbers, "left") else "") + "scale, ",
         "SCALE_OF_STRIP": f"\n    float scale = strip < STRIPS ? {find} : 0.0f;",
         "NEXT_SCALE": f"\n          if (strip < STRIPS) scale = {find};"}
@@ -81,6 +83,8 @@ def definitions(numbers: Strips, name: str) -> str:
             f"const int {position} = first_position + {row} * {ITEM_ROWS} + lane, c = {chunk} * {CHUNK};",
             f"const bool inside = {' && '.join(inside)};", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
             f"  x[e] = inside{bounded} ? {value_call(operand, name, c='c + e')} : 0.0f;"]
+    stride = numbers.positions.in_stride
+    place = "row" if stride == 1 else f"(row % {stride} * {numbers.phase_rows} + row / {stride})"
     pair, value = f"kw_{numbers.element}_pair", f"kw_{numbers.element}_value"
     put = [*none, f"unsigned high[4]{', low[4]' * (numbers.terms == 2)};", *["float all = 0.0f;"] * guess,
            "if (scale == 0.0f) {  // what is not finite is taken for zeros", "#pragma unroll",
@@ -90,7 +94,7 @@ def definitions(numbers: Strips, name: str) -> str:
            *[f"  low[e] = {pair}(a - {value}(high[e]), b - {value}(high[e] >> 16));"] * (numbers.terms == 2),
            *["  all += fabsf(a) + fabsf(b);"] * guess, "}",
            f"const int row = {row} * {ITEM_ROWS} + lane{f' + {numbers.lead}' if numbers.across == 1 else ''};",
-           f"uint4* const to = slot + ({plane} * {numbers.chunks} + {chunk}) * {numbers.line_rows} + row;",
+           f"uint4* const to = slot + ({plane} * {numbers.chunks} + {chunk}) * {numbers.line_rows} + {place};",
            f"if (row < {numbers.line_rows}) {{", "  to[0] = make_uint4(high[0], high[1], high[2], high[3]);"]
     if numbers.terms == 2:
         put += ["  // What the first term leaves.",

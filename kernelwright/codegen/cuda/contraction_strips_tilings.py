@@ -9,6 +9,8 @@ from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 
+#: Tilings to try at most, and in three dimensions, where x is read once for each plane of a window.
+_MOST, _MOST_OF_PLANES = 4, 2
 #: Positions of an item for whose sums three or four teams have registers, and two; and three or four where a thread has
 #: two numbers of each position beside its sums.
 _NARROW, _WIDE, _LEAST = 128, 256, 64
@@ -34,15 +36,16 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
     for columns in _channels(kernel):
         blocks = -(-kernel.out_channels // columns)
         shapes = [(narrow, 3), (narrow, 4), (narrow, 2)] if blocks == 1 else [(narrow, blocks), (narrow, 2 * blocks)]
-        if blocks == 4:
-            shapes.append((least, blocks))
+        if blocks == 4 or last.in_stride > 1:  # for want of registers, or of room for lines of x
+            shapes.append((least, 3 if blocks == 1 else blocks))
         if kept:
-            shapes = [(narrow, 2), (narrow, 3), (least, 3), (least, 4)] if kept == 1 else \
-                [(least, 3), (narrow, 2), (least, 4), (least, 2)]
+            shapes = [(narrow, 2), (narrow, 3), (least, 3)] if kept == 1 else [(least, 3), (narrow, 2), (least, 4)]
         elif wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
             shapes.insert(1, (wide, 2))
-        found += [_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4]
-    return list(dict.fromkeys(tiling for tiling in found if tiling is not None))
+        found.append([_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4])
+    best, *others = found
+    every = dict.fromkeys(t for t in (*best[:2], *(t for kind in others for t in kind[:1]), *best[2:]) if t is not None)
+    return list(every)[:_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES]
 
 
 def _channels(kernel: Contraction) -> list[int]:
