@@ -181,6 +181,16 @@ def test_long_images_are_planned_at_once():
         Strips(convolution(2**30, 1, 8, 64, (10, 1000, 10), (1, 3, 3)).kernel, proposed(kernel)[0])
 
 
+def test_a_team_of_several_windows_has_all_their_lines_at_once():
+    """Two items of a line for each team: a ring of four lines would wait for what the second of them is to finish,
+    whose windows begin at the first of five lines."""
+    case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
+    with pytest.raises(ValueError, match="no strips whose ring"):
+        generate(replace(case.kernel, tiling=tiling(case, 24, 2, 4)), "k")
+    (built,) = compiled([generated(case.kernel, tiling(case, 24, 2, 5), "k0")])
+    check_pools(case, run(*built, case.inputs())[0])
+
+
 LEFT = convolution(2, 1, 8, 12, (9, 10), (3, 3))
 
 

@@ -71,6 +71,9 @@ class Strips(Geometry):
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
         if self.brought > self._most_brought:
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
+        if self.line_items > tiling.teams and tiling.stages < self.line_span:
+            # A team that ends an item's windows comes back to their first lines, which others cannot replace before.
+            raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
         if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
         if self.strips >= 2**31 - 2**20:
