@@ -271,7 +271,8 @@ def test_the_same_text_each_time():
 def test_words():
     assert tiling_words(tiling(IMAGE, 24, 3)).startswith(
         "strips 24x64: blocks go down strips of lines, 24 positions of a line by 64 channels at a time")
-    assert "24 positions of 4 lines by 16 channels" in tiling_words(tiling(IMAGE, 24, columns=16))
+    words = tiling_words(tiling(IMAGE, 24, columns=16))
+    assert "24 positions of a line by 16 channels, each at 4 neighbouring lines or phases, at a time" in words
 
 
 def test_few_channels_are_stacked():

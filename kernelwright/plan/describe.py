@@ -127,9 +127,9 @@ def tiling_words(tiling: Tiling | int | None) -> str:
     if not isinstance(tiling, Tiling):
         return f"schedule {tiling}" if tiling is not None else ""
     if tiling.core == "strips":
-        lines = "a line" if tiling.columns == 64 else f"{64 // tiling.columns} lines"
-        parts = [f"blocks go down strips of lines, {tiling.rows} positions of {lines} by {tiling.columns} channels at "
-                 f"a time, with {tiling.stages} lines of x in shared memory", *tiling_reasons(tiling)]
+        each = f", each at {64 // tiling.columns} neighbouring lines or phases," if tiling.columns < 64 else ""
+        parts = [f"blocks go down strips of lines, {tiling.rows} positions of a line by {tiling.columns} channels"
+                 f"{each} at a time, with {tiling.stages} lines of x in shared memory", *tiling_reasons(tiling)]
         return f"strips {tiling.rows}x{tiling.columns}: {'; '.join(parts)}"
     step = "8 input channels of two entries of the window" if tiling.depth == 8 else f"{tiling.depth} input channels"
     parts = [f"tiles of {tiling.rows} rows by {tiling.columns} channels, {step} a step", *tiling_reasons(tiling)]

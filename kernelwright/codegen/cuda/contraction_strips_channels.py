@@ -19,7 +19,6 @@ from kernelwright.codegen.cuda.contraction_points import (
     as_float,
     device_function,
     emitter_of,
-    entry_type,
     straight,
 )
 from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, Writer, channel
@@ -43,8 +42,6 @@ class ChannelWriter(Writer):
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
-        self.ragged_lines = self.kernel.domain[-2] % numbers.stacked > 0
         self.aligned: set[str] = set()
         kernel, last = self.kernel, len(names) - 1
         self.emitter = emitter_of(kernel, kernel.domain, names, [r.expression for r in kernel.reductions],
@@ -202,16 +199,12 @@ class ChannelWriter(Writer):
             value = names[0] if reduction.kind != "logsumexp" else \
                 f"fabsf({names[0]}) == INFINITY ? {names[0]} : {names[0]} + logf({names[1]})"
             reads.append(f"const float result{number} = {value};")
-        places, image = [], "image"
-        for a, axis in reversed(list(enumerate(numbers.outer))):
-            places.append(f"const int p{a} = {image} % {axis.out_size};")
-            image = f"{image} / {axis.out_size}"
         which = f"e / {rows}" if numbers.stacked > 1 else "0"
         own_line = f"first_line + {which}" if numbers.stacked > 1 else "first_line"
         beyond = [f"e >= {outputs}"] * (outputs % 128 > 0) + [f"{line} >= {kernel.domain[-2]}"] * self.ragged_lines \
             + [f"{last} >= {numbers.positions.out_size}"]
         first_warp = f"({which}) * {warps}" if numbers.stacked > 1 else "0"
-        return ["constexpr int g = 0, o = 0;", f"const {entry_type(kernel)} n = {image};", *places, "#pragma unroll",
+        return [*self.image(), "constexpr int o = 0;  // nothing depends on it", "#pragma unroll",
                 f"for (int e = thread; e < {-(-outputs // 128) * 128}; e += 128) {{", *indent([
                     f"const int {line} = {own_line}, {last} = first_position + e % {rows};",
                     f"if ({' || '.join(beyond)}) continue;",

@@ -23,8 +23,6 @@ class PhaseWriter(Writer):
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
-        self.ragged_lines = self.kernel.domain[-2] % numbers.stacked > 0
         self.stores, last = ordinary_stores(self.kernel), len(names) - 1
         self.emitter = emitter_of(self.kernel, self.kernel.domain, names, (), self.stores, walked=(last - 1, last),
                                   lane_axis=last, lanes=_FOUR)

@@ -39,8 +39,6 @@ class PoolWriter(Writer):
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
-        self.ragged_lines = self.kernel.pooled_domain[-2] % numbers.stacked > 0
         self.aligned: set[str] = set()
         kernel, last = self.kernel, len(names) - 1
         self.blocks = -(-numbers.tiling.rows // _BLOCK)

@@ -60,8 +60,6 @@ class Writer:
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
         self.stores = ordinary_stores(self.kernel)
-        self.ragged = self.kernel.out_channels % numbers.tiling.columns > 0
-        self.ragged_lines = self.kernel.pooled_domain[-2] % numbers.stacked > 0
         last = len(names) - 1
         roots = [total.expression for total in self.kernel.totals]
         self.emitter = emitter_of(self.kernel, self.kernel.domain, names, roots, self.stores, walked=(last - 1, last),
@@ -79,10 +77,20 @@ class Writer:
                 there = "there && is_channel" if self.ragged else "there"
                 self.emitter.lane_lines.append(f"if ({there}) out{store.buffer}[{place} + v] = {text};")
         # Lanes of two channels exchange what they have where that pays (H200, 8 channels, 3 x 3): with a hardswish
-        # 0.192 ms for 0.200; beside totals, which need the registers, 1.03 for 0.88; behind a batch norm, whose loads
-        # of a channel are waited for once more, 0.249 for 0.198.
+        # 0.192 ms for 0.200; beside totals, which need the registers, 1.03 for 0.88; behind a batch norm, when its
+        # factors were loaded for each line, 0.249 for 0.198.
         loads = sum(" = in" in line for line in self.emitter.fixed_lines)
         self.channels_of = 1 if self.kernel.totals or loads > 1 else 2
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last block of channels has fewer than others."""
+        return self.kernel.out_channels % self.numbers.tiling.columns > 0
+
+    @property
+    def ragged_lines(self) -> bool:
+        """Whether the last stacked lines are fewer than others."""
+        return self.kernel.pooled_domain[-2] % self.numbers.stacked > 0
 
     @property
     def halves(self) -> int:
@@ -138,14 +146,13 @@ class Writer:
             "// Of a thread's two channels: factors of sums, and whether they may be applied in one step; values.",
             f"struct {name}_channels {{", "  bool usual;", f"  float scale[{self.halves}];", *values, "};", ""])
 
-    def _places(self) -> list[str]:
+    def image(self) -> list[str]:
         """Define where a strip is."""
         places, image = [], "image"
         for a, axis in reversed(list(enumerate(self.numbers.outer))):
             places.append(f"const int p{a} = {image} % {axis.out_size};")
             image = f"{image} / {axis.out_size}"
-        return ["constexpr int g = 0;", f"const {entry_type(self.kernel)} n = {image};", *places,
-                "const int lane = thread % 32;"]
+        return ["constexpr int g = 0;", f"const {entry_type(self.kernel)} n = {image};", *places]
 
     def _line(self) -> list[str]:
         """Define a thread's line, and whether there is one: a strip's last item may have fewer than others."""
@@ -160,7 +167,8 @@ class Writer:
     def prepare(self, name: str) -> list[str]:
         """The statements of ``NAME_prepare``."""
         return [
-            *self._places(), f"const float row_scale = {row_scale_text(self.numbers)};", "channels.usual = true;",
+            *self.image(), "const int lane = thread % 32;",
+            f"const float row_scale = {row_scale_text(self.numbers)};", "channels.usual = true;",
             "#pragma unroll", f"for (int h = 0; h < {self.halves}; ++h) {{", *indent([
                 f"const int o = {self.inside(channel(self.numbers, 'h'))};",
                 f"const float column_scale = {column_scale_text(self.numbers)};",
@@ -176,7 +184,7 @@ class Writer:
                             *self.names])
         quads = numbers.tiling.rows // 8
         return [
-            *self._places(), *self._line(), "const int quad = lane % 4;",
+            *self.image(), "const int lane = thread % 32;", *self._line(), "const int quad = lane % 4;",
             f"float scales[{self.halves}] = {{{', '.join(f'channels.scale[{h}]' for h in range(self.halves))}}};",
             "if (!channels.usual) {  // With care, in place: all sums move round.", *indent([
                 f"const float row_scale = {row_scale_text(numbers)};",
