@@ -228,6 +228,8 @@ def test_a_baseline_without_memory(reason, short):
     untimed = {"timing": None}
     assert not _short_of_memory({"modes": [untimed]})
     assert _short_of_memory({"modes": [untimed, {"timing": {"failures": {"compile": reason}}}]}) is short
+    refused = {"timing": None, "kept": [{"operator": "linear", "reason": f"not accurate enough: against {reason}"}]}
+    assert _short_of_memory({"modes": [refused]}) is short
 
 
 # ---- turns -----------------------------------------------------------------------------------------

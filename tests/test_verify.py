@@ -445,7 +445,53 @@ def test_random_models_get_the_same_random_numbers() -> None:
 
     found = judged(Dropped, Dropped, row_inputs, trials=(TrialPlan(0), TrialPlan(1, "normal")))
     assert found.passed and found.uses_randomness
+    assert {trial.reference for trial in found.trials} == {"float64"}
     assert not judged(Other, Dropped, row_inputs, trials=(TrialPlan(0),)).passed
+
+
+def test_float64_takes_the_random_numbers_of_float32() -> None:
+    """Sums that lose digits in float32, then what draws: float64 tells how many, and takes the better candidate."""
+    class Draws(nn.Module):
+        def forward(self, x):
+            shape = x.shape
+            total = (x + 1e4).sum(1, keepdim=True) - 1e4 * x.shape[1]
+            noise = torch.rand(shape) + torch.rand_like(x) * torch.randn(shape) + torch.randn_like(x)
+            noise = noise + torch.empty(shape).uniform_(1, 2) * x.new_empty(shape).bernoulli_(0.7)
+            noise = noise * torch.empty(shape).exponential_() + torch.empty(shape).normal_(0, 2)
+            left = nn.functional.dropout(noise, 0.1, True) + nn.functional.dropout(noise, 1.0, True)
+            image = nn.functional.dropout2d(left[None, :, :, None], 0.3, True)[0, :, :, 0]
+            own = nn.functional.dropout(left + 0, 0.5, True, True)
+            return total + image + torch.dropout(own, 0.2, True) + nn.functional.dropout(own, 0.5, False)
+
+    class Better(Draws):
+        def forward(self, x):
+            wrong, right = ((v + 1e4).sum(1, keepdim=True) - 1e4 * v.shape[1] for v in (x, x.double()))
+            return super().forward(x) - wrong + right.float()
+
+    found = judged(Draws, Draws, row_inputs, trials=(TrialPlan(0, "normal"),))
+    assert found.passed and found.trials[0].reference == "float64"
+    assert found.eager_error > 1e-6
+    better = judged(Better, Draws, row_inputs, trials=(TrialPlan(0, "normal"),))
+    assert better.passed and better.candidate_error < 0.5 * better.eager_error
+
+
+def test_a_refusal_says_where_eager_itself_was_the_reference() -> None:
+    class Row(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Wrong(nn.Module):
+        def forward(self, x):
+            return x * 2.001
+
+    def no_copy(model):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    plan = Plan(budget_seconds=20.0, trials=(TrialPlan(0),))
+    found = certify(Row, Wrong, row_inputs, plan=plan, make_float64=no_copy)
+    assert not found.passed
+    assert found.sentence().startswith("Failed: With seed 0, as given (against eager with TF32 off: the model cannot "
+                                       "be copied to float64 (CUDA out of memory.")
 
 
 def test_hidden_state_in_a_plain_attribute_is_state() -> None:

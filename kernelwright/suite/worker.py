@@ -104,10 +104,12 @@ def _slim(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short_of_memory(document: dict[str, Any]) -> bool:
-    """Whether a baseline has no time because memory ran out."""
+    """Whether a baseline has no time because memory ran out, or a kernel was refused beside a reference that is eager
+    itself for want of memory."""
     from kernelwright.problem.memory import says_out_of_device_memory
 
     reasons = [reason for mode in document["modes"] for reason in (mode["timing"] or {}).get("failures", {}).values()]
+    reasons += [kept["reason"] for mode in document["modes"] for kept in mode.get("kept", ())]
     return any(map(says_out_of_device_memory, reasons))
 
 

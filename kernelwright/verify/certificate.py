@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
 from kernelwright.verify.records import CandidateLacksMemory, Comparison, Refused, Trial, TrialPlan
-from kernelwright.verify.reference import UNCHANGED
+from kernelwright.verify.reference import STRICT, UNCHANGED
 from kernelwright.verify.state import State, float64_copy
 from kernelwright.verify.tolerance import Tolerance
 from kernelwright.verify.trial import Bench
@@ -192,8 +191,10 @@ def _certify(
         kept.original = State.of(model)
         if not plan.unchanged:
             # A model that cannot be copied is compared in strict float32, and the trial says so.
-            with contextlib.suppress(Exception):
+            try:
                 kept.double = make_float64(model)
+            except Exception as error:
+                kept.without_double = f"the model cannot be copied to float64 ({first_line(error)})"
     original = kept.original
     state_problems = _state_problems(model, candidate, original)
     why = []
@@ -308,7 +309,9 @@ def _certificate(
             for comparison in (trial.comparison, trial.against_eager, trial.state):
                 if comparison is not None and not comparison.passed:
                     parts.append(comparison.sentence())
-            why.append(f"With {trial.plan.words()}: " + "; ".join(parts))
+            # Of what differs from eager by more than the tolerance eager itself may be the cause.
+            against = f" (against {trial.reference})" if trial.reference.startswith(STRICT) else ""
+            why.append(f"With {trial.plan.words()}{against}: " + "; ".join(parts))
     if not gating and not why:
         reasons = "; ".join(dict.fromkeys(s.why for s in skipped)) or "no trial was planned"
         why.append(f"no trial could run: {reasons}.")

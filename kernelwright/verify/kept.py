@@ -42,13 +42,15 @@ class ByModel:
 class Kept:
     """The model's side of certifications that differ in the candidate and in tolerances alone: made once, for all.
 
-    ``trials`` holds what the model gave in trials that leave its state as it was, up to ``most_bytes`` in all: 0, the
-    default, is right for a model whose calls change its parameters, too.
+    ``without_double`` says why there is no float64 copy. ``trials`` holds what the model gave in trials that leave its
+    state as it was, up to ``most_bytes`` in all: 0, the default, is right for a model whose calls change its
+    parameters, too.
     """
 
     most_bytes: int = 0
     model: nn.Module | None = None
     double: nn.Module | None = None
+    without_double: str = ""
     original: State | None = None
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
     bytes: int = 0

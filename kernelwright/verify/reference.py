@@ -22,6 +22,8 @@ SAME_COMPUTATION = 0.05
 #: The usual reference, and that of a candidate that is the original computation.
 FLOAT64 = "float64"
 UNCHANGED = "eager itself: nothing is replaced"
+#: How the words of a reference begin that is the model in float32.
+STRICT = "eager with TF32 off"
 
 
 def reference_of(
@@ -31,14 +33,16 @@ def reference_of(
     seed: int,
     entries: torch.Tensor | None,
     batched: Sequence[bool],
+    without_double: str = "",
 ) -> Reference:
     """The truth about the call ``model`` of ``eager``, with the random numbers of ``seed``.
 
-    ``double`` is the float64 copy of ``eager`` (None where it cannot be copied), and runs only the batch ``entries``
-    of the inputs that are ``batched``, or all where None. Whatever it raises makes eager the truth.
+    ``double`` is the float64 copy of ``eager`` (None where it cannot be copied, as ``without_double`` says), and runs
+    only the batch ``entries`` of the inputs that are ``batched``, or all where None. Whatever it raises makes eager the
+    truth.
     """
     by_eager = model.called.outputs
-    why = "the model cannot be copied to float64"
+    why = without_double or "the model cannot be copied to float64"
     if double is not None:
         try:
             State.of(eager, owned=False).apply(double)
@@ -66,7 +70,7 @@ def reference_of(
         strict = call(eager, clone_tensors(model.inputs))
     after.apply(eager)
     outputs = by_eager if strict.error is not None else strict.outputs
-    return Reference(outputs if entries is None else take(outputs, entries), f"eager with TF32 off: {why}")
+    return Reference(outputs if entries is None else take(outputs, entries), f"{STRICT}: {why}")
 
 
 def _close(outputs: Any, reference: Any) -> bool:

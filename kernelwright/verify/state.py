@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
@@ -146,7 +147,8 @@ def redraw(module: nn.Module, seed: int) -> None:
 
 
 class _InFloat64(TorchFunctionMode):
-    """Turns requests for float32 into requests for float64, so that no step of a float64 copy is narrower.
+    """Turns requests for float32 into requests for float64, so that no step of a float64 copy is narrower, but for
+    random numbers (`draws`).
 
     A model may say ``x.float()``, ``dtype=torch.float32`` or hold a float32 constant; each would throw half
     of the digits away that the reference is there for.
@@ -161,6 +163,9 @@ class _InFloat64(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.float:
             return args[0].double()
+        drawn = drawn_in_float32(func, args, kwargs or {})
+        if drawn is not NotImplemented:
+            return drawn
         name = getattr(func, "__name__", "")
         in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
         tensors = not in_place and name not in ("double", "to", "__get__")

@@ -232,7 +232,7 @@ class Bench:
         if self.unchanged:
             return Reference(outputs if entries is None else take(outputs, entries), UNCHANGED)
         batched = batched_inputs(model.inputs, self.batched_arguments)
-        return reference_of(model, self.eager, self.double, seed, entries, batched)
+        return reference_of(model, self.eager, self.double, seed, entries, batched, self.kept.without_double)
 
     def _judge(
         self, plan: TrialPlan, model: ByModel, first: Called, calls: _Calls
