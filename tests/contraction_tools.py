@@ -16,7 +16,7 @@ from test_loops_cuda import aligned
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
-from kernelwright.codegen.contraction_strips import geometry_of
+from kernelwright.codegen.contraction_turned import geometry_of
 from kernelwright.codegen.cuda import contraction_points
 from kernelwright.codegen.cuda.contraction import generate, tilings
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns

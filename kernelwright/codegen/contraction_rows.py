@@ -184,7 +184,8 @@ class Rows:
     def left_block(self) -> int:
         """Rows of x that lie together in memory, chunk after chunk: all, or for wgmma a tile's where no others are
         read."""
-        return self.tiling.rows if self.tiling.core == "wgmma" and not self.kernel.axes else self.allocated_rows
+        own = self.tiling.core in ("wgmma", "turned") and not self.kernel.axes
+        return self.tiling.rows if own else self.allocated_rows
 
     @property
     def right_block(self) -> int:

@@ -36,7 +36,7 @@ from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
 from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.contraction_strips_products import Product, position_offsets, products_of, window_offsets
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, Tiling, in_groups
+from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
 
 #: Rows of a product, and how many of them may be output channels.
 ROWS, CHANNELS = 64, (64, 32, 16, 8)
@@ -355,8 +355,3 @@ class Strips(Geometry):
 
     def _brought(self, across: int) -> int:
         return len(self.planes) * self.brought_chunks * self._row_items(across)
-
-
-def geometry_of(kernel: Contraction, tiling: Tiling) -> Geometry:
-    """The numbers of a contraction on tensor cores, under any tiling that joins no taps."""
-    return Strips(kernel, tiling) if tiling.core == "strips" else Geometry(kernel, tiling)

@@ -56,8 +56,9 @@ class Tiling:
     of the window a step); ``cluster`` blocks that differ in their rows share what they read of the weight; every
     ``promote`` steps (0: never) the tensor cores' sums, which they truncate, are added to sums in float32 registers.
     With several ``teams`` a block has as many tiles in work, so that the epilogues of some overlap with the products of
-    another. ``core`` is "wgmma" (compute capability 9.0), "mma" (8.0 and later), or "strips" (9.0: a block goes down
-    strips of lines of the output; ``rows`` are positions of a line, ``stages`` lines of x in shared memory). With
+    another. ``core`` is "wgmma" (compute capability 9.0), "mma" (8.0 and later), "strips" (9.0: a block goes down
+    strips of lines of the output; ``rows`` are positions of a line, ``stages`` lines of x in shared memory), or
+    "turned" (9.0: output channels are the rows of a product, and the weight goes straight into registers). With
     ``raw_right`` blocks read the right operand in float32, as it lies in memory, and split it themselves: once for
     every block of rows, and it is never packed. With ``split`` above 1 the steps of a block are shared among so many,
     whose sums a second kernel adds in order. With two ``phases`` a block has both output phases of the last axis (of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from kernelwright.algebra.engine import Rewriting
@@ -132,7 +133,12 @@ def tiling_words(tiling: Tiling | int | None) -> str:
                  f"{each} at a time, with {tiling.stages} lines of x in shared memory", *tiling_reasons(tiling)]
         return f"strips {tiling.rows}x{tiling.columns}: {'; '.join(parts)}"
     step = "8 input channels of two entries of the window" if tiling.depth == 8 else f"{tiling.depth} input channels"
-    parts = [f"tiles of {tiling.rows} rows by {tiling.columns} channels, {step} a step", *tiling_reasons(tiling)]
+    parts = [f"tiles of {tiling.rows} rows by {tiling.columns} channels, {step} a step"]
+    if tiling.core == "turned":
+        parts.append("output channels are the rows of products, so that threads read the weight where it lies straight "
+                     "into the registers that products take it from, and no packed copy of it is stored")
+        tiling = replace(tiling, raw_right=False)
+    parts += tiling_reasons(tiling)
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}: {'; '.join(parts)}"
 
 

@@ -69,7 +69,7 @@ def _is_particular(kernel: Contraction) -> bool:
     tiling = kernel.tiling
     return bool(kernel.all_reductions) or kernel.scheme == "correlation" or (isinstance(tiling, Tiling) and (
         tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1
-        or tiling.core == "strips"))
+        or tiling.raw_right or tiling.core == "strips"))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:

@@ -15,12 +15,14 @@ from math import prod
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_joined import joined
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_turned import geometry_of
 from kernelwright.codegen.cuda import (
     contraction_correlation,
     contraction_direct,
     contraction_mma,
     contraction_strips,
     contraction_strips_totals,
+    contraction_turned,
     contraction_wgmma,
 )
 from kernelwright.codegen.cuda.contraction_epilogue import epilogue
@@ -69,10 +71,14 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     if tiling.core == "strips":
         return _strips(kernel, name, Strips(kernel, tiling), original)
-    geometry = Geometry(kernel, tiling)
+    geometry = geometry_of(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
-    core = contraction_wgmma.core(geometry, finish, name, packed.again) if tiling.core == "wgmma" else \
-        contraction_mma.core(geometry, finish, name)
+    if tiling.core == "wgmma":
+        core = contraction_wgmma.core(geometry, finish, name, packed.again)
+    elif tiling.core == "turned":
+        core = contraction_turned.core(geometry, finish, name)
+    else:
+        core = contraction_mma.core(geometry, finish, name)
     body = _places(geometry, [part for part in geometry.places if part != REPACK
                               or any(REPACK in line for line in packed.launches)])
     body += alignment_check(name, [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))])

@@ -77,7 +77,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
                       *(p for p in epilogue.parameters if p[1] not in own)]
         checks = [f'if (reinterpret_cast<uintptr_t>({raw}) % 16 != 0)\n'
                   f'    return "{name}: {raw} must be aligned to 16 bytes";']
-        support |= {"kw_float16"}
+        support |= {"kw_float16", "written"}
     # Where registers are short, sums would move between registers from one iteration to the next.
     whole = not tiling.promote or sums_per_thread(tiling) <= 64
     values = {

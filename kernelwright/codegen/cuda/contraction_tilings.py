@@ -12,6 +12,7 @@ from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
 from kernelwright.codegen.contraction_joined import joinable, joined
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_turned import Turned
 from kernelwright.codegen.cuda.contraction_candidates import candidates, is_fine
 from kernelwright.codegen.cuda.contraction_cycles import cycles, packing_cycles
 from kernelwright.codegen.cuda.contraction_epilogue import holds, slab_columns
@@ -24,6 +25,8 @@ from kernelwright.codegen.cuda.contraction_epilogue_warps import places
 from kernelwright.codegen.cuda.contraction_mma import tilings_mma
 from kernelwright.codegen.cuda.contraction_strips_tilings import predicted_milliseconds as predicted_of_strips
 from kernelwright.codegen.cuda.contraction_strips_tilings import tilings_of_strips
+from kernelwright.codegen.cuda.contraction_turned_tilings import cycles as cycles_of_turned
+from kernelwright.codegen.cuda.contraction_turned_tilings import saved_cycles, tilings_of_turned
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -35,9 +38,9 @@ _LEAN = 1.6
 
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
-    """At most 8 tilings for a core ("wgmma", which has those of "strips", or "mma") that fit a block, best guess first;
-    [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do so and
-    others in turn."""
+    """At most 8 tilings for a core ("wgmma", which has those of "strips" and "turned", or "mma") that fit a block, best
+    guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do
+    so and others in turn."""
     count = joinable(kernel)
     if kernel.scheme == "float32" or count == 1:
         return _tilings(kernel, core)
@@ -53,7 +56,20 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
         return []
     if core == "mma":
         return tilings_mma(kernel)
+    if not kernel.axes:
+        return _with_turned(kernel, _tilings_of_rows(kernel, raw=raw))[:_MOST]
     return _in_turn(tilings_of_strips(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+
+
+def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
+    """Tilings of a product without a window, those that read the weight as it lies first where that promises more."""
+    turned = tilings_of_turned(kernel)
+    if not turned or not others:
+        return [*turned, *others]
+    geometry = Geometry(kernel, others[0])
+    packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
+    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < packed else 2
+    return [*others[:first], *turned[:1], *others[first:first + 2], *turned[1:], *others[first + 2:]]
 
 
 def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
@@ -175,6 +191,8 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     if tiling.core == "strips":
         return predicted_of_strips(Strips(kernel, tiling))
+    if tiling.core == "turned":
+        return cycles_of_turned(Turned(kernel, tiling)) / 1.75e6
     geometry = Geometry(kernel, tiling)
     return cycles(geometry, _layout(geometry)) / 1.75e6
 

@@ -46,7 +46,14 @@ static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
 constexpr uint64_t kNoBytes = 1u << 20;
 
 struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier; };
-struct Product { float* sums; uint64_t a, b; bool add, brain; unsigned columns; };
+struct Product {
+  float* sums;
+  uint64_t a, b;
+  bool add, brain;
+  unsigned columns;
+  bool own = false;           // the first operand is in registers, not at `a`
+  std::array<unsigned, 4> registers{};
+};
 struct Products {
   std::vector<Product> open;               // not committed yet
   std::vector<std::vector<Product>> groups;
@@ -217,12 +224,30 @@ static float cut(double exact) {
   return std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact) ? nextafterf(near, 0.0f) : near;
 }
 
-// The calling thread's part of a 64 x columns product over 16 elements of k.
-static void multiply(const Product& p) {
+static Products& my_products() { return tensor_state().products[machine().current->rank]; }
+
+// The same of rows that four lanes have in registers, of product `number` of their first group.
+static void rows_of_lanes(size_t number, bool brain, const float* halves, float (&values)[2][16]) {
+  const unsigned first = machine().current->rank / 4 * 4;
+  for (unsigned lane = 0; lane < 4; ++lane) {
+    const Products& theirs = tensor_state().products[first + lane];
+    if (theirs.groups.empty() || theirs.groups.front().size() <= number || !theirs.groups.front()[number].own)
+      fail("a product of rows in registers that not all lanes ask for");
+    const std::array<unsigned, 4>& own = theirs.groups.front()[number].registers;
+    for (unsigned r = 0; r < 4; ++r)
+      for (unsigned e = 0; e < 2; ++e)
+        values[r % 2][r / 2 * 8 + lane * 2 + e] = value_of(static_cast<uint16_t>(own[r] >> 16 * e), brain, halves);
+  }
+}
+
+// The calling thread's part of a 64 x columns product over 16 elements of k, number `number` of its first group.
+static void multiply(const Product& p, size_t number) {
   const unsigned thread = machine().current->rank % 128, lane = thread % 32;
   const float* const halves = half_values();
   float left[2][16], right[16];
-  for (unsigned h = 0; h < 2; ++h) row_of(p.a, thread / 32 * 16 + lane / 4 + 8 * h, p.brain, halves, left[h]);
+  if (p.own) rows_of_lanes(number, p.brain, halves, left);
+  else
+    for (unsigned h = 0; h < 2; ++h) row_of(p.a, thread / 32 * 16 + lane / 4 + 8 * h, p.brain, halves, left[h]);
   for (unsigned j = 0; j < p.columns / 8; ++j) {
     for (unsigned c = 0; c < 2; ++c) {
       row_of(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
@@ -236,19 +261,21 @@ static void multiply(const Product& p) {
   }
 }
 
-static Products& my_products() { return tensor_state().products[machine().current->rank]; }
-
-static __attribute__((noinline)) void wgmma(float* sums, uint64_t a, uint64_t b, bool add, bool brain,
-                                            unsigned columns) {
+static __attribute__((noinline)) void wgmma(const Product& product) {
   Products& mine = my_products();
   if (!mine.fenced) fail("a product without a fence between it and what wrote its registers");
-  mine.open.push_back({sums, a, b, add, brain, columns});
+  mine.open.push_back(product);
 }
 
 static __attribute__((noinline)) void wgmma_wait(unsigned left) {
   Products& mine = my_products();
   while (mine.groups.size() > left) {
-    for (const Product& product : mine.groups.front()) multiply(product);
+    const std::vector<Product>& group = mine.groups.front();
+    const bool own = std::any_of(group.begin(), group.end(), [](const Product& p) { return p.own; });
+    // Lanes read what others of their warp have in registers: all have asked by then, and none has forgotten yet.
+    if (own) meet(WarpOperation::sync, 0xffffffffu, 0, 0, __LINE__);
+    for (size_t i = 0; i < group.size(); ++i) multiply(group[i], i);
+    if (own) meet(WarpOperation::sync, 0xffffffffu, 0, 0, __LINE__);
     mine.groups.erase(mine.groups.begin());
   }
   if (mine.groups.empty() && mine.open.empty()) mine.fenced = false;
@@ -332,11 +359,15 @@ template <size_t COUNT>
 static inline void kw_wgmma_hold(float (&)[COUNT]) { asm volatile("" ::: "memory"); }
 template <size_t COUNT>
 static inline void kw_wgmma_f16(float (&sums)[COUNT], unsigned long long a, unsigned long long b, int add) {
-  kw_emulation::wgmma(sums, a, b, add, false, 2 * COUNT);
+  kw_emulation::wgmma({sums, a, b, add != 0, false, 2 * COUNT});
+}
+template <size_t COUNT>
+static inline void kw_wgmma_f16(float (&sums)[COUNT], const unsigned (&a)[4], unsigned long long b, int add) {
+  kw_emulation::wgmma({sums, 0, b, add != 0, false, 2 * COUNT, true, {a[0], a[1], a[2], a[3]}});
 }
 template <size_t COUNT>
 static inline void kw_wgmma_bf16(float (&sums)[COUNT], unsigned long long a, unsigned long long b, int add) {
-  kw_emulation::wgmma(sums, a, b, add, true, 2 * COUNT);
+  kw_emulation::wgmma({sums, a, b, add != 0, true, 2 * COUNT});
 }
 
 static inline unsigned kw_cluster_rank() { return kw_emulation::cluster_rank(); }

@@ -2,7 +2,8 @@
 
 ``tensor_core``: barriers with phases in shared memory, bulk copies, barriers of a part of a block, registers moved
 between warpgroups, fences and waits of matrix products. ``cluster``: the same across the blocks of a cluster, and
-launches in clusters. ``wgmma_f16_N`` and ``wgmma_bf16_N``: one product of 64 rows and N columns.
+launches in clusters. ``wgmma_f16_N`` and ``wgmma_bf16_N``: one product of 64 rows and N columns; ``..._own``: the same
+of rows that threads have in registers.
 
 Shared memory is addressed by 32-bit addresses (`kw_shared`). Operands are K-major without swizzle (PTX ISA 9.0,
 "Shared Memory Matrix Layout"): eight neighbours along k are 16 contiguous bytes, rows follow each other every 16
@@ -210,6 +211,30 @@ static __device__ __forceinline__ void kw_wgmma_{kind}(float (&d)[{count}], unsi
 """
 
 
+def _product_of_own(kind: str, columns: int) -> str:
+    """The function of one product whose first operand is in registers."""
+    count = columns // 2
+    places = ', "\n      "'.join(_lines([f"%{i}" for i in range(count)], 16))
+    sums = ",\n        ".join(_lines([f'"+f"(d[{i}])' for i in range(count)], 6))
+    own = ", ".join(f"%{count + i}" for i in range(4))
+    return f"""
+#ifndef KERNELWRIGHT_EMULATION
+// The same of rows in registers: of row lane / 4 of its warp's 16 and of the one 8 below a thread has {_WORDS[kind]}
+// 2 (lane % 4) and the next of k in `a[0]` and `a[1]`, and those 8 further in `a[2]` and `a[3]`.
+static __device__ __forceinline__ void kw_wgmma_{kind}(float (&d)[{count}], const unsigned (&a)[4],
+{' ' * (48 + len(kind))}unsigned long long b, int add) {{
+  asm volatile(
+      "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{count + 5}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{"
+      "{places}"
+      "}}, {{{own}}}, %{count + 4}, add, 1, 1, 0;\\n}}"
+      : {sums}
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}}
+#endif  // KERNELWRIGHT_EMULATION
+"""
+
+
 def _lines(words: list[str], most: int) -> list[str]:
     """Words with commas between them, ``most`` to a line."""
     return [", ".join(words[i:i + most]) for i in range(0, len(words), most)]
@@ -219,6 +244,7 @@ TENSOR_SNIPPETS: dict[str, str] = {
     "tensor_core": _TENSOR_CORE.lstrip("\n"),
     "cluster": _CLUSTER.lstrip("\n"),
     **{f"wgmma_{kind}_{columns}": _product(kind, columns).lstrip("\n") for kind in _WORDS for columns in COLUMNS},
+    **{f"wgmma_f16_{columns}_own": _product_of_own("f16", columns).lstrip("\n") for columns in COLUMNS},
 }
 """Snippet texts by name, in the order in which they appear in a file."""
 

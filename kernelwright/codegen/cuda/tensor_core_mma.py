@@ -33,12 +33,6 @@ template <int left>
 static __device__ __forceinline__ void kw_cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
-// The pointer; what this block wrote before a barrier is read through it afterwards.
-template <typename T>
-static __device__ __forceinline__ T* kw_written(T* pointer) {
-  asm volatile("" : "+l"(pointer)::"memory");
-  return pointer;
-}
 // Four 8 x 8 matrices of 16-bit elements; each lane gives the shared address of one row.
 static __device__ __forceinline__ void kw_ldmatrix(unsigned (&to)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -58,6 +52,17 @@ KW_MMA(kw_mma_bfloat16, "bf16")
 #endif
 """
 
+_WRITTEN = r"""
+#ifndef KERNELWRIGHT_EMULATION
+// The pointer; what this block wrote before a barrier is read through it afterwards.
+template <typename T>
+static __device__ __forceinline__ T* kw_written(T* pointer) {
+  asm volatile("" : "+l"(pointer)::"memory");
+  return pointer;
+}
+#endif
+"""
+
 _MMA_FLOAT64 = r"""
 // d += a * b over 16 rows, 8 columns and 4 terms in float64: lane 4 r + k has a[r][k], a[r + 8][k] and b[k][r], and of
 // d columns 2 k and 2 k + 1 of rows r and r + 8 (compute capability 9.0; products of 8 rows take it as long).
@@ -69,7 +74,8 @@ static __device__ __forceinline__ void kw_mma_float64(double (&d)[4], double a0,
 #endif
 """
 
-MMA_SNIPPETS: dict[str, str] = {"mma_sync": _MMA.lstrip("\n"), "mma_float64": _MMA_FLOAT64.lstrip("\n")}
-"""``mma_float64`` defines ``kw_mma_float64``; ``mma_sync`` defines ``kw_shared_address``, ``kw_cp_async_16``,
-``kw_cp_async_commit``, ``kw_cp_async_wait``, ``kw_written``, ``kw_ldmatrix``, ``kw_mma_float16`` and
+MMA_SNIPPETS: dict[str, str] = {"mma_sync": _MMA.lstrip("\n"), "written": _WRITTEN.lstrip("\n"),
+                                "mma_float64": _MMA_FLOAT64.lstrip("\n")}
+"""``written`` defines ``kw_written``, ``mma_float64`` ``kw_mma_float64``; ``mma_sync`` defines ``kw_shared_address``,
+``kw_cp_async_16``, ``kw_cp_async_commit``, ``kw_cp_async_wait``, ``kw_ldmatrix``, ``kw_mma_float16`` and
 ``kw_mma_bfloat16``."""

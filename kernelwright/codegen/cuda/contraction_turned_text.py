@@ -1,0 +1,243 @@
+"""The parts of the text of the core whose products have output channels as rows. ``@NAME@`` as in
+`contraction_turned`."""
+
+from __future__ import annotations
+
+#: Channels are neighbours in memory, and pairs of them lie at multiples of 8 bytes.
+TAKE_PAIRS = """
+        const float2 two = @THERE@*reinterpret_cast<const float2*>(
+            w + (o + 8 * h) * @APART@LL + c + 16 * k + 8 * i)@ELSE_PAIR@;
+        x[k][h][2 * i] = two.x, x[k][h][2 * i + 1] = two.y;"""
+#: Channels are, or output channels.
+TAKE_SINGLY = """
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          x[k][h][2 * i + e] = @THERE@w[@PLACE@]@ELSE@;"""
+CHANNELS = "(o + 8 * h) * @APART@LL + c + 16 * k + 8 * i + e"
+COLUMNS = "(c + 16 * k + 8 * i + e) * @APART@LL + o + 8 * h"
+
+SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = usual ? 1.0f : INFINITY;"
+# Parts of a tile have parts of the channels: the greater of their scales counts, as bits.
+SCALES_OF_PARTS = """atomicMax(reinterpret_cast<unsigned*>(right_scales) + group * @OUT_CHANNELS@LL + o,
+                    usual ? 0x3f800000u : 0x7f800000u);"""
+
+FINISH = """
+      kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the slabs before have been read.
+      @NAME@_results(@WRITTEN_ARGUMENTS@sums, reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES), worker, thread,
+                     group, row_block, column_block);"""
+
+PARTIAL = """
+      float* const to = partial + ((part * @TILES@LL + cell) * WORKERS + worker) * (POSITIONS / 2 * 128) + thread;
+#pragma unroll
+      for (int i = 0; i < POSITIONS / 2; ++i) to[i * 128] = sums[i];"""
+
+FILL_TABLE = """
+    @NAME@_columns(@COLUMN_ARGUMENTS@slab + @FLOATS@, thread, group, column_block * @COLUMNS@);
+    kw_part_sync(1 + worker, 128);"""
+
+MERGE = """
+// Adds the parts of a tile in order, and finishes them.
+static __global__ void __launch_bounds__(128 * @WORKERS@) @NAME@_merge(
+    const float* __restrict__ partial@MERGE_PARAMETERS@) {
+  KW_DYNAMIC_SHARED(float, slabs);
+  const int worker = threadIdx.x / 128, thread = threadIdx.x % 128;
+  const int row_block = blockIdx.x % @ROW_BLOCKS@u, rest = blockIdx.x / @ROW_BLOCKS@u;
+  const int column_block = rest % @COLUMN_BLOCKS@, group = rest / @COLUMN_BLOCKS@;
+  constexpr long long PART = @TILES@LL * @WORKERS@ * (@POSITIONS@ / 2 * 128);
+  const float* const from = partial + (blockIdx.x * @WORKERS@LL + worker) * (@POSITIONS@ / 2 * 128) + thread;
+  float sums[@POSITIONS@ / 2];
+#pragma unroll
+  for (int i = 0; i < @POSITIONS@ / 2; ++i) sums[i] = from[i * 128];
+  for (int part = 1; part < @SPLIT@; ++part)
+#pragma unroll
+    for (int i = 0; i < @POSITIONS@ / 2; ++i) sums[i] += from[part * PART + i * 128];
+  @NAME@_results(@ARGUMENTS@sums, slabs, worker, thread, group, row_block, column_block);
+}
+"""
+
+CORE = """
+// A thread's part of w in a step: of rows o and o + 8 the channels c and c + 1, and those 8 further, of every 16.
+static __device__ __forceinline__ void @NAME@_take(const float* __restrict__ w, float (&x)[4][2][4], int o, int c) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {@TAKE@
+      }
+}
+
+// Splits them into float16 terms, times the power of two that brings the greatest of a row's channels into
+// [2^14, 2^15); `factor` is its inverse. What is not finite is taken for 0 and remembered in `greatest`, the greatest
+// magnitude of a row so far, as bits. Four lanes have a row.
+static __device__ __forceinline__ void @NAME@_split(float (&x)[4][2][4], unsigned (&high)[4][4], unsigned (&low)[4][4],
+                                                    float (&factor)[2], unsigned (&greatest)[2]) {
+  constexpr int TERMS = @TERMS@;
+  const auto most_of = [&](int h) {
+    unsigned most = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) most = max(most, __float_as_uint(x[k][h][e]) & 0x7fffffffu);
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+    return most;
+  };
+  unsigned most[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    most[h] = most_of(h);
+    greatest[h] = max(greatest[h], min(most[h], 0x7f800000u));
+  }
+  if (__any_sync(0xffffffffu, max(most[0], most[1]) >= 0x7f800000u)) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[k][h][e] = fabsf(x[k][h][e]) < INFINITY ? x[k][h][e] : 0.0f;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) most[h] = most_of(h);
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const unsigned exponent = min(268u - (most[h] >> 23), 253u);
+    const float scale = __uint_as_float(exponent << 23);
+    factor[h] = __uint_as_float((254u - exponent) << 23);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float first = x[k][h][2 * i] * scale, second = x[k][h][2 * i + 1] * scale;
+        high[k][h + 2 * i] = kw_float16_pair(first, second);
+        if (TERMS == 2)
+          low[k][h + 2 * i] = kw_float16_pair(first - kw_float16_value(high[k][h + 2 * i]),
+                                              second - kw_float16_value(high[k][h + 2 * i] >> 16));
+      }
+  }
+}
+
+// Finishes a tile: its warpgroups put their sums into slabs of 64 positions, and finish one of these each.
+static __device__ __forceinline__ void @NAME@_results(
+    @FINISH_PARAMETERS@, const float (&sums)[@POSITIONS@ / 2], float* slabs, int worker, int thread, int group,
+    int row_block, int column_block) {
+  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, ACROSS = COLUMNS / SLAB_COLUMNS;
+  // Of a thread's sums: the slab, the first channel in it, the first position.
+  const int channel = worker * 64 % SLAB_COLUMNS + thread / 32 * 16 + thread % 32 / 4, position = thread % 4 * 2;
+  float* const own = slabs + worker * 64 / SLAB_COLUMNS * @SLAB@;
+#pragma unroll
+  for (int j = 0; j < @ROWS@ / 8; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      own[j / 8 * ACROSS * @SLAB@ + (j % 8 * 8 + position + e % 2) * @ROW_STRIDE@ +
+          (channel + e / 2 * 8) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
+  kw_part_sync(15, 128 * @WORKERS@);
+#pragma unroll 1
+  for (int number = worker; number < @SLABS@; number += @WORKERS@) {
+    float* const slab = slabs + number * @SLAB@;
+    const long long first_row = row_block * @ROWS@LL + number / ACROSS * 64;@FILL_TABLE@
+    @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@ROW_SCALE@, thread, 0, group, first_row,
+                  column_block * COLUMNS + number % ACROSS * SLAB_COLUMNS);
+  }
+}
+
+static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
+    @PARAMETERS@) {
+  constexpr int COLUMNS = @COLUMNS@, POSITIONS = @POSITIONS@;         // of a tile: output channels, positions
+  constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, WORKERS = @WORKERS@;  // chunks of 8 channels of a step; warpgroups
+  constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, DEPTHS = @DEPTHS@, SPLIT = @SPLIT@;
+  constexpr int WORKS = @TILES@ * SPLIT;                      // parts of tiles
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  const unsigned stages = kw_shared(shared);
+  const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      kw_barrier_init(full + 8 * s, 1);               // the producer
+      kw_barrier_init(empty + 8 * s, 4 * WORKERS);    // warps that multiply
+    }
+    kw_barriers_ready();
+  }
+  __syncthreads();
+  // From lane 0, so that the compiler knows that warps do not part.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  int stage = 0;
+  unsigned parity = 0;
+  if (warp < 4) {  // the producers, of which one brings x
+    kw_registers_fewer<@FEWER@>();
+    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
+      // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
+      const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
+      const int group = rest / SPLIT / @COLUMN_BLOCKS@;
+      const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
+      const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
+      if (warp != 0) continue;
+      for (int step = begin; step < end; ++step) {
+        kw_barrier_wait(empty + 8 * stage, parity ^ 1);
+        __syncwarp();
+        if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
+        __syncwarp();
+        for (int line = lane; line < TERMS * CHUNKS; line += 32) {
+          const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
+              (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
+               (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
+          kw_bulk_copy(stages + stage * STAGE_BYTES + line * (POSITIONS * 16), from, POSITIONS * 16, full + 8 * stage);
+        }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+    }
+  } else {
+    @MORE@
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
+      const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
+      const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
+      [[maybe_unused]] const int cell = rest / SPLIT * @ROW_BLOCKS@ + row_block;
+      const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
+      const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
+      const int first = column_block * COLUMNS + worker * 64 + thread / 32 * 16 + lane / 4;  // output channel
+      const float* const w = @WEIGHT@;
+      float sums[POSITIONS / 2] = {}, x[4][2][4];
+      unsigned greatest[2] = {};
+      @NAME@_take(w, x, first, begin * 64 + lane % 4 * 2);
+#pragma unroll 1
+      for (int step = begin; step < end; ++step) {
+        unsigned high[4][4], low[4][4];
+        float factor[2], products[POSITIONS / 2];
+        @NAME@_split(x, high, low, factor, greatest);
+        // On its way while this step's products are formed.
+        if (step + 1 < end) @NAME@_take(w, x, first, (step + 1) * 64 + lane % 4 * 2);
+        kw_barrier_wait(full + 8 * stage, parity);
+        __syncwarp();
+        const unsigned long long right = kw_operand(stages + stage * STAGE_BYTES, POSITIONS * 16);
+        kw_wgmma_fence();
+        // Terms of w and x: low high, high low, high high. Low ones come first, because tensor cores cut sums.
+#pragma unroll
+        for (int pair = @FIRST_PAIR@; pair < 3; ++pair)
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            kw_wgmma_f16(products, pair == 0 ? low[k] : high[k],
+                         right + (pair == 1 ? CHUNKS * POSITIONS : 0) + 2 * k * POSITIONS,
+                         pair > @FIRST_PAIR@ || k > 0);
+        kw_wgmma_commit();
+        kw_wgmma_wait<0>();
+        kw_wgmma_hold(products);
+        if (lane == 0) kw_barrier_arrive(empty + 8 * stage);
+#pragma unroll
+        for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+      // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not hold it,
+      // the epilogue is told to compute them again.
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float size = __uint_as_float(greatest[h]);
+        const bool usual = size == 0.0f || (size > 0x1p-80f && size < 0x1p80f);
+        const int o = first + 8 * h;
+        if (lane % 4 == 0 && o < @OUT_CHANNELS@) {
+          @SCALES@
+        }
+      }@RESULTS@
+    }
+  }
+}
+@PARTS@"""

@@ -1,0 +1,140 @@
+"""Matrix products whose weight is read as it lies, into registers, under the CPU emulation, against float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
+from test_contraction_channels import normed, softmax
+from test_contraction_wgmma import check as check_sums
+from test_contraction_wgmma import check_on_the_device
+
+from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.contraction_turned import Turned
+from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.plan.contraction import Tiling
+from kernelwright.plan.describe import tiling_words
+
+TILING = Turned.tiling_of
+LINEAR = matmul(70, 200, 140, transposed=(False, True))
+
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    (LINEAR, TILING(64, 128, 2)), (with_epilogue(LINEAR), TILING(128, 128, 3)),
+    # Few positions, four warpgroups; channels that end within a step, at an odd number of them, and one alone.
+    (with_epilogue(matmul(5, 300, 270, transposed=(False, True))), TILING(64, 256, 4)),
+    (with_epilogue(matmul(20, 77, 64, transposed=(False, True))), TILING(64, 64, 2)),
+    (matmul(1, 1, 1, transposed=(False, True)), TILING(64, 64, 2)),
+    # Output channels are neighbours in memory; several products; x the other way round.
+    (with_epilogue(matmul(130, 130, 200)), TILING(128, 128, 2)),
+    (with_epilogue(matmul(66, 64, 72, groups=3, transposed=(True, True))), TILING(64, 128, 2)),
+    (matmul(9, 150, 33, groups=2), TILING(64, 64, 3)),
+    # 11 bits; parts of the steps, of some with scales that leave what is usual.
+    (with_epilogue(matmul(40, 128, 128, transposed=(False, True), scheme="fp16")), TILING(64, 128, 2)),
+    (with_epilogue(matmul(30, 500, 130, transposed=(False, True))), TILING(64, 128, 2, split=3)),
+    (matmul(200, 640, 190, groups=2), TILING(128, 64, 2, split=10)),
+    # Reductions over all output channels.
+    (softmax(matmul(50, 100, 120, transposed=(False, True))), TILING(64, 128, 2)),
+    (normed(matmul(90, 260, 64)), TILING(64, 64, 2, split=2)),
+]
+IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split}" for c, t in CHECKED]
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each."""
+    return compiled(all_generated(CHECKED))
+
+
+def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
+    """Within what rounding may add up to; of reductions 1e-5 of a result or of their rms."""
+    if not case.kernel.reductions:
+        check_sums(case, found)
+        return
+    for mine, expected in zip(found, case.expected(case.inputs()), strict=True):
+        scale = expected.abs() + expected.square().mean().sqrt()
+        assert ((mine.double() - expected).abs() <= 1e-5 * scale).all()
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=IDS)
+def test_agrees_with_float64(number, libraries):
+    case, _ = CHECKED[number]
+    check(case, run(*libraries[number], case.inputs())[0])
+
+
+@pytest.mark.parametrize("number", [1, 5, 10])
+def test_steps_have_scales_of_their_own(number, libraries):
+    """As accurate as float32 where w goes over 18 orders of magnitude, and no sum is computed again."""
+    case, tiling = CHECKED[number]
+    inputs = case.inputs()
+    inputs[1] *= torch.logspace(-9, 9, inputs[1].numel()).reshape(inputs[1].shape)
+    outputs, workspace = run(*libraries[number], inputs)[:2]
+    at, size = Turned(case.kernel, tiling).places["right_scales"]
+    assert (workspace[at:at + size].view(torch.float32) == 1).all()
+    plain = evaluate_contraction(case.kernel, inputs, torch.float32)
+    for mine, usual, expected in zip(outputs, plain, case.expected(inputs), strict=True):
+        scale = expected.square().mean().sqrt()
+        error, single = (((x.double() - expected).square().mean().sqrt() / scale) for x in (mine, usual))
+        assert error <= 4 * single
+
+
+@pytest.mark.parametrize("number", [0, 7, 9, 10])
+def test_what_float16_terms_cannot_hold(number, libraries):
+    """Output channels of w that are not finite, that are tiny or huge, or zero; all others stay as they were."""
+    case, _ = CHECKED[number]
+    kernel, inputs = case.kernel, case.inputs()
+    usual = run(*libraries[number], inputs)[0][0]
+    by_channels = kernel.right.index.strides[2] == 1
+    w = inputs[1].reshape(kernel.groups, -1, kernel.in_channels) if by_channels else \
+        inputs[1].reshape(kernel.groups, kernel.in_channels, -1).mT
+    w[0, 3, 40], w[0, 5, 2], w[0, 7, kernel.in_channels - 1] = torch.inf, torch.nan, -torch.inf
+    w[0, 11] *= 1e-40
+    w[0, 12] *= 1e35
+    w[0, 14] = 0
+    found, expected = run(*libraries[number], inputs)[0][0], case.expected(inputs)[0]
+    plain = evaluate_contraction(kernel, inputs, torch.float32)[0]
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert not torch.equal(usual.isfinite(), expected.float().isfinite())
+    changed = torch.ones(kernel.out_channels, dtype=torch.bool)
+    changed[[3, 5, 7, 11, 12, 14]] = False
+    others = [x.reshape(kernel.groups, -1, kernel.out_channels)[..., changed] for x in (found, usual)]
+    assert torch.equal(*others)
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_thread_order_changes_nothing(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED], libraries)
+
+
+@pytest.mark.parametrize(("case", "tiling"), [
+    (convolution(2, 1, 8, 8, (9,), (3,)), TILING(64, 64, 2)),          # a window
+    (matmul(70, 70, 140, scheme="native", dtype="float16"), TILING(64, 64, 2)),
+    (LINEAR, replace(TILING(64, 128, 2), depth=32)), (LINEAR, replace(TILING(64, 128, 2), raw_right=False)),
+    (LINEAR, TILING(64, 192, 2)), (LINEAR, TILING(128, 256, 2)),       # of three warpgroups; too many registers
+    (LINEAR, TILING(128, 128, 12)), (LINEAR, TILING(64, 128, 2, split=5)), (LINEAR, TILING(256, 128, 2))])
+def test_tilings_that_cannot_be_are_refused(case, tiling):
+    with pytest.raises(ValueError):
+        generate(replace(case.kernel, tiling=tiling), "refused")
+
+
+def test_few_rows_and_a_large_weight_come_first():
+    for rows, depth, columns in ((128, 32768, 32768), (128, 16384, 16384), (16, 4096, 4096), (10, 4096, 1000)):
+        best = tilings(matmul(rows, depth, columns, transposed=(False, True)).kernel, "wgmma")[0]
+        assert best.core == "turned"
+    assert tilings(matmul(4096, 4096, 4096).kernel, "wgmma")[0].core == "wgmma"
+
+
+def test_words_say_what_is_unusual():
+    words = tiling_words(TILING(64, 128, 4, split=3))
+    assert words.startswith("turned 64x128x64: tiles of 64 rows by 128 channels, 64 input channels a step; output")
+    assert "3 blocks share the steps" in words and "made ready by each block" not in words
+
+
+@on_hopper
+def test_on_the_device(tmp_path):
+    check_on_the_device(CHECKED, tmp_path, check)
