@@ -35,6 +35,8 @@ from kernelwright.plan.contraction import Contraction, Tiling
 _MOST = 8
 #: What a tiling with less shared memory may cost more, by the guess.
 _LEAN = 1.6
+#: The share of another guess that one has to be below to come first: of clusters nothing was measured yet.
+_CLEARLY = 0.85
 
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
@@ -68,8 +70,8 @@ def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
         return [*turned, *others]
     geometry = Geometry(kernel, others[0])
     packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
-    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < packed else 2
-    return [*others[:first], *turned[:1], *others[first:first + 2], *turned[1:], *others[first + 2:]]
+    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < _CLEARLY * packed else 2
+    return [*others[:first], *_in_turn(turned, others[first:])]
 
 
 def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:

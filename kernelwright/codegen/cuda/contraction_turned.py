@@ -30,26 +30,30 @@ from kernelwright.codegen.contraction_turned import PRODUCER_REGISTERS, ROWS, Tu
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_turned_text import (
-    CHANNELS,
-    COLUMNS,
+    BRING_CLUSTER,
+    BRING_ONE,
     CORE,
     FILL_TABLE,
     FINISH,
+    FREE_CLUSTER,
+    FREE_ONE,
     MERGE,
     PARTIAL,
     SCALES,
     SCALES_OF_PARTS,
+    SKIP_EMPTY,
     TAKE_PAIRS,
     TAKE_SINGLY,
 )
 from kernelwright.codegen.cuda.contraction_wgmma import Core
+from kernelwright.codegen.cuda.host import launch_of_clusters
 from kernelwright.codegen.cuda.math import snippets_of
 
 
 def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     """``NAME_core`` and its launch, which reads ``left``, the packed x, and the epilogue's parameters, and writes
     ``right_scales``. Raises ValueError where a block has too little shared memory."""
-    kernel, tiling = numbers.kernel, numbers.tiling
+    kernel, tiling, cluster = numbers.kernel, numbers.tiling, numbers.tiling.cluster > 1
     width = slab_columns(kernel, tiling)
     if width % ROWS:
         raise ValueError(f"{name}: slabs of {width} columns divide a warpgroup's channels")
@@ -59,25 +63,43 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     merging = numbers.shared_bytes(slabs, slab_floats) - numbers.tiling.stages * (numbers.stage_bytes + 16)
     group, channels_apart, columns_apart = right_strides(kernel)
     weight = f"in{kernel.right.buffer}"
-    own = {"right_scales", weight}
-    finishing = [p for p in epilogue.parameters if p[1] not in own]
+    finishing = [p for p in epilogue.parameters if p[1] not in ("right_scales", weight)]
     taken = [("float*", "right_scales"), ("const float* __restrict__", weight)]
     parameters = [("const unsigned short* __restrict__", "left"), *taken,
                   *([("float* __restrict__", "partial")] if tiling.split > 1 else finishing)]
     by_channels = channels_apart == 1
     offset = kernel.right.index.offset
     pairs = by_channels and not any(number % 2 for number in (columns_apart, offset, kernel.in_channels, group))
-    there = " && ".join([*[f"o + 8 * h < {kernel.out_channels}"] * (kernel.out_channels % tiling.columns > 0),
-                         *[f"c + 16 * k + 8 * i{'' if pairs else ' + e'} < {kernel.in_channels}"]
-                         * (kernel.in_channels % tiling.depth > 0)])
+    # Where not all of it is there, the output channel and the channel decide.
+    ragged = [kernel.out_channels % (tiling.columns * tiling.cluster) > 0, kernel.in_channels % tiling.depth > 0]
+    there = " && ".join(text for text, some in zip(
+        (f"o + 8 * h < {kernel.out_channels}", f"c + 16 * k + 8 * i{'' if pairs else ' + e'} < {kernel.in_channels}"),
+        ragged, strict=True) if some)
+
+    def passed(*values: str) -> str:
+        return "".join(f", {value}" for value, some in zip(values, ragged, strict=True) if some)
+
+    along = "16 * k + 8 * i" + ("" if pairs else " + e")
+    apart = columns_apart if by_channels else channels_apart
+    own, begin = "lane % 4 * 2", f"begin * {tiling.depth} + lane % 4 * 2"
     values = {
+        "WORKS": numbers.works, "CLUSTER": tiling.cluster, "ACROSS": -(-numbers.blocks[1] // tiling.cluster),
+        "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
+        "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." * cluster,
+        "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
+        "FREE": FREE_CLUSTER if cluster else FREE_ONE, "BRING": BRING_CLUSTER if cluster else BRING_ONE,
+        "SKIP_EMPTY": SKIP_EMPTY if numbers.blocks[1] % tiling.cluster else "",
         "PARTS": MERGE if tiling.split > 1 else "", "RESULTS": PARTIAL if tiling.split > 1 else FINISH,
         "SCALES": SCALES_OF_PARTS if tiling.split > 1 else SCALES,
-        "TAKE": TAKE_PAIRS if pairs else TAKE_SINGLY, "PLACE": CHANNELS if by_channels else COLUMNS,
-        "APART": columns_apart if by_channels else channels_apart, "THERE": f"{there} ? " if there else "",
+        "TAKE": TAKE_PAIRS if pairs else TAKE_SINGLY, "THERE": f"{there} ? " if there else "",
+        "PLACE": f"8 * h * {apart}LL + {along}" if by_channels else f"({along}) * {apart}LL + 8 * h",
+        "WHERE": passed("int o", "int c"), "FIRST_STEP": passed("first", begin),
+        "NEXT_STEP": passed("first", f"(step + 1) * {tiling.depth} + {own}"),
+        "STEP": tiling.depth if by_channels else f"{tiling.depth * apart}LL",
         "ELSE": " : 0.0f" if there else "", "ELSE_PAIR": " : make_float2(0.0f, 0.0f)" if there else "",
         "WEIGHT": weight + (f" + {offset}LL" if offset else "")
-        + (f" + group * {group}LL" if kernel.groups > 1 else ""),
+        + (f" + group * {group}LL" if kernel.groups > 1 else "")
+        + (f" + first * {apart}LL + {begin}" if by_channels else f" + ({begin}) * {apart}LL + first"),
         "FILL_TABLE": FILL_TABLE if epilogue.column_floats else "", "COLUMN_ARGUMENTS":
         "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters), "FLOATS": epilogue.floats,
         "COLUMN_TABLE": f", slab + {epilogue.floats}" if epilogue.column_floats else "",
@@ -102,7 +124,8 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
     text = "\n".join(wrapped(text.split("\n")))
-    support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"}
+    support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"} \
+        | ({"cluster"} if cluster else set())
     aligned = (f'if (reinterpret_cast<uintptr_t>({weight}) % 8 != 0)\n'
                f'    return "{name}: {weight} must be aligned to 8 bytes";',) * pairs
     launches = _launches(numbers, name, parameters, epilogue, shared, merging)
@@ -111,18 +134,22 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
 
 def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
               merging: int) -> tuple[str, ...]:
-    """The host's lines: a block for each multiprocessor, where there are so many parts of tiles."""
-    kernel, split = numbers.kernel, numbers.tiling.split
-    works = numbers.tiles * split
+    """The host's lines: a block for each multiprocessor, or as many clusters as the device holds, where there are so
+    many parts of tiles."""
+    kernel, split, cluster, works = numbers.kernel, numbers.tiling.split, numbers.tiling.cluster, numbers.works
     passed = ", ".join("sums" if p == "partial" else p for _, p in parameters)
     lines = [f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, '
-             f"{shared}));", "int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
-             f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));']
+             f"{shared}));"]
     if split > 1:
         size = 4 * kernel.groups * kernel.out_channels
         lines.append(f'KW_CHECK("{name}", cudaMemsetAsync(right_scales, 0, {size}LL, stream));')
-    lines.append(f'KW_LAUNCH("{name}", {name}_core, processors < {works} ? processors : {works}, {numbers.threads}, '
-                 f"{shared}, stream, {passed});")
+    if cluster == 1:
+        lines += ["int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
+                  f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));',
+                  f'KW_LAUNCH("{name}", {name}_core, processors < {works} ? processors : {works}, {numbers.threads}, '
+                  f"{shared}, stream, {passed});"]
+    else:
+        lines += launch_of_clusters(name, cluster, f"dim3({numbers.threads}), {shared}", str(works), passed)
     if split > 1:
         finishing = ", ".join(["sums", *(p for _, p in epilogue.parameters)])
         lines += [f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_merge, '

@@ -5,31 +5,37 @@ from __future__ import annotations
 
 #: Channels are neighbours in memory, and pairs of them lie at multiples of 8 bytes.
 TAKE_PAIRS = """
-        const float2 two = @THERE@*reinterpret_cast<const float2*>(
-            w + (o + 8 * h) * @APART@LL + c + 16 * k + 8 * i)@ELSE_PAIR@;
+        const float2 two = @THERE@*reinterpret_cast<const float2*>(from + @PLACE@)@ELSE_PAIR@;
         x[k][h][2 * i] = two.x, x[k][h][2 * i + 1] = two.y;"""
-#: Channels are, or output channels.
 TAKE_SINGLY = """
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-          x[k][h][2 * i + e] = @THERE@w[@PLACE@]@ELSE@;"""
-CHANNELS = "(o + 8 * h) * @APART@LL + c + 16 * k + 8 * i + e"
-COLUMNS = "(c + 16 * k + 8 * i + e) * @APART@LL + o + 8 * h"
+        for (int e = 0; e < 2; ++e) x[k][h][2 * i + e] = @THERE@from[@PLACE@]@ELSE@;"""
 
 SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = usual ? 1.0f : INFINITY;"
 # Parts of a tile have parts of the channels: the greater of their scales counts, as bits.
 SCALES_OF_PARTS = """atomicMax(reinterpret_cast<unsigned*>(right_scales) + group * @OUT_CHANNELS@LL + o,
                     usual ? 0x3f800000u : 0x7f800000u);"""
 
-FINISH = """
+FINISH = """@SKIP_EMPTY@
       kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the slabs before have been read.
       @NAME@_results(@WRITTEN_ARGUMENTS@sums, reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES), worker, thread,
                      group, row_block, column_block);"""
 
-PARTIAL = """
+PARTIAL = """@SKIP_EMPTY@
       float* const to = partial + ((part * @TILES@LL + cell) * WORKERS + worker) * (POSITIONS / 2 * 128) + thread;
 #pragma unroll
       for (int i = 0; i < POSITIONS / 2; ++i) to[i * 128] = sums[i];"""
+
+# Of a cluster's blocks the last ones may lie beyond the output channels.
+SKIP_EMPTY = """
+      if (column_block >= @COLUMN_BLOCKS@) continue;"""
+
+FREE_ONE = "if (lane == 0) kw_barrier_arrive(empty + 8 * stage);"
+FREE_CLUSTER = "if (lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * stage, lane);"
+
+BRING_ONE = "kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);"
+# Each block of the cluster brings some of the lines to all of them.
+BRING_CLUSTER = "kw_bulk_copy_all(to, from, POSITIONS * 16, full + 8 * stage, (1u << CLUSTER) - 1);"
 
 FILL_TABLE = """
     @NAME@_columns(@COLUMN_ARGUMENTS@slab + @FLOATS@, thread, group, column_block * @COLUMNS@);
@@ -56,8 +62,9 @@ static __global__ void __launch_bounds__(128 * @WORKERS@) @NAME@_merge(
 """
 
 CORE = """
-// A thread's part of w in a step: of rows o and o + 8 the channels c and c + 1, and those 8 further, of every 16.
-static __device__ __forceinline__ void @NAME@_take(const float* __restrict__ w, float (&x)[4][2][4], int o, int c) {
+// A thread's part of w in a step, which begins at `from`: of rows o and o + 8 the channels c and c + 1, and those 8
+// further, of every 16.
+static __device__ __forceinline__ void @NAME@_take(const float* __restrict__ from, float (&x)[4][2][4]@WHERE@) {
 #pragma unroll
   for (int k = 0; k < 4; ++k)
 #pragma unroll
@@ -146,28 +153,29 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   constexpr int COLUMNS = @COLUMNS@, POSITIONS = @POSITIONS@;         // of a tile: output channels, positions
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, WORKERS = @WORKERS@;  // chunks of 8 channels of a step; warpgroups
   constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, DEPTHS = @DEPTHS@, SPLIT = @SPLIT@;
-  constexpr int WORKS = @TILES@ * SPLIT;                      // parts of tiles
+  constexpr int WORKS = @WORKS@, CLUSTER = @CLUSTER@, ACROSS = @ACROSS@;  // parts of tiles; blocks and clusters beside
   KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
   const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, 1);               // the producer
-      kw_barrier_init(empty + 8 * s, 4 * WORKERS);    // warps that multiply
+      kw_barrier_init(full + 8 * s, 1);                         // the producer
+      kw_barrier_init(empty + 8 * s, 4 * WORKERS * CLUSTER);    // warps that multiply
     }
     kw_barriers_ready();
   }
-  __syncthreads();
+  @START@
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  const int rank = @RANK@, first_work = blockIdx.x / CLUSTER, next_work = gridDim.x / CLUSTER;
   int stage = 0;
   unsigned parity = 0;
   if (warp < 4) {  // the producers, of which one brings x
     kw_registers_fewer<@FEWER@>();
-    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
+    for (int work = first_work; work < WORKS; work += next_work) {
       // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int group = rest / SPLIT / @COLUMN_BLOCKS@;
+      const int group = rest / SPLIT / ACROSS;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
       if (warp != 0) continue;
@@ -176,11 +184,12 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         __syncwarp();
         if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
         __syncwarp();
-        for (int line = lane; line < TERMS * CHUNKS; line += 32) {
+        for (int line = lane * CLUSTER + rank; line < TERMS * CHUNKS; line += 32 * CLUSTER) {
           const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
               (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
                (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
-          kw_bulk_copy(stages + stage * STAGE_BYTES + line * (POSITIONS * 16), from, POSITIONS * 16, full + 8 * stage);
+          const unsigned to = stages + stage * STAGE_BYTES + line * (POSITIONS * 16);
+          @BRING@
         }
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
@@ -188,24 +197,25 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   } else {
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
-    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
+    for (int work = first_work; work < WORKS; work += next_work) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
-      [[maybe_unused]] const int cell = rest / SPLIT * @ROW_BLOCKS@ + row_block;
+      const int column_block = rest / SPLIT % ACROSS * CLUSTER + rank, group = rest / SPLIT / ACROSS;
+      [[maybe_unused]] const int cell = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
       const int first = column_block * COLUMNS + worker * 64 + thread / 32 * 16 + lane / 4;  // output channel
-      const float* const w = @WEIGHT@;
+      const float* from = @WEIGHT@;
       float sums[POSITIONS / 2] = {}, x[4][2][4];
       unsigned greatest[2] = {};
-      @NAME@_take(w, x, first, begin * 64 + lane % 4 * 2);
+      @NAME@_take(from, x@FIRST_STEP@);
 #pragma unroll 1
       for (int step = begin; step < end; ++step) {
         unsigned high[4][4], low[4][4];
         float factor[2], products[POSITIONS / 2];
         @NAME@_split(x, high, low, factor, greatest);
         // On its way while this step's products are formed.
-        if (step + 1 < end) @NAME@_take(w, x, first, (step + 1) * 64 + lane % 4 * 2);
+        from += @STEP@;
+        if (step + 1 < end) @NAME@_take(from, x@NEXT_STEP@);
         kw_barrier_wait(full + 8 * stage, parity);
         __syncwarp();
         const unsigned long long right = kw_operand(stages + stage * STAGE_BYTES, POSITIONS * 16);
@@ -221,7 +231,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         kw_wgmma_commit();
         kw_wgmma_wait<0>();
         kw_wgmma_hold(products);
-        if (lane == 0) kw_barrier_arrive(empty + 8 * stage);
+        @FREE@
 #pragma unroll
         for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -238,6 +248,6 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         }
       }@RESULTS@
     }
-  }
+  }@END@
 }
 @PARTS@"""

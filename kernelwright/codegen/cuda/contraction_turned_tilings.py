@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS
@@ -15,11 +17,12 @@ from kernelwright.codegen.cuda.contraction_epilogue_columns import table_room
 from kernelwright.plan.contraction import Contraction, Tiling
 
 #: Tilings to try.
-_MOST = 2
-#: Warpgroups that multiply; stages at most; steps of a part of a tile at least.
-_WORKERS, _MOST_STAGES, _LEAST_STEPS = (2, 4, 1), 6, 4
-#: Of an H200: multiply-adds of a cycle and multiprocessor, bytes from L2, to and from memory.
-_PRODUCTS, _L2_BYTES, _MEMORY_BYTES = 2048, 28, 18
+_MOST = 3
+#: Warpgroups that multiply; blocks of a cluster; stages at most; steps of a part of a tile at least.
+_WORKERS, _CLUSTERS, _MOST_STAGES, _LEAST_STEPS = (2, 4, 1), (1, 2, 4), 6, 4
+#: Of an H200: multiply-adds of a cycle and multiprocessor, the share of them that is taken to be reached; bytes from L2
+#: and to and from memory.
+_PRODUCTS, _REACHED, _L2_BYTES, _MEMORY_BYTES = 2048, 0.85, 28, 18
 #: Instructions of a warp that splits its part of w, and for each position; cycles from asking for w to having split it;
 #: cycles of a tile beside its steps, and of a further kernel.
 _SPLIT, _ADD, _LATENCY, _TILE, _LAUNCH = 300, 0.5, 1300, 2000, 5000
@@ -29,35 +32,37 @@ _PITCH = 72
 
 def tilings_of_turned(kernel: Contraction) -> list[Tiling]:
     """Tilings whose products have output channels as rows; [] where the weight has to be packed."""
-    best: dict[int, tuple[float, Tiling]] = {}
+    best: dict[tuple[int, int], tuple[float, Tiling]] = {}
     for numbers in _candidates(kernel):
-        figure, columns = cycles(numbers), numbers.tiling.columns
-        if columns not in best or figure < best[columns][0]:
-            best[columns] = figure, numbers.tiling
+        figure, kind = cycles(numbers), (numbers.tiling.columns, numbers.tiling.cluster)
+        if kind not in best or figure < best[kind][0]:
+            best[kind] = figure, numbers.tiling
     return [tiling for _, tiling in sorted(best.values(), key=lambda entry: entry[0])][:_MOST]
 
 
 def _candidates(kernel: Contraction) -> Iterator[Turned]:
     """All that fit a block, with as many stages as there is room for."""
     rows = SLAB_ROWS if kernel.batch <= SLAB_ROWS else 2 * SLAB_ROWS
-    for workers in _WORKERS:
+    for workers, cluster in product(_WORKERS, _CLUSTERS):
         with suppress(ValueError):
-            one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2))
-            waves = {count * PROCESSORS // max(1, one.tiles) for count in (1, 2)}
+            one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2, 1, cluster))
+            if cluster > one.blocks[1]:
+                continue
+            waves = {count * (PROCESSORS // cluster) // max(1, one.works) for count in (1, 2)}
             for split in sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)}):
-                found = _with_most_stages(kernel, one.tiling.rows, one.tiling.columns, split)
+                found = _with_most_stages(replace(one.tiling, split=split), kernel)
                 if found is not None:
                     yield found
 
 
-def _with_most_stages(kernel: Contraction, rows: int, columns: int, split: int) -> Turned | None:
+def _with_most_stages(tiling: Tiling, kernel: Contraction) -> Turned | None:
     for stages in range(_MOST_STAGES, 1, -1):
         with suppress(ValueError):
-            numbers = Turned(kernel, Turned.tiling_of(rows, columns, stages, split))
+            numbers = Turned(kernel, replace(tiling, stages=stages))
             width = slab_columns(kernel, numbers.tiling)
             if width % ROWS or not holds(kernel, numbers.tiling):
                 return None
-            slabs = rows // SLAB_ROWS * (columns // width)
+            slabs = tiling.rows // SLAB_ROWS * (tiling.columns // width)
             numbers.shared_bytes(slabs, _PITCH * width + table_room(numbers))
             return numbers
     return None
@@ -67,11 +72,11 @@ def cycles(numbers: Turned) -> float:
     """The guess for the core on one multiprocessor, and for what packs x: of a step the longest of what tensor cores,
     L2, memory and the schedulers take, and of the way from asking for w to its products."""
     tiling, workers = numbers.tiling, numbers.workers
-    tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1) / _PRODUCTS
+    tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1)
     weight = 4 * tiling.columns * tiling.depth
-    step = max(tensor, (weight + numbers.stage_bytes) / _L2_BYTES, weight / numbers.blocks[0] / _MEMORY_BYTES,
-               workers * (_SPLIT + _ADD * numbers.positions), _LATENCY)
-    waves = ceil(numbers.tiles * tiling.split / PROCESSORS)
+    step = max(tensor / (_PRODUCTS * _REACHED), (weight + numbers.stage_bytes / tiling.cluster) / _L2_BYTES,
+               weight / numbers.blocks[0] / _MEMORY_BYTES, workers * (_SPLIT + _ADD * numbers.positions), _LATENCY)
+    waves = ceil(numbers.works / (PROCESSORS // tiling.cluster))
     total = waves * (ceil(numbers.depths / tiling.split) * step + _TILE) + packing_cycles(numbers)
     if tiling.split > 1:
         moved = 2 * tiling.split * numbers.tiles * 4 * numbers.positions * tiling.columns

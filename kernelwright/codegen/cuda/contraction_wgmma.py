@@ -50,6 +50,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece
+from kernelwright.codegen.cuda.host import launch_of_clusters
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.contraction import Tiling
 
@@ -283,12 +284,8 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
             f"{layout.shared_bytes}, stream, {arguments});"
         return attribute, *device, *_twice(launch, arguments, again), *merge
     block = f"dim3({layout.threads}), {layout.shared_bytes}"
-    return (attribute, "static int clusters = 0;  // that the device holds at a time: asked once",
-            f'if (clusters == 0) KW_CHECK("{name}", kw_resident_clusters(&clusters, {name}_core, {cluster}, {block}));',
-            f"if (clusters < 1) return \"{name}: the device holds no cluster of {cluster} such blocks\";",
-            f"const int used = clusters < {tiles}LL ? clusters : static_cast<int>({tiles}LL);",
-            *_twice(f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, '
-                    f"stream, {arguments}));", arguments, again), *merge)
+    *before, launch = launch_of_clusters(name, cluster, block, f"{tiles}LL", arguments)
+    return attribute, *before, *_twice(launch, arguments, again), *merge
 
 
 def _passed(parameter: str) -> str:

@@ -20,3 +20,14 @@ def alignment_check(name: str, pointers: Sequence[str]) -> list[str]:
         return []
     together = " | ".join(f"reinterpret_cast<uintptr_t>({pointer})" for pointer in pointers)
     return [f"if (({together}) % 16 != 0)", f'  return "{name}: {", ".join(pointers)} must be aligned to 16 bytes";']
+
+
+def launch_of_clusters(name: str, cluster: int, block: str, works: str, arguments: str) -> list[str]:
+    """The host's lines that launch ``NAME_core`` as so many clusters of ``cluster`` blocks as the device holds, or as
+    there is work for; ``block`` are a block's threads and bytes of shared memory. The last one is the launch."""
+    return ["static int clusters = 0;  // that the device holds at a time: asked once",
+            f'if (clusters == 0) KW_CHECK("{name}", kw_resident_clusters(&clusters, {name}_core, {cluster}, {block}));',
+            f"if (clusters < 1) return \"{name}: the device holds no cluster of {cluster} such blocks\";",
+            f"const int used = clusters < {works} ? clusters : static_cast<int>({works});",
+            f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, '
+            f"stream, {arguments}));"]
