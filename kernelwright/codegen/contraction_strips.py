@@ -26,20 +26,15 @@ Teams take items in turns; all items of a team have the same channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
-from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
-from kernelwright.codegen.contraction_strips_products import Product, position_offsets, products_of, window_offsets
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
+from kernelwright.codegen.contraction_strips_items import StripItems
+from kernelwright.codegen.contraction_strips_kinds import suits
 
-#: Rows of a product, and how many of them may be output channels.
-ROWS, CHANNELS = 64, (64, 32, 16, 8)
 #: Shared memory of a block.
 _BLOCK_BYTES = 227 * 1024
 #: Rows of x that a producer's warp brings together.
@@ -53,7 +48,7 @@ _MOST_PRODUCTS = 256
 
 
 @dataclass(frozen=True)
-class Strips(Geometry):
+class Strips(StripItems):
     """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
 
     ``rows`` of the tiling are positions of an item, ``columns`` its output channels, ``stages`` lines in the ring,
@@ -82,90 +77,6 @@ class Strips(Geometry):
             raise ValueError(f"{self.shared_bytes} bytes of shared memory do not fit a block: {tiling}")
 
     @property
-    def needed_depth(self) -> int:
-        """Channels of w that are packed together: 8 where two taps share a product, else 16."""
-        return CHUNK if self.kernel.in_channels <= CHUNK else 2 * CHUNK
-
-    @property
-    def passes(self) -> int:
-        """Products of float16 terms for each of float32 operands."""
-        return 3 if self.terms == 2 else 1
-
-    @property
-    def line_axis(self) -> ContractionAxis:
-        """The axis along which a strip goes down."""
-        return self.kernel.axes[-2]
-
-    @property
-    def positions(self) -> ContractionAxis:
-        """The axis of a line's positions."""
-        return self.kernel.axes[-1]
-
-    @property
-    def outer(self) -> tuple[ContractionAxis, ...]:
-        """The axes of planes."""
-        return self.kernel.axes[:-2]
-
-    @property
-    def all_blocks(self) -> int:
-        """Blocks of output channels that a product has at once."""
-        return -(-self.kernel.out_channels // self.tiling.columns)
-
-    @property
-    def folded(self) -> int:
-        """Those of an item, one after the other: all where channels are reduced, else one."""
-        return self.all_blocks if self.kernel.reductions else 1
-
-    @property
-    def channel_blocks(self) -> int:
-        """Items beside each other at the same positions."""
-        return self.all_blocks // self.folded
-
-    @property
-    def kept_values(self) -> int:
-        """Values of a position that reductions over channels keep."""
-        return sum(COMPONENTS[reduction.kind] for reduction in self.kernel.reductions)
-
-    @property
-    def shared_blocks(self) -> int:
-        """Blocks of 8 positions of an item that eight lanes can share."""
-        return -(-self.tiling.rows // 64) * 8
-
-    @property
-    def results_bytes(self) -> int:
-        """Bytes of shared memory in which four warps of each team meet, twice: of two items, one after the other."""
-        return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
-
-    @staticmethod
-    def possible_channels(kernel: Contraction) -> list[int]:
-        """How many output channels an item may have: whole warps of them, or half ones of two phases, and all phases
-        of lines."""
-        line, last = kernel.axes[-2:]
-        if kernel.pool_lines > 1:
-            return [ROWS]
-        rows = [columns * last.out_stride for columns in CHANNELS]
-        return [columns for columns, each in zip(CHANNELS, rows, strict=True)
-                if 16 <= each <= ROWS and ROWS // each % line.out_stride == 0]
-
-    @property
-    def interleaved(self) -> int:
-        """Output phases of a line's positions, which are rows of one product: 1 or 2."""
-        return self.positions.out_stride
-
-    @property
-    def stacked(self) -> int:
-        """Lines of the output whose channels are rows of one product: these are *stacked*."""
-        return ROWS // (self.tiling.columns * self.interleaved)
-
-    @cached_property
-    def item_line(self) -> ContractionAxis:
-        """The axis of lines as an item has it: its output phases are the stacked lines."""
-        axis = self.line_axis
-        if self.kernel.pool_lines > 1:  # lines of a window come one after the other
-            return replace(axis, out_stride=1, taps=tuple(tap for tap in axis.taps if tap.phase == 0))
-        return in_groups(axis, self.stacked // axis.out_stride)
-
-    @property
     def segments(self) -> int:
         """Items of a line of the output, or of stacked ones, and of the channels of an item."""
         return -(-self.pooled // self.tiling.rows)
@@ -190,45 +101,6 @@ class Strips(Geometry):
         return self.segments // self.across * self.channel_blocks
 
     @property
-    def lines(self) -> int:
-        """Lines of items: of the output, of stacked ones, or of windows of two of them."""
-        lines = self.kernel.pooled_domain[-2] if self.kernel.pools else self.line_axis.out_size
-        return -(-lines // self.stacked)
-
-    @property
-    def line_stride(self) -> int:
-        """Lines of x from those of an item to those of the next one below."""
-        return self.item_line.in_stride
-
-    @property
-    def pooled(self) -> int:
-        """Positions of a line that whole windows have; all of them where nothing is pooled, of one phase."""
-        return self.kernel.pooled_domain[-1] * self.kernel.pool_size if self.kernel.pools else \
-            self.positions.out_size // self.interleaved
-
-    @property
-    def first_offset(self) -> int:
-        """From a line of the output to the first line of x that it needs."""
-        return min(tap.offset for tap in self.line_axis.taps)
-
-    @property
-    def line_span(self) -> int:
-        """Lines of x from the first one that an item needs to the last."""
-        if self.kernel.pool_lines > 1:
-            return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1
-        return self.window_lines
-
-    @property
-    def window_lines(self) -> int:
-        """The same of one line of the output, or of stacked ones."""
-        return window_offsets(self)[-1] + 1
-
-    @property
-    def lead(self) -> int:
-        """Rows of a line before x begins."""
-        return max(0, -min(tap.offset for tap in self.positions.taps))
-
-    @property
     def line_rows(self) -> int:
         """Rows of a line in shared memory, all input phases."""
         return self.positions.in_stride * self.phase_rows
@@ -249,32 +121,9 @@ class Strips(Geometry):
         return phase * self.phase_rows + row
 
     @property
-    def reach(self) -> int:
-        """Rows from that of a position to that of its last tap."""
-        return max(tap.offset for tap in self.positions.taps) + self.lead
-
-    @cached_property
-    def planes(self) -> tuple[tuple[Tap, ...], ...]:
-        """Taps along the axes of planes, of each plane of the window."""
-        return tuple(product(*(axis.taps for axis in self.outer)))
-
-    @cached_property
-    def products(self) -> tuple[Product, ...]:
-        """The products of an item, of one pair of terms."""
-        return products_of(self)
-
-    @property
     def term_rows(self) -> int:
         """Rows of a line of x, all planes and chunks, of one term."""
         return len(self.planes) * self.chunks * self.line_rows
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of w in shared memory."""
-        taps = len(position_offsets(self))
-        halves = -(-taps // 2) if self.needed_depth == CHUNK else taps * self.chunks // 2
-        count = len(self.planes) * len(window_offsets(self)) * halves
-        return self.terms * count * 2 * self.all_blocks * ROWS * ROW_BYTES
 
     @property
     def finished(self) -> int:
@@ -306,16 +155,6 @@ class Strips(Geometry):
         return -(-self.lines // self.parts)
 
     @property
-    def outer_positions(self) -> int:
-        """Planes of the output of one n."""
-        return prod(axis.out_size for axis in self.outer)
-
-    @property
-    def images(self) -> int:
-        """Planes of the output."""
-        return self.kernel.batch * self.outer_positions
-
-    @property
     def strips(self) -> int:
         """All strips."""
         return self.images * self.across * self.parts
@@ -342,11 +181,6 @@ class Strips(Geometry):
         rows = stride * (self.tiling.rows - 1) + 1 + self.reach if across > 1 else \
             min(self.positions.in_size, stride * self._rows(across) - self.lead)
         return -(-rows // ITEM_ROWS)
-
-    @property
-    def brought_chunks(self) -> int:
-        """Chunks of x that hold channels."""
-        return -(-self.kernel.in_channels // CHUNK)
 
     @property
     def brought(self) -> int:

@@ -10,7 +10,7 @@ from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.plan.contraction import Tap
 
 if TYPE_CHECKING:
-    from kernelwright.codegen.contraction_strips import Strips
+    from kernelwright.codegen.contraction_strips_items import StripItems
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,17 @@ class Product:
     halves: tuple[tuple[int, tuple[int | None, ...]], ...]
 
 
-def window_offsets(numbers: Strips) -> list[int]:
+def window_offsets(numbers: StripItems) -> list[int]:
     """Lines of x that an item's window has, from its first one."""
     return sorted({tap.offset - numbers.first_offset for tap in numbers.item_line.taps})
 
 
-def position_offsets(numbers: Strips) -> list[int]:
+def position_offsets(numbers: StripItems) -> list[int]:
     """Positions of x that it has along lines."""
     return sorted({tap.offset for tap in numbers.positions.taps})
 
 
-def products_of(numbers: Strips) -> tuple[Product, ...]:
+def products_of(numbers: StripItems) -> tuple[Product, ...]:
     """All of them, of one pair of terms."""
     found = []
     lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
@@ -64,7 +64,7 @@ def products_of(numbers: Strips) -> tuple[Product, ...]:
     return tuple(found)
 
 
-def _entry(numbers: Strips, taps: tuple[Tap, ...]) -> int:
+def _entry(numbers: StripItems, taps: tuple[Tap, ...]) -> int:
     number = 0
     for axis, tap in zip(numbers.kernel.axes, taps, strict=True):
         number = number * axis.kernel + tap.number

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelwright.codegen.contraction_strips import ROWS, Strips
+from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_strips_items import ROWS
 from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
 from kernelwright.codegen.cuda.contraction_candidates import is_long
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
