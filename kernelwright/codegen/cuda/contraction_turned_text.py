@@ -167,12 +167,11 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   @START@
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
-  const int rank = @RANK@, first_work = blockIdx.x / CLUSTER, next_work = gridDim.x / CLUSTER;
   int stage = 0;
   unsigned parity = 0;
   if (warp < 4) {  // the producers, of which one brings x
     kw_registers_fewer<@FEWER@>();
-    for (int work = first_work; work < WORKS; work += next_work) {
+    for (int work = blockIdx.x / CLUSTER; work < WORKS; work += gridDim.x / CLUSTER) {
       // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
       const int group = rest / SPLIT / ACROSS;
@@ -184,7 +183,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         __syncwarp();
         if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
         __syncwarp();
-        for (int line = lane * CLUSTER + rank; line < TERMS * CHUNKS; line += 32 * CLUSTER) {
+        for (int line = lane * CLUSTER + @RANK@; line < TERMS * CHUNKS; line += 32 * CLUSTER) {
           const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
               (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
                (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
@@ -197,9 +196,9 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   } else {
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
-    for (int work = first_work; work < WORKS; work += next_work) {
+    for (int work = blockIdx.x / CLUSTER; work < WORKS; work += gridDim.x / CLUSTER) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int column_block = rest / SPLIT % ACROSS * CLUSTER + rank, group = rest / SPLIT / ACROSS;
+      const int column_block = rest / SPLIT % ACROSS * CLUSTER + @RANK@, group = rest / SPLIT / ACROSS;
       [[maybe_unused]] const int cell = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
