@@ -45,7 +45,8 @@ class Geometry(Rows):
         if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
                 or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split > 1)):
             raise ValueError(f"no tiles that overlap so: {self.tiling}")
-        if self.tiling.aligned and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1):
+        if self.tiling.aligned and (self.tiling.core not in ("wgmma", "strips") or self.tiling.overlap
+                                    or self.tiling.split > 1):
             raise ValueError(f"no warps that begin at sectors of memory: {self.tiling}")
         if self.tiling.fragments and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1
                                       or self.tiling.aligned or not self.kernel.axes):

@@ -33,7 +33,7 @@ from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
 from kernelwright.codegen.contraction_strips_items import StripItems
-from kernelwright.codegen.contraction_strips_kinds import suits
+from kernelwright.codegen.contraction_strips_kinds import shares_sectors, suits
 
 #: Shared memory of a block.
 _BLOCK_BYTES = 227 * 1024
@@ -71,6 +71,8 @@ class Strips(StripItems):
             raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
         if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
+        if tiling.aligned and (not shares_sectors(self.kernel) or self.stacked > 1 or self.segments > 1):
+            raise ValueError(f"no strips whose lines share sectors of memory: {tiling}")
         if self.strips >= 2**31 - 2**20:
             raise ValueError(f"no strips that 31 bits do not count: {tiling}")
         if self.shared_bytes > _BLOCK_BYTES:
@@ -142,7 +144,7 @@ class Strips(StripItems):
         rows = self.positions.in_stride * self._rows(across)
         slot = self.terms * len(self.planes) * self.chunks * rows * ROW_BYTES
         barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.teams
-        return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes
+        return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes + self.ends_bytes
 
     @cached_property
     def parts(self) -> int:

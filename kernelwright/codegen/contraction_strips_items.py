@@ -12,7 +12,7 @@ from math import prod
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
-from kernelwright.codegen.contraction_strips_kinds import COMPONENTS
+from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, SECTOR
 from kernelwright.codegen.contraction_strips_products import Product, position_offsets, products_of, window_offsets
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
 
@@ -78,6 +78,16 @@ class StripItems(Geometry):
     def results_bytes(self) -> int:
         """Bytes of shared memory in which four warps of each team meet, twice: of two items, one after the other."""
         return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
+
+    @property
+    def ends(self) -> int:
+        """Ends of lines in shared memory, for those that follow: none is needed once its team has a line again."""
+        return self.tiling.teams + self.channel_blocks if self.tiling.aligned else 0
+
+    @property
+    def ends_bytes(self) -> int:
+        """Bytes of shared memory of these: 8 values of each channel, and a barrier."""
+        return self.ends * (4 * SECTOR * ROWS + 8)
 
     @staticmethod
     def possible_channels(kernel: Contraction) -> list[int]:

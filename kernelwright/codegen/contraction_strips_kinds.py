@@ -11,6 +11,8 @@ from kernelwright.plan.expressions import Expression, Load, Reduced, walk
 #: Numbers of a position that a reduction over channels keeps, and how many of all; channels that an item goes through.
 COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2}
 MOST_COMPONENTS, MOST_CHANNELS = 2, 256
+#: Results of a sector of memory.
+SECTOR = 8
 #: Neighbouring positions of a window that four lanes can pool.
 POOLED = (2, 4, 8)
 
@@ -37,6 +39,17 @@ def suits(kernel: Contraction) -> bool:
     strides = last.in_stride == 1 or (last.in_stride == 2 and last.out_stride == 1)
     return even and last.out_size > 1 and strides and all(axis.out_stride == 1 for axis in plain) and all(
         store.index.strides[-1] == 1 and kernel.output_dtypes[store.buffer] == "float32" for store in stores)
+
+
+def shares_sectors(kernel: Contraction) -> bool:
+    """Whether lines of the only result follow each other in memory and end within a sector, which the next one begins
+    in."""
+    line, last = kernel.axes[-2:]
+    if kernel.all_reductions or kernel.pools or len(kernel.stores) != 1 or line.out_stride * last.out_stride > 1:
+        return False
+    *others, apart, _ = kernel.stores[0].index.strides
+    return apart == last.out_size and last.out_size % SECTOR > 0 and last.out_size >= 2 * SECTOR and not any(
+        stride % 2 for stride in (*others, kernel.stores[0].index.offset))
 
 
 def _interleaves(kernel: Contraction) -> bool:

@@ -153,7 +153,9 @@ def tiling_reasons(tiling: Tiling) -> list[str]:
                     "because products take channels by eights")
     if tiling.overlap:
         said.append(f"neighbouring tiles overlap by {tiling.overlap} rows, so that each stores whole sectors of memory")
-    if tiling.aligned:
+    if tiling.aligned and tiling.core == "strips":
+        said.append("what neighbouring lines share of a sector of memory is stored once")
+    elif tiling.aligned:
         said.append("warps begin to store at whole sectors of memory, wherever lines of the output begin")
     if tiling.fragments:
         said.append("threads finish the sums that they have, straight from registers")

@@ -23,6 +23,8 @@ docs/contractions.md has what is generated):
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_strips_items import ROWS
+from kernelwright.codegen.contraction_strips_kinds import SECTOR
 from kernelwright.codegen.cuda import contraction_strips_fill as fill
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_strips_epilogue import Finish, finish
@@ -69,7 +71,8 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "TOTALS": "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
         "STEP": FOLDED if numbers.kernel.reductions else STEP, "BESIDE": numbers.channel_blocks,
         "RESULTS": numbers.results_bytes // (8 * tiling.teams),
-        "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions),
+        "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions) + _ENDS * tiling.aligned,
+        "ENDS_INIT": _ENDS_INIT * tiling.aligned, "ENDS": numbers.ends, "END_FLOATS": SECTOR * ROWS,
         "OWN_LINE": _own_line(numbers),
         "PRODUCT": "kw_wgmma_f16", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
         "LINE": ", ".join(str(p.line) for p in products),
@@ -96,12 +99,21 @@ def _own_line(numbers: Strips) -> str:
     """The first line of the output of a unit, and what its windows keep."""
     each = numbers.kernel.pool_lines * numbers.stacked
     line = f"(begin + line) * {each}" if each > 1 else "begin + line"
-    return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools)
+    ends = ", ends, ended, turn + item, line > 0, line + 1 < count" * numbers.tiling.aligned
+    return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools) + ends
 
 
 #: Where teams meet, in shared memory behind all else.
 _RESULTS = """
     float* const results = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
+
+#: Ends of lines, and barriers that say that they are there, in shared memory behind all else.
+_ENDS_INIT = """
+    for (int i = 0; i < @ENDS@; ++i)
+      kw_barrier_init(turns + 8 * TEAMS + 16 * SLOTS + @ENDS@ * 4 * @END_FLOATS@ + 8 * i, 4);  // a team's warps"""
+_ENDS = """
+    const unsigned ended = turns + 8 * TEAMS + 16 * SLOTS + @ENDS@ * 4 * @END_FLOATS@;
+    float* const ends = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 
 
 def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], again: tuple[str, ...]

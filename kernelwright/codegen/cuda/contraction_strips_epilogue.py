@@ -20,6 +20,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_exact import exact_function
 from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_points import device_function, parameter_texts
 from kernelwright.codegen.cuda.contraction_strips_channels import ChannelWriter
+from kernelwright.codegen.cuda.contraction_strips_ends import EndWriter
 from kernelwright.codegen.cuda.contraction_strips_phases import PhaseWriter
 from kernelwright.codegen.cuda.contraction_strips_pools import PoolWriter
 from kernelwright.codegen.cuda.contraction_strips_stores import Writer
@@ -46,7 +47,8 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
     kind = PoolWriter if kernel.pools else ChannelWriter if kernel.reductions else \
-        TotalsWriter if kernel.totals else PhaseWriter if numbers.interleaved > 1 else Writer
+        TotalsWriter if kernel.totals else PhaseWriter if numbers.interleaved > 1 else \
+        EndWriter if numbers.tiling.aligned else Writer
     writer = kind(numbers, names)
     used = writer.emitter.used | set(operand_pointers(kernel))
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),

@@ -289,7 +289,15 @@ class Writer:
                      f"const float pair{k}[2] = {{other ? given{k}[0] : {both}[0], other ? given{k}[1] : {both}[1]}};"]
             both = f"pair{k}"
         return [*given, "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
-            *other, f"if ({condition})",
+            *other, f"if ({self._condition(k, condition)})",
             f"  *reinterpret_cast<float2*>(out{self.stores[k].buffer} + place{k}[c] + {run} * run) = "
-            f"late{k}[c] ? make_float2(before{k}[c][0], before{k}[c][1]) : make_float2({both}[0], {both}[1]);",
+            f"late{k}[c] ? {self._late(k)} : make_float2({both}[0], {both}[1]);",
             f"before{k}[c][0] = {both}[0], before{k}[c][1] = {both}[1];"]), "}"]
+
+    def _condition(self, k: int, condition: str) -> str:
+        """Under which a pair of store ``k`` is stored, of those that are there."""
+        return condition
+
+    def _late(self, k: int) -> str:
+        """What a lane stores that is a run late."""
+        return f"make_float2(before{k}[c][0], before{k}[c][1])"

@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   if (threadIdx.x == 0) {
     for (int s = 0; s < SLOTS; ++s) kw_barrier_init(full + 8 * s, 4);      // the producers' warps
     for (int i = 0; i < FINISHED; ++i) kw_barrier_init(finished + 8 * i, 4);  // a team's warps
-    for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);
+    for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);@ENDS_INIT@
     kw_barriers_ready();
   }
   // All of w, and zeros where no x will be.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.contraction_strips_items import ROWS
-from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, suits
+from kernelwright.codegen.contraction_strips_kinds import COMPONENTS, shares_sectors, suits
 from kernelwright.codegen.cuda.contraction_candidates import is_long
 from kernelwright.codegen.cuda.contraction_cycles import PROCESSORS
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
@@ -44,9 +47,20 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
         elif wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
             shapes.insert(1, (wide, 2))
         found.append([_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4])
-    best, *others = found
-    every = dict.fromkeys(t for t in (*best[:2], *(t for kind in others for t in kind[:1]), *best[2:]) if t is not None)
+    best, *others = ([t for t in kind if t is not None] for kind in found)
+    # Where lines share sectors, also with these stored once: not measured yet.
+    if shares_sectors(kernel):
+        best = [t for tiling in best for t in (tiling, _with_ends(kernel, tiling)) if t is not None]
+    every = dict.fromkeys([*best[:2], *(t for kind in others for t in kind[:1]), *best[2:]])
     return list(every)[:_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES]
+
+
+def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:
+    """The tiling whose lines share sectors of memory, if it can have them."""
+    for stages in range(tiling.stages, 1, -1):
+        with suppress(ValueError):
+            return Strips(kernel, replace(tiling, stages=stages, aligned=True)).tiling
+    return None
 
 
 def _channels(kernel: Contraction) -> list[int]:
