@@ -12,25 +12,11 @@ shared memory that is taken (and so not first-level cache), and blocks on a mult
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import itertools
-import json
-import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-import torch
+from store_ways import BATCH, PLANES, time_ways
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cold_clock import cold_milliseconds
-
-from kernelwright.build.module import find_cuda_compiler
-
-BATCH, PLANES, ROWS = 128, 64, 256
 HINTS = ("none", "streaming", "no first level", "second level", "write through")
 LAYOUTS = ("64 x 2 halves", "128 positions", "pairs", "aligned")
 UNROLLS = (4, 16)
@@ -127,18 +113,6 @@ def text() -> str:
     return TEXT.replace("@CALLS@", "\n".join(calls))
 
 
-def build(folder: Path) -> Path:
-    """The shared library. Raises CalledProcessError where nvcc refuses the text."""
-    source, library = folder / "writes.cu", folder / "writes.so"
-    source.write_text(text())
-    compiler = find_cuda_compiler()
-    if compiler is None:
-        raise SystemExit("result_stores.py: no nvcc was found; set NVCC or CUDA_HOME")
-    subprocess.run([compiler, "-std=c++17", "-O3", "-arch=sm_90a", "-shared",
-                    "-Xcompiler=-fPIC", str(source), "-o", str(library)], check=True)
-    return library
-
-
 def ways() -> list[dict[str, int]]:
     """The ways of writing: one thing changed at a time, at each width."""
     found = []
@@ -153,45 +127,16 @@ def ways() -> list[dict[str, int]]:
     return found
 
 
-def main() -> None:
-    """Time every way and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--out", type=Path, help="a file for one JSON object per line")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        library = build(Path(folder))
-        if options.compile_only:
-            return
-        run = ctypes.CDLL(str(library)).run_writes
-        run.restype = ctypes.c_char_p
-        flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-        multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-        lines = []
-        for way in ways():
-            out = torch.zeros(BATCH, PLANES, way["width"], way["width"], device="cuda")
+def arguments(way: dict[str, int], out: ctypes.c_void_p, multiprocessors: int) -> tuple:
+    """What ``run_writes`` takes."""
+    return (way["hint"], way["layout"], way["unroll"], out, BATCH, PLANES, way["width"], way["padded"],
+            multiprocessors * way["blocks"], way["kilobytes"] << 10)
 
-            def call(way: dict[str, int] = way, out: torch.Tensor = out) -> None:
-                said = run(way["hint"], way["layout"], way["unroll"], ctypes.c_void_p(out.data_ptr()), BATCH, PLANES,
-                           way["width"], way["padded"], multiprocessors * way["blocks"], way["kilobytes"] << 10,
-                           ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-                if said:
-                    raise RuntimeError(f"{way}: {said.decode()}")
 
-            call()
-            torch.cuda.synchronize()
-            left = int((out == 0).sum())
-            times = cold_milliseconds(call, flush, 9)
-            plain = way["layout"] == way["hint"] == 0
-            fill = cold_milliseconds(lambda out=out: out.fill_(1.0), flush, 5) if plain else []
-            lines.append({**way, "hint": HINTS[way["hint"]], "layout": LAYOUTS[way["layout"]], "unwritten": left,
-                          "ms": statistics.median(times), "least_ms": min(times),
-                          "gigabytes_per_second": out.nbytes / statistics.median(times) / 1e6,
-                          "fill_ms": statistics.median(fill) if fill else None})
-            print(json.dumps(lines[-1]), flush=True)
-        if options.out is not None:
-            options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+def words(way: dict[str, int]) -> dict[str, object]:
+    """A way, its hint and layout by name."""
+    return {**way, "hint": HINTS[way["hint"]], "layout": LAYOUTS[way["layout"]]}
 
 
 if __name__ == "__main__":
-    main()
+    time_ways(__doc__, text(), ways(), arguments, words, lambda way: way["layout"] == way["hint"] == 0)

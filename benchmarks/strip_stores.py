@@ -13,25 +13,11 @@ Times are medians of CUDA events with a cold second-level cache.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import itertools
-import json
-import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-import torch
+from store_ways import BATCH, time_ways
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cold_clock import cold_milliseconds
-
-from kernelwright.build.module import find_cuda_compiler
-
-BATCH, PLANES = 128, 64
 LANES, ORDERS, BEGINS = (4, 8, 16, 32), ("planes first", "line first"), ("where lines do", "at sectors")
 
 TEXT = r"""
@@ -95,18 +81,6 @@ def text() -> str:
     return TEXT.replace("@CALLS@", "\n".join(calls))
 
 
-def build(folder: Path) -> Path:
-    """The shared library. Raises CalledProcessError where nvcc refuses the text."""
-    source, library = folder / "writes.cu", folder / "writes.so"
-    source.write_text(text())
-    compiler = find_cuda_compiler()
-    if compiler is None:
-        raise SystemExit("strip_stores.py: no nvcc was found; set NVCC or CUDA_HOME")
-    subprocess.run([compiler, "-std=c++17", "-O3", "-arch=sm_90a", "-shared",
-                    "-Xcompiler=-fPIC", str(source), "-o", str(library)], check=True)
-    return library
-
-
 def ways() -> list[dict[str, int]]:
     """The ways of writing: one thing changed at a time, at each width."""
     found = []
@@ -120,42 +94,17 @@ def ways() -> list[dict[str, int]]:
     return found
 
 
-def main() -> None:
-    """Time every way and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--out", type=Path, help="a file for one JSON object per line")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        library = build(Path(folder))
-        if options.compile_only:
-            return
-        run = ctypes.CDLL(str(library)).run_writes
-        run.restype = ctypes.c_char_p
-        flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-        multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-        lines = []
-        for way in ways():
-            out = torch.zeros(BATCH, PLANES, way["width"], way["width"], device="cuda")
+def arguments(way: dict[str, int], out: ctypes.c_void_p, multiprocessors: int) -> tuple:
+    """What ``run_writes`` takes."""
+    return (way["lanes"], way["order"], way["sectors"], out, BATCH, way["width"], way["parts"], way["cycles"],
+            multiprocessors, 128 * way["teams"])
 
-            def call(way: dict[str, int] = way, out: torch.Tensor = out) -> None:
-                said = run(way["lanes"], way["order"], way["sectors"], ctypes.c_void_p(out.data_ptr()), BATCH,
-                           way["width"], way["parts"], way["cycles"], multiprocessors, 128 * way["teams"],
-                           ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-                if said:
-                    raise RuntimeError(f"{way}: {said.decode()}")
 
-            call()
-            torch.cuda.synchronize()
-            left = int((out == 0).sum())
-            times = cold_milliseconds(call, flush, 9)
-            lines.append({**way, "order": ORDERS[way["order"]], "sectors": BEGINS[way["sectors"]], "unwritten": left,
-                          "ms": statistics.median(times), "least_ms": min(times),
-                          "gigabytes_per_second": out.nbytes / statistics.median(times) / 1e6})
-            print(json.dumps(lines[-1]), flush=True)
-        if options.out is not None:
-            options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+def words(way: dict[str, int]) -> dict[str, object]:
+    """A way, its order and where runs begin by name."""
+    return {**way, "order": ORDERS[way["order"]], "sectors": BEGINS[way["sectors"]]}
 
 
 if __name__ == "__main__":
-    main()
+    time_ways(__doc__, text(), ways(), arguments, words,
+              lambda way: way["lanes"] == LANES[0] and way["sectors"] == 0)

@@ -11,6 +11,7 @@ from math import prod
 
 from kernelwright.codegen.contraction_rows import CHUNK, Rows, has_two_phases
 from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.expressions import Load
 
 #: Bytes of one row of a packed operand.
 ROW_BYTES = 16
@@ -32,6 +33,20 @@ def suits_pairs(kernel: Contraction) -> bool:
     except ValueError:
         return False
     return True
+
+
+def strides_of_raw_right(kernel: Contraction) -> tuple[int, int, int]:
+    """Elements of the right operand from one group to the next, from one channel and from one output channel.
+
+    Raises ValueError where it has to be packed: it is to be float32 in memory, of a product without a window that is
+    formed of float16 terms.
+    """
+    right = kernel.right
+    if not isinstance(right, Load) or right.guards or right.whole or kernel.input_dtypes[right.buffer] != "float32" \
+            or any(axis.kernel != 1 for axis in kernel.axes) or kernel.scheme not in ("fp16x3", "fp16"):
+        raise ValueError("the right operand has to be packed")
+    group, column, channel = right.index.strides[:3]
+    return group, channel, column
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from contextlib import suppress
 from functools import cache
 from math import ceil, prod
 
-from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry, suits_pairs
+from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry, strides_of_raw_right, suits_pairs
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, holds, slab_columns
 from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
@@ -40,7 +40,6 @@ from kernelwright.codegen.cuda.contraction_epilogue_totals import (
 )
 from kernelwright.codegen.cuda.contraction_points import ordinary_stores
 from kernelwright.plan.contraction import Contraction, Tiling
-from kernelwright.plan.expressions import Load
 
 #: Most sums of a warp along rows and along columns, and most columns of a block.
 _WARP, _COLUMNS = 64, 256
@@ -89,13 +88,9 @@ def raw_strides(kernel: Contraction) -> tuple[int, int, int]:
     Raises ValueError where `Tiling.raw_right` cannot be: the operand is to be float32 in memory, without a window, its
     channels or output channels neighbours, and 16 bytes of them at a multiple of 16 bytes.
     """
-    right = kernel.right
-    if not isinstance(right, Load) or right.guards or right.whole or kernel.input_dtypes[right.buffer] != "float32" \
-            or any(axis.kernel != 1 for axis in kernel.axes) or kernel.scheme not in ("fp16x3", "fp16"):
-        raise ValueError("the right operand has to be packed")
-    group, column, channel = right.index.strides[:3]
+    group, channel, column = strides_of_raw_right(kernel)
     apart = column if channel == 1 else channel
-    if 1 not in (channel, column) or apart <= 0 or apart % 4 or group % 4 or right.index.offset % 4 \
+    if 1 not in (channel, column) or apart <= 0 or apart % 4 or group % 4 or kernel.right.index.offset % 4 \
             or (kernel.groups > 1 and kernel.out_channels % 8):
         raise ValueError("the right operand has to be packed: nothing of it lies in 16 bytes")
     return group, channel, column

@@ -31,6 +31,7 @@ from kernelwright.codegen.cuda.contraction_strips_epilogue import Finish, finish
 from kernelwright.codegen.cuda.contraction_strips_text import CORE, FOLDED, MULTIPLY, STEP
 from kernelwright.codegen.cuda.contraction_wgmma import Core
 from kernelwright.codegen.cuda.contraction_wgmma_fill import SECOND_RUN
+from kernelwright.codegen.cuda.host import ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.plan.contraction import Contraction
 
@@ -127,8 +128,7 @@ def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], a
             f"{threads}, {shared}, stream, {', '.join([*passed, *more])});"
 
     lines = (f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, '
-             f"{shared}));", "int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
-             f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));')
+             f"{shared}));", *ask_processors(name))
     if not again:
         return *lines, launch(*["false"] * guessed(numbers, "left"))
     return *lines, launch("false"), *again, launch("true")

@@ -10,6 +10,7 @@ whose window lies in the sector before store what they had 8 windows ago.
 from __future__ import annotations
 
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_strips_kinds import SECTOR
 from kernelwright.codegen.cuda.contraction_points import (
     STARTS,
     TAKES,
@@ -18,7 +19,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     emitter_of,
     straight,
 )
-from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, SECTOR, Writer, channel
+from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, Writer, channel
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_strips_kinds import SECTOR
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.contraction_epilogue_walks import operand_pointers
 from kernelwright.codegen.cuda.contraction_points import (
@@ -27,8 +28,8 @@ from kernelwright.codegen.cuda.contraction_wgmma_truncation import UNIT, added, 
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.kernels import Store
 
-#: Neighbours of a thread; positions that four lanes have together, a sector.
-PAIR, SECTOR = 2, 8
+#: Neighbours of a thread, of which four lanes have a sector.
+PAIR = 2
 #: The share of a sum that is cut off where a product is added to it (`contraction_wgmma_truncation`): here all low
 #: terms come before all high ones, as in the column "6, 1" of that table, where weights of both signs lose 12.2e-8 with
 #: a share of 3.5. What is made up for too much stands in each element of a total: of 45e-9 7.5e-8 in variances (H100).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kernelwright.codegen.contraction_geometry import COMPONENTS
 from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.contraction_strips_kinds import SECTOR
 from kernelwright.codegen.cuda.contraction_points import (
     STARTS,
     TAKES,
@@ -19,7 +20,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
     wrapped,
 )
-from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, SECTOR, Writer, channel, line_of
+from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, Writer, channel, line_of
 from kernelwright.codegen.cuda.contraction_totals import moves
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.loops_emitter import Buffer

@@ -48,7 +48,7 @@ from kernelwright.codegen.cuda.contraction_turned_text import (
     TAKE_SINGLY,
 )
 from kernelwright.codegen.cuda.contraction_wgmma import Core
-from kernelwright.codegen.cuda.host import launch_of_clusters
+from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
 from kernelwright.codegen.cuda.math import snippets_of
 
 
@@ -146,8 +146,7 @@ def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epi
         size = 4 * kernel.groups * kernel.out_channels
         lines.append(f'KW_CHECK("{name}", cudaMemsetAsync(right_scales, 0, {size}LL, stream));')
     if cluster == 1:
-        lines += ["int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
-                  f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));',
+        lines += [*ask_processors(name),
                   f'KW_LAUNCH("{name}", {name}_core, processors < {works} ? processors : {works}, {numbers.threads}, '
                   f"{shared}, stream, {passed});"]
     else:

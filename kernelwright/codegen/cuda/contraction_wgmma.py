@@ -50,7 +50,7 @@ from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece
-from kernelwright.codegen.cuda.host import launch_of_clusters
+from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.contraction import Tiling
 
@@ -277,9 +277,7 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
         f"{layout.shared_bytes}));"
     cluster = geometry.tiling.cluster
     if cluster == 1:
-        device = ["int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
-                  f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));',
-                  f"const long long resident = {layout.blocks}LL * processors;"]
+        device = [*ask_processors(name), f"const long long resident = {layout.blocks}LL * processors;"]
         launch = f'KW_LAUNCH("{name}", {name}_core, resident < {tiles}LL ? resident : {tiles}LL, {layout.threads}, ' \
             f"{layout.shared_bytes}, stream, {arguments});"
         return attribute, *device, *_twice(launch, arguments, again), *merge

@@ -22,6 +22,12 @@ def alignment_check(name: str, pointers: Sequence[str]) -> list[str]:
     return [f"if (({together}) % 16 != 0)", f'  return "{name}: {", ".join(pointers)} must be aligned to 16 bytes";']
 
 
+def ask_processors(name: str) -> list[str]:
+    """Lines that define ``processors``, the multiprocessors of the current device."""
+    return ["int device = 0, processors = 0;", f'KW_CHECK("{name}", cudaGetDevice(&device));',
+            f'KW_CHECK("{name}", cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));']
+
+
 def launch_of_clusters(name: str, cluster: int, block: str, works: str, arguments: str) -> list[str]:
     """The host's lines that launch ``NAME_core`` as so many clusters of ``cluster`` blocks as the device holds, or as
     there is work for; ``block`` are a block's threads and bytes of shared memory. The last one is the launch."""
