@@ -36,6 +36,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (with_epilogue(matmul(40, 128, 128, transposed=(False, True), scheme="fp16")), TILING(64, 128, 2)),
     (with_epilogue(matmul(30, 500, 130, transposed=(False, True))), TILING(64, 128, 2, split=3)),
     (matmul(200, 640, 190, groups=2), TILING(128, 64, 2, split=10)),
+    (matmul(9, 900, 130), TILING(64, 128, 2, split=5)),
     # Clusters, whose last blocks may have no output channels; few positions; parts of the steps.
     (with_epilogue(matmul(130, 200, 500, transposed=(False, True))), TILING(128, 128, 3, cluster=2)),
     (with_epilogue(matmul(70, 130, 330, groups=2)), TILING(64, 64, 2, cluster=4)),

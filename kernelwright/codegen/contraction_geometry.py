@@ -127,10 +127,15 @@ class Geometry(Rows):
         return self.kernel.groups * self.entries * self.chunks * self.allocated_columns * ROW_BYTES
 
     @property
+    def sums_of_part(self) -> int:
+        """Sums of a part of the steps, of all tiles."""
+        area = prod(self.blocks) * self.tiling.rows * self.tiling.columns
+        return self.kernel.groups * len(self.classes) * area
+
+    @property
     def partial_bytes(self) -> int:
         """Bytes of the sums of all parts of the steps."""
-        area = prod(self.blocks) * self.tiling.rows * self.tiling.columns
-        return 4 * self.tiling.split * self.kernel.groups * len(self.classes) * area
+        return 4 * self.tiling.split * self.sums_of_part
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:

@@ -104,6 +104,11 @@ class Turned(Geometry):
         return self.kernel.groups * prod(self.blocks)
 
     @property
+    def sums_of_part(self) -> int:
+        """Sums of a part of the steps, of all tiles."""
+        return self.tiles * self.positions * self.tiling.columns
+
+    @property
     def works(self) -> int:
         """What clusters take one after the other: parts of tiles beside each other, the last of which may be empty."""
         across = -(-self.blocks[1] // self.tiling.cluster)

@@ -109,7 +109,7 @@ class PoolWriter(Writer):
                 for k in range(len(kernel.pools))]
         exchange = []
         for k in range(len(kernel.pools)):
-            exchange += [f"const float given{k} = __shfl_xor_sync(0xffffffffu, four{k}[odd ? 0 : 1], 4);",
+            exchange += [f"const float given{k} = __shfl_xor_sync(0xffffffffu, odd ? four{k}[0] : four{k}[1], 4);",
                          f"const float now{k}[2] = {{odd ? given{k} : four{k}[0], odd ? four{k}[1] : given{k}}};"]
         place = self.windows.site.base(kernel.stores[0].index)
         kind = "long long" if self.windows.site.long else "int"

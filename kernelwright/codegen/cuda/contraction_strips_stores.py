@@ -284,8 +284,9 @@ class Writer:
         condition = " && ".join([*ragged, f"({sure})"]) if ragged else sure
         given, other = [], []
         if count > 1:
-            given = [f"const float given{k}[2] = {{__shfl_xor_sync(0xffffffffu, both{k}[odd ? 0 : 1][0], 4),",
-                     f"                         __shfl_xor_sync(0xffffffffu, both{k}[odd ? 0 : 1][1], 4)}};"]
+            # Not both[odd ? 0 : 1][0]: that may become a load from local memory.
+            each = [f"__shfl_xor_sync(0xffffffffu, odd ? both{k}[0][{v}] : both{k}[1][{v}], 4)" for v in range(PAIR)]
+            given = [f"const float given{k}[2] = {{{each[0]},", f"                         {each[1]}}};"]
             other = ["const bool other = odd != (c == 1);  // this channel's block came from there",
                      f"const float pair{k}[2] = {{other ? given{k}[0] : {both}[0], other ? given{k}[1] : {both}[1]}};"]
             both = f"pair{k}"

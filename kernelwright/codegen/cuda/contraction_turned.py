@@ -31,6 +31,7 @@ from kernelwright.codegen.contraction_geometry import SLAB_ROWS
 from kernelwright.codegen.contraction_turned import PRODUCER_REGISTERS, ROWS, Turned, right_strides
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_columns
 from kernelwright.codegen.cuda.contraction_points import wrapped
+from kernelwright.codegen.cuda.contraction_split import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.contraction_turned_text import (
     BRING_CLUSTER,
     BRING_ONE,
@@ -91,7 +92,9 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
         "FREE": FREE_CLUSTER if cluster else FREE_ONE, "BRING": BRING_CLUSTER if cluster else BRING_ONE,
         "SKIP_EMPTY": SKIP_EMPTY if numbers.blocks[1] % tiling.cluster else "",
-        "PARTS": MERGE if tiling.split > 1 else "", "RESULTS": PARTIAL if tiling.split > 1 else FINISH,
+        "PARTS_LEFT": parts_left(tiling.split),
+        "PARTS": addition(name, tiling.split, numbers.sums_of_part) + MERGE if tiling.split > 1 else "",
+        "RESULTS": PARTIAL if tiling.split > 1 else FINISH,
         "SCALES": SCALES_OF_PARTS if tiling.split > 1 else SCALES,
         "TAKE": TAKE_PAIRS if pairs else TAKE_SINGLY, "THERE": f"{there} ? " if there else "",
         "PLACE": f"8 * h * {apart}LL + {along}" if by_channels else f"({along}) * {apart}LL + 8 * h",
@@ -153,7 +156,8 @@ def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epi
         lines += launch_of_clusters(name, cluster, f"dim3({numbers.threads}), {shared}", str(works), passed)
     if split > 1:
         finishing = ", ".join(["sums", *(p for _, p in epilogue.parameters)])
-        lines += [f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_merge, '
+        lines += [*addition_launch(name, split, numbers.sums_of_part),
+                  f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_merge, '
                   f"cudaFuncAttributeMaxDynamicSharedMemorySize, {merging}));",
                   f'KW_LAUNCH("{name}", {name}_merge, {numbers.tiles}, {128 * numbers.workers}, {merging}, stream, '
                   f"{finishing});"]

@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(128 * @WORKERS@) @NAME@_merge(
   float sums[@POSITIONS@ / 2];
 #pragma unroll
   for (int i = 0; i < @POSITIONS@ / 2; ++i) sums[i] = from[i * 128];
-  for (int part = 1; part < @SPLIT@; ++part)
+  for (int part = 1; part < @PARTS_LEFT@; ++part)
 #pragma unroll
     for (int i = 0; i < @POSITIONS@ / 2; ++i) sums[i] += from[part * PART + i * 128];
   @NAME@_results(@ARGUMENTS@sums, slabs, worker, thread, group, row_block, column_block);

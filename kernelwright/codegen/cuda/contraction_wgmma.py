@@ -48,6 +48,7 @@ from kernelwright.codegen.cuda import contraction_wgmma_text as parts
 from kernelwright.codegen.cuda.contraction_epilogue import Epilogue
 from kernelwright.codegen.cuda.contraction_epilogue_registers import RESULTS_IN_REGISTERS
 from kernelwright.codegen.cuda.contraction_points import guessed, wrapped
+from kernelwright.codegen.cuda.contraction_split import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
 from kernelwright.codegen.cuda.contraction_wgmma_steps import BLOCK_BYTES, Piece
 from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
@@ -97,10 +98,11 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
-        "SPLIT": tiling.split, "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
+        "SPLIT": tiling.split, "PARTS_LEFT": parts_left(tiling.split),
+        "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
         "RESULTS": results.PARTIAL if tiling.split > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
         else results.RESULTS,
-        "MERGE": results.MERGE if tiling.split > 1 else "",
+        "MERGE": addition(name, tiling.split, geometry.sums_of_part) + results.MERGE if tiling.split > 1 else "",
         "SHARED_SLABS": 0 if tiling.split > 1 else layout.workers,
         "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
         "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
@@ -268,7 +270,8 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
                            *(_passed(given) for _, given in _parameters(geometry, epilogue) if given != "again")])
     blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
     shared = 4 * (epilogue.floats + epilogue.column_floats)
-    merge = (f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {shared}, stream, '
+    merge = (*addition_launch(name, split, geometry.sums_of_part),
+             f'KW_LAUNCH("{name}", {name}_merge, {blocks}LL, 128, {shared}, stream, '
              f"{', '.join(['sums', *finishing])});",) if split > 1 else ()
     if merge and shared > _UNASKED_BYTES:
         merge = (f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_merge, cudaFuncAttributeMaxDynamicSharedMemorySize, '

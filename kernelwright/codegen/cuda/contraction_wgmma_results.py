@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(128) @NAME@_merge(
   float sums[COLUMNS / 2];
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) sums[i] = from[i * 128];
-  for (int part = 1; part < @SPLIT@; ++part)
+  for (int part = 1; part < @PARTS_LEFT@; ++part)
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += from[part * PART + i * 128];
   const long long first_row = row_block * @ROWS@LL + rows * 64;@ROW_SCALE@

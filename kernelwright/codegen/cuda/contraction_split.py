@@ -1,0 +1,53 @@
+"""Sums whose products are split among blocks: how their parts come together.
+
+Each block leaves the sums of its part of the channels in memory, and ``NAME_merge`` has a block for each tile (or 64
+rows of one) that adds them and finishes the tile. Where there are many parts there are few tiles, and few blocks read
+them all: 33 parts of four tiles took four blocks 108 us (H100, 256 x 524288 x 256). So the parts are added first, a
+thread for four sums, in the same order, and the blocks that finish tiles find one part.
+"""
+
+from __future__ import annotations
+
+#: Parts up to which the blocks that finish tiles add them: their number is a third of the device's or more.
+_FEW = 3
+_THREADS = 128
+
+_ADD = """
+// Adds the parts of sums in order, into the first.
+static __global__ void __launch_bounds__(@THREADS@) @NAME@_add_parts(float4* __restrict__ sums) {
+  constexpr long long PART = @PART@LL / 4;
+  const long long at = blockIdx.x * @THREADS@LL + threadIdx.x;
+  if (at >= PART) return;
+  float4 sum = sums[at];
+#pragma unroll 8
+  for (int part = 1; part < @SPLIT@; ++part) {
+    const float4 more = sums[at + part * PART];
+    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
+  }
+  sums[at] = sum;
+}
+"""
+
+
+def parts_left(split: int) -> int:
+    """How many parts ``NAME_merge`` finds of ``split``."""
+    return split if split <= _FEW else 1
+
+
+def addition(name: str, split: int, sums: int) -> str:
+    """``NAME_add_parts``, of parts of so many sums, a multiple of four; "" where ``NAME_merge`` adds them."""
+    if parts_left(split) == split:
+        return ""
+    text = _ADD
+    for key, value in {"NAME": name, "SPLIT": split, "PART": sums, "THREADS": _THREADS}.items():
+        text = text.replace(f"@{key}@", str(value))
+    return text
+
+
+def addition_launch(name: str, split: int, sums: int) -> tuple[str, ...]:
+    """The host's lines that launch ``NAME_add_parts`` where there is one."""
+    if parts_left(split) == split:
+        return ()
+    blocks = -(-sums // (4 * _THREADS))
+    return (f'KW_LAUNCH("{name}", {name}_add_parts, {blocks}LL, {_THREADS}, 0, stream, '
+            "reinterpret_cast<float4*>(sums));",)
