@@ -5,8 +5,6 @@ read the channels of w that products take from them straight into registers, spl
 which is packed and comes through shared memory. So w is neither packed nor written to shared memory, and it is split
 once for each block of positions.
 
-The blocks of a cluster have the same positions and other output channels: each brings its share of x to all of them.
-
     x[stage][term][chunk of 8 channels][position]      rows of 16 bytes, as they are packed
     slab[64 positions][output channels]                what the epilogue finishes
 
@@ -58,20 +56,20 @@ class Turned(Geometry):
         Geometry.__post_init__(self)
         tiling = self.tiling
         right_strides(self.kernel)
-        usual = Turned.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split, tiling.cluster)
-        if tiling != usual or tiling.cluster not in (1, 2, 4) or tiling.rows not in (SLAB_ROWS, 2 * SLAB_ROWS) \
+        usual = Turned.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split)
+        if tiling != usual or tiling.rows not in (SLAB_ROWS, 2 * SLAB_ROWS) \
                 or tiling.columns % ROWS or self.workers not in (1, 2, _MOST_WORKERS) or tiling.stages < 2 \
                 or not 1 <= tiling.split <= max(1, self.depths) or self.kernel.totals or self.kernel.pools:
             raise ValueError(f"no turned products of {tiling}")
         if self.need > self.registers:
             raise ValueError(f"{tiling} takes {self.need} registers a thread")
-        if self.works * tiling.cluster >= 2**30:
+        if self.works >= 2**30:
             raise ValueError(f"no turned products of so many tiles: {tiling}")
 
     @staticmethod
-    def tiling_of(rows: int, columns: int, stages: int, split: int = 1, cluster: int = 1) -> Tiling:
+    def tiling_of(rows: int, columns: int, stages: int, split: int = 1) -> Tiling:
         """The tiling with these numbers."""
-        return Tiling("turned", rows, columns, DEPTH, stages, cluster, promote=1, raw_right=True, split=split)
+        return Tiling("turned", rows, columns, DEPTH, stages, promote=1, raw_right=True, split=split)
 
     @property
     def workers(self) -> int:
@@ -110,9 +108,8 @@ class Turned(Geometry):
 
     @property
     def works(self) -> int:
-        """What clusters take one after the other: parts of tiles beside each other, the last of which may be empty."""
-        across = -(-self.blocks[1] // self.tiling.cluster)
-        return self.kernel.groups * self.blocks[0] * across * self.tiling.split
+        """What blocks take one after the other: parts of tiles."""
+        return self.tiles * self.tiling.split
 
     @property
     def need(self) -> int:

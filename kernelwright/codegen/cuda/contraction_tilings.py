@@ -35,7 +35,7 @@ from kernelwright.plan.contraction import Contraction, Tiling
 _MOST = 8
 #: What a tiling with less shared memory may cost more, by the guess.
 _LEAN = 1.6
-#: The share of another guess that one has to be below to come first: of clusters nothing was measured yet.
+#: The share of another guess that one has to be below to come first.
 _CLEARLY = 0.85
 
 

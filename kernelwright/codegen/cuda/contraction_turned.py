@@ -17,9 +17,10 @@ of memory and 28 of L2)::
     instructions   2 * (32 loads' worth, 32 * 5 to split, 64 to add, 100)   700 of a scheduler
 
 so that 128 x 32768 x 32768 is limited by what L2 gives: 1.4 ms predicted, where mma.sync took 3.5. Of 16 positions
-memory is the limit. Measured (one H100, whose memory gives 14 bytes): 1.78 ms; of 1024 rows 2,500 cycles a step. So
-the blocks of a cluster share x, each of them bringing some of its lines to all: 48 KB a step in twos, 40 in fours (not
-measured yet).
+memory is the limit. Measured (one H100, whose memory gives 14 bytes): 1.68 ms; of 1024 rows 2,500 cycles a step. It is
+not L2: blocks of a cluster that shared x, so that each brought half or a quarter of it (48 and 40 KB a step, 0.55 ms
+predicted for 1024 x 8192 x 8192), took 0.727 and 0.855 ms where each block brings its own in 0.728. Shared memory moves
+160 KB a step, 1,250 cycles' worth: not that alone either.
 
 Where w is not finite, or so large or small that sums might leave float32, the epilogue computes the sums again: a
 thread remembers the greatest magnitudes of its rows, and writes their scales as 1, or as infinite.
@@ -33,30 +34,25 @@ from kernelwright.codegen.cuda.contraction_epilogue import Epilogue, slab_column
 from kernelwright.codegen.cuda.contraction_points import wrapped
 from kernelwright.codegen.cuda.contraction_split import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.contraction_turned_text import (
-    BRING_CLUSTER,
-    BRING_ONE,
     CORE,
     FILL_TABLE,
     FINISH,
-    FREE_CLUSTER,
-    FREE_ONE,
     MERGE,
     PARTIAL,
     SCALES,
     SCALES_OF_PARTS,
-    SKIP_EMPTY,
     TAKE_PAIRS,
     TAKE_SINGLY,
 )
 from kernelwright.codegen.cuda.contraction_wgmma import Core
-from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
+from kernelwright.codegen.cuda.host import ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 
 
 def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     """``NAME_core`` and its launch, which reads ``left``, the packed x, and the epilogue's parameters, and writes
     ``right_scales``. Raises ValueError where a block has too little shared memory."""
-    kernel, tiling, cluster = numbers.kernel, numbers.tiling, numbers.tiling.cluster > 1
+    kernel, tiling = numbers.kernel, numbers.tiling
     width = slab_columns(kernel, tiling)
     if width % ROWS:
         raise ValueError(f"{name}: slabs of {width} columns divide a warpgroup's channels")
@@ -74,7 +70,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     offset = kernel.right.index.offset
     pairs = by_channels and not any(number % 2 for number in (columns_apart, offset, kernel.in_channels, group))
     # Where not all of it is there, the output channel and the channel decide.
-    ragged = [kernel.out_channels % (tiling.columns * tiling.cluster) > 0, kernel.in_channels % tiling.depth > 0]
+    ragged = [kernel.out_channels % tiling.columns > 0, kernel.in_channels % tiling.depth > 0]
     there = " && ".join(text for text, some in zip(
         (f"o + 8 * h < {kernel.out_channels}", f"c + 16 * k + 8 * i{'' if pairs else ' + e'} < {kernel.in_channels}"),
         ragged, strict=True) if some)
@@ -86,13 +82,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     apart = columns_apart if by_channels else channels_apart
     own, begin = "lane % 4 * 2", f"begin * {tiling.depth} + lane % 4 * 2"
     values = {
-        "WORKS": numbers.works, "CLUSTER": tiling.cluster, "ACROSS": -(-numbers.blocks[1] // tiling.cluster),
-        "START": "kw_cluster_sync();" if cluster else "__syncthreads();",
-        "END": "\n  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers." * cluster,
-        "RANK": "static_cast<int>(kw_cluster_rank())" if cluster else "0",
-        "FREE": FREE_CLUSTER if cluster else FREE_ONE, "BRING": BRING_CLUSTER if cluster else BRING_ONE,
-        "SKIP_EMPTY": SKIP_EMPTY if numbers.blocks[1] % tiling.cluster else "",
-        "PARTS_LEFT": parts_left(tiling.split),
+        "WORKS": numbers.works, "PARTS_LEFT": parts_left(tiling.split),
         "PARTS": addition(name, tiling.split, numbers.sums_of_part) + MERGE if tiling.split > 1 else "",
         "RESULTS": PARTIAL if tiling.split > 1 else FINISH,
         "SCALES": SCALES_OF_PARTS if tiling.split > 1 else SCALES,
@@ -129,8 +119,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         for key, value in values.items():
             text = text.replace(f"@{key}@", str(value))
     text = "\n".join(wrapped(text.split("\n")))
-    support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"} \
-        | ({"cluster"} if cluster else set())
+    support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"}
     aligned = (f'if (reinterpret_cast<uintptr_t>({weight}) % 8 != 0)\n'
                f'    return "{name}: {weight} must be aligned to 8 bytes";',) * pairs
     launches = _launches(numbers, name, parameters, epilogue, shared, merging)
@@ -139,21 +128,17 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
 
 def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
               merging: int) -> tuple[str, ...]:
-    """The host's lines: a block for each multiprocessor, or as many clusters as the device holds, where there are so
-    many parts of tiles."""
-    kernel, split, cluster, works = numbers.kernel, numbers.tiling.split, numbers.tiling.cluster, numbers.works
+    """The host's lines: a block for each multiprocessor, where there are so many parts of tiles."""
+    kernel, split, works = numbers.kernel, numbers.tiling.split, numbers.works
     passed = ", ".join("sums" if p == "partial" else p for _, p in parameters)
     lines = [f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, '
              f"{shared}));"]
     if split > 1:
         size = 4 * kernel.groups * kernel.out_channels
         lines.append(f'KW_CHECK("{name}", cudaMemsetAsync(right_scales, 0, {size}LL, stream));')
-    if cluster == 1:
-        lines += [*ask_processors(name),
-                  f'KW_LAUNCH("{name}", {name}_core, processors < {works} ? processors : {works}, {numbers.threads}, '
-                  f"{shared}, stream, {passed});"]
-    else:
-        lines += launch_of_clusters(name, cluster, f"dim3({numbers.threads}), {shared}", str(works), passed)
+    lines += [*ask_processors(name),
+              f'KW_LAUNCH("{name}", {name}_core, processors < {works} ? processors : {works}, {numbers.threads}, '
+              f"{shared}, stream, {passed});"]
     if split > 1:
         finishing = ", ".join(["sums", *(p for _, p in epilogue.parameters)])
         lines += [*addition_launch(name, split, numbers.sums_of_part),

@@ -16,26 +16,15 @@ SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = usual ? 1.0f : INFINITY;"
 SCALES_OF_PARTS = """atomicMax(reinterpret_cast<unsigned*>(right_scales) + group * @OUT_CHANNELS@LL + o,
                     usual ? 0x3f800000u : 0x7f800000u);"""
 
-FINISH = """@SKIP_EMPTY@
+FINISH = """
       kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the slabs before have been read.
       @NAME@_results(@WRITTEN_ARGUMENTS@sums, reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES), worker, thread,
                      group, row_block, column_block);"""
 
-PARTIAL = """@SKIP_EMPTY@
+PARTIAL = """
       float* const to = partial + ((part * @TILES@LL + cell) * WORKERS + worker) * (POSITIONS / 2 * 128) + thread;
 #pragma unroll
       for (int i = 0; i < POSITIONS / 2; ++i) to[i * 128] = sums[i];"""
-
-# Of a cluster's blocks the last ones may lie beyond the output channels.
-SKIP_EMPTY = """
-      if (column_block >= @COLUMN_BLOCKS@) continue;"""
-
-FREE_ONE = "if (lane == 0) kw_barrier_arrive(empty + 8 * stage);"
-FREE_CLUSTER = "if (lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * stage, lane);"
-
-BRING_ONE = "kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);"
-# Each block of the cluster brings some of the lines to all of them.
-BRING_CLUSTER = "kw_bulk_copy_all(to, from, POSITIONS * 16, full + 8 * stage, (1u << CLUSTER) - 1);"
 
 FILL_TABLE = """
     @NAME@_columns(@COLUMN_ARGUMENTS@slab + @FLOATS@, thread, group, column_block * @COLUMNS@);
@@ -153,28 +142,28 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   constexpr int COLUMNS = @COLUMNS@, POSITIONS = @POSITIONS@;         // of a tile: output channels, positions
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, WORKERS = @WORKERS@;  // chunks of 8 channels of a step; warpgroups
   constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, DEPTHS = @DEPTHS@, SPLIT = @SPLIT@;
-  constexpr int WORKS = @WORKS@, CLUSTER = @CLUSTER@, ACROSS = @ACROSS@;  // parts of tiles; blocks and clusters beside
+  constexpr int WORKS = @WORKS@;  // parts of tiles
   KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
   const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, 1);                         // the producer
-      kw_barrier_init(empty + 8 * s, 4 * WORKERS * CLUSTER);    // warps that multiply
+      kw_barrier_init(full + 8 * s, 1);             // the producer
+      kw_barrier_init(empty + 8 * s, 4 * WORKERS);  // warps that multiply
     }
     kw_barriers_ready();
   }
-  @START@
+  __syncthreads();
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
   int stage = 0;
   unsigned parity = 0;
   if (warp < 4) {  // the producers, of which one brings x
     kw_registers_fewer<@FEWER@>();
-    for (int work = blockIdx.x / CLUSTER; work < WORKS; work += gridDim.x / CLUSTER) {
+    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
       // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int group = rest / SPLIT / ACROSS;
+      const int group = rest / SPLIT / @COLUMN_BLOCKS@;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
       if (warp != 0) continue;
@@ -183,12 +172,12 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         __syncwarp();
         if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
         __syncwarp();
-        for (int line = lane * CLUSTER + @RANK@; line < TERMS * CHUNKS; line += 32 * CLUSTER) {
+        for (int line = lane; line < TERMS * CHUNKS; line += 32) {
           const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
               (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
                (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
           const unsigned to = stages + stage * STAGE_BYTES + line * (POSITIONS * 16);
-          @BRING@
+          kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);
         }
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
@@ -196,9 +185,9 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   } else {
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
-    for (int work = blockIdx.x / CLUSTER; work < WORKS; work += gridDim.x / CLUSTER) {
+    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int column_block = rest / SPLIT % ACROSS * CLUSTER + @RANK@, group = rest / SPLIT / ACROSS;
+      const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
       [[maybe_unused]] const int cell = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
@@ -230,7 +219,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         kw_wgmma_commit();
         kw_wgmma_wait<0>();
         kw_wgmma_hold(products);
-        @FREE@
+        if (lane == 0) kw_barrier_arrive(empty + 8 * stage);
 #pragma unroll
         for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -247,6 +236,6 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         }
       }@RESULTS@
     }
-  }@END@
+  }
 }
 @PARTS@"""

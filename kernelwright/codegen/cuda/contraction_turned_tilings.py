@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
 from math import ceil, prod
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS
@@ -18,8 +17,8 @@ from kernelwright.plan.contraction import Contraction, Tiling
 
 #: Tilings to try.
 _MOST = 3
-#: Warpgroups that multiply; blocks of a cluster; stages at most; steps of a part of a tile at least.
-_WORKERS, _CLUSTERS, _MOST_STAGES, _LEAST_STEPS = (2, 4, 1), (1, 2, 4), 6, 4
+#: Warpgroups that multiply; stages at most; steps of a part of a tile at least.
+_WORKERS, _MOST_STAGES, _LEAST_STEPS = (2, 4, 1), 6, 4
 #: Of an H200: multiply-adds of a cycle and multiprocessor, the share of them that is taken to be reached; bytes from L2
 #: and to and from memory.
 _PRODUCTS, _REACHED, _L2_BYTES, _MEMORY_BYTES = 2048, 0.85, 28, 18
@@ -32,9 +31,9 @@ _PITCH = 72
 
 def tilings_of_turned(kernel: Contraction) -> list[Tiling]:
     """Tilings whose products have output channels as rows; [] where the weight has to be packed."""
-    best: dict[tuple[int, int], tuple[float, Tiling]] = {}
+    best: dict[int, tuple[float, Tiling]] = {}
     for numbers in _candidates(kernel):
-        figure, kind = cycles(numbers), (numbers.tiling.columns, numbers.tiling.cluster)
+        figure, kind = cycles(numbers), numbers.tiling.columns
         if kind not in best or figure < best[kind][0]:
             best[kind] = figure, numbers.tiling
     return [tiling for _, tiling in sorted(best.values(), key=lambda entry: entry[0])][:_MOST]
@@ -43,12 +42,10 @@ def tilings_of_turned(kernel: Contraction) -> list[Tiling]:
 def _candidates(kernel: Contraction) -> Iterator[Turned]:
     """All that fit a block, with as many stages as there is room for."""
     rows = SLAB_ROWS if kernel.batch <= SLAB_ROWS else 2 * SLAB_ROWS
-    for workers, cluster in product(_WORKERS, _CLUSTERS):
+    for workers in _WORKERS:
         with suppress(ValueError):
-            one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2, 1, cluster))
-            if cluster > one.blocks[1]:
-                continue
-            waves = {count * (PROCESSORS // cluster) // max(1, one.works) for count in (1, 2)}
+            one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2))
+            waves = {count * PROCESSORS // max(1, one.works) for count in (1, 2)}
             for split in sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)}):
                 found = _with_most_stages(replace(one.tiling, split=split), kernel)
                 if found is not None:
@@ -74,9 +71,9 @@ def cycles(numbers: Turned) -> float:
     tiling, workers = numbers.tiling, numbers.workers
     tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1)
     weight = 4 * tiling.columns * tiling.depth
-    step = max(tensor / (_PRODUCTS * _REACHED), (weight + numbers.stage_bytes / tiling.cluster) / _L2_BYTES,
+    step = max(tensor / (_PRODUCTS * _REACHED), (weight + numbers.stage_bytes) / _L2_BYTES,
                weight / numbers.blocks[0] / _MEMORY_BYTES, workers * (_SPLIT + _ADD * numbers.positions), _LATENCY)
-    waves = ceil(numbers.works / (PROCESSORS // tiling.cluster))
+    waves = ceil(numbers.works / PROCESSORS)
     total = waves * (ceil(numbers.depths / tiling.split) * step + _TILE) + packing_cycles(numbers)
     if tiling.split > 1:
         moved = 2 * tiling.split * numbers.tiles * 4 * numbers.positions * tiling.columns
