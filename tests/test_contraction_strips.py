@@ -28,7 +28,6 @@ from kernelwright.codegen.contraction_strips import Strips
 from kernelwright.codegen.contraction_strips_kinds import suits
 from kernelwright.codegen.cuda.contraction import generate, tilings
 from kernelwright.codegen.cuda.contraction_strips_stores import made_up
-from kernelwright.codegen.cuda.contraction_strips_tilings import tilings_of_strips
 from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.describe import tiling_words
@@ -64,20 +63,6 @@ CASES += [(with_epilogue(FEW), tiling(FEW, columns=32)), (with_epilogue(FEW), ti
           (with_epilogue(IMAGE), tiling(IMAGE, 24, columns=32)), (ROUNDED, tiling(ROUNDED, 32, 3, columns=32)),
           (with_epilogue(APART), tiling(APART, columns=16, slots=12)), (every(FEW), tiling(FEW, columns=32)),
           (every(VOLUME), tiling(VOLUME, columns=16, slots=9)), (moments(FEW), tiling(FEW, columns=16, slots=9))]
-
-
-def aligned(case: ContractionCase, *arguments: int, **options: int) -> tuple[ContractionCase, Tiling]:
-    """A tiling that stores what two lines share of a sector once."""
-    return case, replace(tiling(case, *arguments, **options), aligned=True)
-
-
-#: Lines of 18 to 38 positions; factors of channels, which keep pairs of lanes apart; several blocks of channels.
-SHARED = convolution(3, 1, 6, 64, (17, 28), (3, 3), padding=(1, 0))
-CASES += [aligned(with_epilogue(IMAGE), 24), aligned(SHARED, 32, 4), aligned(with_epilogue(SHARED), 32, 3, slots=9),
-          aligned(SHARED, 32, 1), aligned(with_epilogue(MANY), 24, 2), aligned(ROUNDED, 40, 2),
-          aligned(with_epilogue(convolution(2, 1, 16, 130, (11, 22), (3, 3), scheme="fp16")), 24, 6),
-          aligned(convolution(2, 1, 4, 64, (5, 9, 22), (2, 3, 3)), 24, 3)]
-
 
 
 def much(case: ContractionCase, size: int) -> ContractionCase:
@@ -287,26 +272,6 @@ def test_words():
         "strips 24x64: blocks go down strips of lines, 24 positions of a line by 64 channels at a time")
     words = tiling_words(tiling(IMAGE, 24, columns=16))
     assert "24 positions of a line by 16 channels, each at 4 neighbouring lines or phases, at a time" in words
-
-
-def test_lines_that_share_sectors_are_proposed_with_these_stored_once():
-    shared, whole = (convolution(128, 1, 8, 64, (128, width), (3, 3)) for width in (128, 130))
-    found = tilings_of_strips(shared.kernel)
-    assert [t.aligned for t in found] == [False, True, False, True]
-    assert [replace(t, aligned=False, stages=0) for t in found[1::2]] == [replace(t, stages=0) for t in found[::2]]
-    assert "stored once" in tiling_words(found[1]) and "stored once" not in tiling_words(found[0])
-    for case in (whole, every(shared), moments(shared)):
-        assert not any(t.aligned for t in tilings_of_strips(case.kernel))
-
-
-@pytest.mark.parametrize(("case", "changes"), [
-    (SHARED, {"rows": 16}), (SHARED, {"columns": 32}), (convolution(1, 1, 8, 64, (6, 34), (3, 3)), {}),
-    (every(SHARED), {}), (convolution(1, 1, 8, 64, (6, 9), (3, 4)), {})])
-def test_lines_that_cannot_share_sectors_are_refused(case, changes):
-    plain = replace(tiling(case, 32), **changes)
-    generate(replace(case.kernel, tiling=plain), "taken")
-    with pytest.raises(ValueError):
-        generate(replace(case.kernel, tiling=replace(plain, aligned=True)), "refused")
 
 
 def test_few_channels_are_stacked():

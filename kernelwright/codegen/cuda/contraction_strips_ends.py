@@ -23,10 +23,13 @@ from kernelwright.codegen.cuda.loops_site import indent
 
 
 class EndWriter(Writer):
-    """The statements of ``NAME_finish``; there is one store, of pairs."""
+    """The statements of ``NAME_finish``; there is one store, of pairs, in runs that four lanes have."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
+        # Eight lanes with runs of 64 bytes, which pay elsewhere, do not here: 64 to 128 channels, 126 wide, 0.737 for
+        # 0.705 ms, of 64 images 0.399 for 0.392 (H100).
+        self.channels_of = 1
         self.size = numbers.pooled
         if not all(self.paired):
             raise ValueError(f"no pairs of results that lines could share: {numbers.tiling}")

@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
       for (int i = 0; i < PIECES; ++i)
         @NAME@_take(@TAKEN@to[i], asked_strip / (PARTS * ACROSS), begin * STRIDE + asked_line + @FIRST@,
                      @FIRST_POSITION@, 4 * i + warp, lane);
-      if (++asked_line == (count - 1) * STRIDE + SPAN) asked_line = 0, asked_strip += gridDim.x;
+      if (++asked_line == (count - 1) * STRIDE + SPAN) asked_line = 0, asked_strip += gridDim.x;@PREFETCH@
     };
 #pragma unroll
     for (int j = 0; j < AHEAD; ++j) ask(x[j]);

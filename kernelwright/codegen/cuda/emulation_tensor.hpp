@@ -320,6 +320,7 @@ static inline void kw_barrier_wait(unsigned barrier, unsigned parity) {
 static inline void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   kw_emulation::bulk_copy(kw_emulation::cluster_rank(), to, from, bytes, barrier);
 }
+static inline void kw_prefetch(const void*) {}
 static inline void kw_shared_written() { asm volatile("" ::: "memory"); }
 static inline void kw_mark(unsigned* mark, unsigned value) {
   asm volatile("" ::: "memory");

@@ -58,6 +58,11 @@ static __device__ __forceinline__ void kw_bulk_copy(unsigned to, const void* fro
                :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// Asks for 128 bytes of global memory that are read soon: they come to the second-level cache.
+static __device__ __forceinline__ void kw_prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
+}
+
 // What the calling thread has stored to shared memory is seen by products, and by copies.
 static __device__ __forceinline__ void kw_shared_written() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
