@@ -87,13 +87,101 @@ def test_every_block_comes_to_an_end():
         tried += 1
 
 
+def unchecked(kernel: Contraction, made: Tiling) -> Strips:
+    """Numbers without their checks."""
+    numbers = object.__new__(Strips)
+    object.__setattr__(numbers, "kernel", kernel)
+    object.__setattr__(numbers, "tiling", made)
+    return numbers
+
+
 def test_what_is_refused_would_wait_for_ever():
     case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
     good = Strips(case.kernel, tiling(case, 24, 2, 5))
     assert ends(good, [1])
     with pytest.raises(ValueError, match="no strips whose ring"):
         Strips(case.kernel, tiling(case, 24, 2, 4))
-    bad = object.__new__(Strips)  # without its checks
-    object.__setattr__(bad, "kernel", case.kernel)
-    object.__setattr__(bad, "tiling", replace(good.tiling, stages=4))
-    assert not ends(bad, [1])
+    assert not ends(unchecked(case.kernel, replace(good.tiling, stages=4)), [1])
+
+
+class Ends:
+    """Four warps of each team, which leave the ends of their lines in places and take those of the lines before."""
+
+    def __init__(self, teams: int, blocks: int, stacked: int, places: int, firsts: set[int]) -> None:
+        self.teams, self.blocks, self.stacked, self.places, self.firsts = teams, blocks, stacked, places, firsts
+        self.arrived = [0] * places
+        self.found = [[-1] * 4 for _ in range(places)]  # of each warp's rows: whose ends they are
+        self.item, self.step = [[team] * 4 for team in range(teams)], [[0] * 4 for _ in range(teams)]
+        self.multiplied = [[0] * 4 for _ in range(teams)]
+
+    def _over(self, item: int) -> bool:
+        """Whether a barrier says that an item's ends are there: it has two phases."""
+        return self.arrived[item % self.places] // 4 % 2 != item // self.places % 2
+
+    def _ready(self, item: int, warp: int, step: int) -> bool:
+        """Whether a warp can take its next step."""
+        if step == 0 and self.teams > 1 and item:
+            before = (item - 1) % self.teams
+            return all(count > (item - 1) // self.teams for count in self.multiplied[before])
+        if step != 2 or ((self.stacked > 1 or self.teams == 1) and not self._over(item)):
+            return step != 2
+        return self._slot(warp) > 0 or item in self.firsts or self._over(item - self.blocks)
+
+    def _slot(self, warp: int) -> int:
+        """Which of the stacked lines is a warp's."""
+        return warp * self.stacked // 4
+
+    def advance(self, team: int, warp: int) -> bool:
+        """Take a warp's next step, if it can: multiply; leave ends; wait for those before, and read them."""
+        item, step = self.item[team][warp], self.step[team][warp]
+        if not self._ready(item, warp, step):
+            return False
+        if step == 0:
+            self.multiplied[team][warp] += 1
+        elif step == 1:
+            self.found[item % self.places][warp] = item
+            self.arrived[item % self.places] += 1
+        elif step == 3:
+            slot, each = self._slot(warp), 4 // self.stacked
+            source = item if slot else item - self.blocks
+            if slot or item not in self.firsts:
+                row = warp - each if slot else warp + 4 - each
+                assert self.found[source % self.places][row] == source
+        self.step[team][warp] = (step + 1) % 4
+        self.item[team][warp] += self.teams if step == 3 else 0
+        return True
+
+
+def ends_are_taken_from_who_left_them(teams: int, blocks: int, stacked: int, places: int, random: Random) -> None:
+    """Of strips of up to five lines, each warp as fast as it may be."""
+    firsts, items = set(), 0
+    while items < 60 * teams:
+        firsts |= set(range(items, items + blocks))
+        items += blocks * random.randint(1, 5)
+    ends = Ends(teams, blocks, stacked, places, firsts)
+    warps = [(team, warp) for team in range(teams) for warp in range(4)]
+    while any(ends.item[team][warp] < items for team, warp in warps):
+        slow = random.choice(warps)
+        fast = [(team, warp) for team, warp in warps if (team, warp) != slow and ends.item[team][warp] < items]
+        for _ in range(random.choice((1, 100))):  # all others for as long as they can
+            random.shuffle(fast)
+            if not any([ends.item[team][warp] < items and ends.advance(team, warp) for team, warp in fast]):
+                break
+        moved = ends.item[slow[0]][slow[1]] < items and ends.advance(*slow)
+        assert moved or any(ends.item[t][w] < items and ends._ready(ends.item[t][w], w, ends.step[t][w])
+                            for t, w in warps) or all(ends.item[t][w] >= items for t, w in warps)
+
+
+@pytest.mark.parametrize("stacked", [1, 2, 4])
+def test_ends_of_lines_are_taken_from_who_left_them(stacked):
+    """With one place less somebody finds another's, or waits for ever."""
+    random = Random(0)
+    for teams, blocks in ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)):
+        case = convolution(1, 1, 8, 64 // stacked * blocks, (40, 28), (3, 3))
+        made = replace(tiling(case, 32, teams, columns=64 // stacked), aligned=True)
+        places = unchecked(case.kernel, made).ends
+        for _ in range(20):
+            ends_are_taken_from_who_left_them(teams, blocks, stacked, places, random)
+        with pytest.raises(AssertionError):
+            for _ in range(100):
+                ends_are_taken_from_who_left_them(teams, blocks, stacked, places - 1, random)

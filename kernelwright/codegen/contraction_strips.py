@@ -33,7 +33,7 @@ from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
 from kernelwright.codegen.contraction_rows import CHUNK
 from kernelwright.codegen.contraction_strips_cuts import parts_of, tells_lines_apart
 from kernelwright.codegen.contraction_strips_items import StripItems
-from kernelwright.codegen.contraction_strips_kinds import shares_sectors, suits
+from kernelwright.codegen.contraction_strips_kinds import SECTOR, shares_sectors, suits
 
 #: Shared memory of a block.
 _BLOCK_BYTES = 227 * 1024
@@ -71,7 +71,7 @@ class Strips(StripItems):
             raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
         if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
-        if tiling.aligned and (not shares_sectors(self.kernel) or self.stacked > 1 or self.segments > 1):
+        if tiling.aligned and not (shares_sectors(self.kernel) and self._follow):
             raise ValueError(f"no strips whose lines share sectors of memory: {tiling}")
         if self.strips >= 2**31 - 2**20:
             raise ValueError(f"no strips that 31 bits do not count: {tiling}")
@@ -101,6 +101,12 @@ class Strips(StripItems):
     def line_items(self) -> int:
         """Items of a line of a strip."""
         return self.segments // self.across * self.channel_blocks
+
+    @property
+    def _follow(self) -> bool:
+        """Whether items follow each other in memory in the order in which teams take them, each beyond a sector."""
+        ordered = self.segments == 1 or (self.across == 1 and self.stacked == 1)
+        return ordered and self.least_positions >= 2 * SECTOR
 
     @property
     def line_rows(self) -> int:

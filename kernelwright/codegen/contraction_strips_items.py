@@ -81,8 +81,9 @@ class StripItems(Geometry):
 
     @property
     def ends(self) -> int:
-        """Ends of lines in shared memory, for those that follow: none is needed once its team has a line again."""
-        return self.tiling.teams + self.channel_blocks if self.tiling.aligned else 0
+        """Items whose ends are in shared memory, for those that follow: none is needed once the team that has read it
+        has an item again, or the next team, where warps take ends from each other (stacked lines)."""
+        return self.tiling.teams + self.channel_blocks + (self.stacked > 1) if self.tiling.aligned else 0
 
     @property
     def ends_bytes(self) -> int:

@@ -100,7 +100,7 @@ def _own_line(numbers: Strips) -> str:
     """The first line of the output of a unit, and what its windows keep."""
     each = numbers.kernel.pool_lines * numbers.stacked
     line = f"(begin + line) * {each}" if each > 1 else "begin + line"
-    ends = ", ends, ended, turn + item, line > 0, line + 1 < count" * numbers.tiling.aligned
+    ends = ", ends, ended, turn + item, item >= BESIDE, item + BESIDE < count * ITEMS" * numbers.tiling.aligned
     return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools) + ends
 
 
