@@ -172,6 +172,9 @@ SHAPES: dict[str, Shape] = {
     "batched_64x512x512x512": product(512, 512, 512, groups=64),
     "wide_128x32768x32768": linear(128, 32768, 32768),
     "long_256x131072x256": product(256, 131072, 256),
+    "long_256x524288x256": product(256, 524288, 256),
+    "long_512x65536x512": product(512, 65536, 512),
+    "long_64x100000x1000": linear(64, 100000, 1000, positive=True),
     "output_32768x64x16384": product(32768, 64, 16384),
 }
 

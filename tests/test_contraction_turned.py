@@ -22,6 +22,13 @@ from kernelwright.plan.describe import tiling_words
 TILING = Turned.tiling_of
 LINEAR = matmul(70, 200, 140, transposed=(False, True))
 
+
+def as_it_lies(case: ContractionCase) -> ContractionCase:
+    """The case with an epilogue, and nothing done to x as it is read."""
+    kernel = with_epilogue(case).kernel
+    return replace(with_epilogue(case), kernel=replace(kernel, left=kernel.left.arguments[0]))
+
+
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (LINEAR, TILING(64, 128, 2)), (with_epilogue(LINEAR), TILING(128, 128, 3)),
     # Few positions, four warpgroups; channels that end within a step, at an odd number of them, and one alone.
@@ -37,11 +44,19 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (with_epilogue(matmul(30, 500, 130, transposed=(False, True))), TILING(64, 128, 2, split=3)),
     (matmul(200, 640, 190, groups=2), TILING(128, 64, 2, split=10)),
     (matmul(9, 900, 130), TILING(64, 128, 2, split=5)),
+    # x as it lies, too: positions that end within a warp's, channels within a step; channels or positions neighbours;
+    # several products, few positions, 11 bits.
+    (as_it_lies(matmul(130, 500, 130, transposed=(False, True))), TILING(128, 128, 2, 3, raw_left=True)),
+    (matmul(128, 640, 190), TILING(128, 64, 2, 5, raw_left=True)),
+    (as_it_lies(matmul(68, 300, 72, groups=3, transposed=(True, False))), TILING(128, 128, 2, 2, raw_left=True)),
+    (matmul(12, 905, 130, transposed=(True, True)), TILING(64, 128, 3, 4, raw_left=True)),
+    (as_it_lies(matmul(30, 516, 130, transposed=(False, True), scheme="fp16")),
+     TILING(64, 128, 2, 9, raw_left=True)),
     # Reductions over all output channels.
     (softmax(matmul(50, 100, 120, transposed=(False, True))), TILING(64, 128, 2)),
     (normed(matmul(90, 260, 64)), TILING(64, 64, 2, split=2)),
 ]
-IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split}" for c, t in CHECKED]
+IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split}{'raw' * t.raw_left}" for c, t in CHECKED]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
@@ -107,6 +122,59 @@ def test_what_float16_terms_cannot_hold(number, libraries):
     assert torch.equal(*others)
 
 
+RAW = [number for number, (_, tiling) in enumerate(CHECKED) if tiling.raw_left and tiling.rows == 128]
+
+
+def rows_of_x(case: ContractionCase, x: torch.Tensor) -> torch.Tensor:
+    """x as (groups, rows, channels)."""
+    kernel = case.kernel
+    if kernel.left.index.strides[2] == 1:
+        return x.reshape(kernel.groups, -1, kernel.in_channels)
+    return x.reshape(kernel.groups, kernel.in_channels, -1).mT
+
+
+@pytest.mark.parametrize("number", RAW)
+def test_steps_of_x_have_scales_of_their_own(number, libraries):
+    """As accurate as float32, row by row, where rows and steps of x differ by 18 orders of magnitude."""
+    case, tiling = CHECKED[number]
+    inputs = case.inputs()
+    rows = rows_of_x(case, inputs[0])
+    rows *= torch.logspace(-6, 6, rows.shape[1])[:, None]
+    rows *= torch.logspace(-3, 3, rows.shape[2])
+    outputs, workspace = run(*libraries[number], inputs)[:2]
+    at, size = Turned(case.kernel, tiling).places["left_scales"]
+    assert (workspace[at:at + size].view(torch.float32) == 1).all()
+    plain = evaluate_contraction(case.kernel, inputs, torch.float32)
+    for mine, usual, expected in zip(outputs, plain, case.expected(inputs), strict=True):
+        every = [y.double().reshape(case.kernel.groups, rows.shape[1], -1) for y in (mine, usual, expected)]
+        scale = every[2].square().mean(-1).sqrt()
+        error, single = (((y - every[2]).square().mean(-1).sqrt() / scale) for y in every[:2])
+        assert (error <= 6 * single.mean() + 6 * single).all()
+
+
+@pytest.mark.parametrize("number", RAW)
+def test_what_float16_terms_cannot_hold_of_x(number, libraries):
+    """Rows of x that are not finite, that are tiny or huge, or zero; all others stay as they were."""
+    case, _ = CHECKED[number]
+    kernel, inputs = case.kernel, case.inputs()
+    usual = run(*libraries[number], inputs)[0][0]
+    x = rows_of_x(case, inputs[0])
+    x[0, 3, 40], x[0, 5, 2], x[0, 7, kernel.in_channels - 1] = torch.inf, torch.nan, -torch.inf
+    x[0, 11] *= 1e-40
+    x[0, 12] *= 1e35
+    x[0, 14] = 0
+    found = run(*libraries[number], inputs)[0][0]
+    plain = evaluate_contraction(kernel, inputs, torch.float32)[0]
+    for y in (found, plain):  # sums of the huge row may cancel
+        y.reshape(kernel.groups, kernel.batch, -1)[0, 12] *= 1e-35
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert not found.isfinite().all()
+    changed = torch.ones(kernel.batch, dtype=torch.bool)
+    changed[[3, 5, 7, 11, 12, 14]] = False
+    others = [y.reshape(kernel.groups, kernel.batch, -1)[:, changed] for y in (found, usual)]
+    assert torch.equal(*others)
+
+
 @pytest.mark.parametrize("order", ["reverse", "7", "2026"])
 def test_thread_order_changes_nothing(order, libraries):
     check_thread_order(order, [case for case, _ in CHECKED], libraries)
@@ -118,7 +186,12 @@ def test_thread_order_changes_nothing(order, libraries):
     (LINEAR, replace(TILING(64, 128, 2), depth=32)), (LINEAR, replace(TILING(64, 128, 2), raw_right=False)),
     (LINEAR, TILING(64, 192, 2)), (LINEAR, TILING(128, 256, 2)),       # of three warpgroups; too many registers
     (LINEAR, TILING(128, 128, 12)), (LINEAR, TILING(64, 128, 2, split=5)), (LINEAR, TILING(256, 128, 2)),
-    (LINEAR, replace(TILING(64, 128, 2), cluster=2))])
+    (LINEAR, replace(TILING(64, 128, 2), cluster=2)), (LINEAR, TILING(128, 128, 2, raw_left=True)),
+    # x that bulk copies cannot bring: through a function, in channels or positions that are no fours, in 16 bits.
+    (with_epilogue(LINEAR), TILING(128, 128, 2, 2, raw_left=True)),
+    (matmul(70, 202, 140), TILING(128, 128, 2, 2, raw_left=True)),
+    (matmul(70, 200, 140, transposed=(True, True)), TILING(128, 128, 2, 2, raw_left=True)),
+    (matmul(70, 200, 140, scheme="fp16", dtype="float16"), TILING(128, 128, 2, 2, raw_left=True))])
 def test_tilings_that_cannot_be_are_refused(case, tiling):
     with pytest.raises(ValueError):
         generate(replace(case.kernel, tiling=tiling), "refused")
@@ -129,6 +202,14 @@ def test_few_rows_and_a_large_weight_come_first():
         best = tilings(matmul(rows, depth, columns, transposed=(False, True)).kernel, "wgmma")[0]
         assert best.core == "turned"
     assert tilings(matmul(4096, 4096, 4096).kernel, "wgmma")[0].core == "wgmma"
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
+def test_few_tiles_of_many_steps_pack_nothing_at_first(transposed):
+    best = tilings(matmul(256, 100000, 256, transposed=transposed).kernel, "wgmma")[0]
+    assert best.core == "turned" and best.raw_left and best.split > 1
+    others = tilings(matmul(254, 100002, 256, transposed=transposed).kernel, "wgmma")  # no fours to copy
+    assert others and not any(tiling.raw_left for tiling in others)
 
 
 def test_words_say_what_is_unusual():

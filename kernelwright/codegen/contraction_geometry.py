@@ -66,7 +66,8 @@ class Geometry(Rows):
         if self.tiling.fragments and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1
                                       or self.tiling.aligned or not self.kernel.axes):
             raise ValueError(f"no lines of whole sectors: {self.tiling}")
-        if self.tiling.takes_left and (self.tiling.core not in ("wgmma", "strips") or not self.kernel.axes):
+        if self.tiling.takes_left and not self.splits_left and (
+                self.tiling.core not in ("wgmma", "strips") or not self.kernel.axes):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
         if self.tiling.packs_left and (self.tiling.raw_left or self.tiling.split > 1):
             raise ValueError(f"no x to pack, or parts of steps: {self.tiling}")
@@ -81,6 +82,17 @@ class Geometry(Rows):
     def _leaves_a_tap(self) -> bool:
         """Whether some tap has no partner: its rows are multiplied by zeros, too, and so an Inf in them gives NaN."""
         return any(entry == prod(self.window) for c in self.classes for run in c.runs for _, entry in run.seconds)
+
+    @property
+    def splits_left(self) -> bool:
+        """Whether the core finds a scale of x for each step, as it splits it (`contraction_turned`)."""
+        return self.tiling.core == "turned" and self.tiling.raw_left
+
+    @property
+    def mixes(self) -> bool:
+        """Whether two neighbouring chunks of packed x have pairs of their channels in turn, so that four neighbours of
+        the other operand are what a thread needs of it (`contraction_turned`)."""
+        return self.tiling.core == "turned"
 
     @property
     def slabs(self) -> int:

@@ -61,7 +61,7 @@ def packing_cycles(geometry: Geometry) -> float:
     there = prod(kernel.left_domain) * _element_bytes(kernel)
     if not geometry.tiling.takes_left:
         moved = there + geometry.terms * geometry.left_term_bytes
-    elif not geometry.scaled:
+    elif not geometry.scaled or geometry.splits_left:
         moved = 0
     else:
         moved = there // looked_at(prod(kernel.left_domain)) if guessed(geometry, "left") else there

@@ -21,7 +21,8 @@ def row_scale_text(geometry: Geometry) -> str:
 def without_mark(geometry: Geometry, scale: str) -> str:
     """A scale without the sign that says how it was found. Where no kernel before packs x 0 counts as 1."""
     text = f"fabsf({scale})" if guessed(geometry, "left") else scale
-    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.takes_left else text
+    return f"{text} + float({scale} == 0.0f)" if geometry.tiling.takes_left and not geometry.splits_left \
+        else text
 
 
 def column_place(geometry: Geometry) -> str:

@@ -53,7 +53,7 @@ class Packing:
 
 
 def packing(geometry: Geometry, name: str, original: Contraction | None = None) -> Packing:
-    """What packs the operands into the workspace, in one launch or two; not one that the core reads raw.
+    """What packs the operands into the workspace, in up to two launches; not those that the core reads raw.
 
     original: the contraction of which ``geometry`` has joined taps, which says x several times: scales of x are looked
     for in what it has.
@@ -69,9 +69,10 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
     texts = [value_function(kernel, side.operand, name) for side in sides]
     if geometry.scaled:
         texts.append(_SCALES.replace("NAME", name))
-    texts.append(_writer(geometry, name))
+    if not geometry.splits_left:
+        texts.append(_writer(geometry, name))
     if geometry.tiling.raw_right:
-        sides = [side for side in sides if side.operand.side == "left"]
+        sides = [side for side in sides if side.operand.side == "left" and not geometry.splits_left]
     searched = [side for side in sides if geometry.scaled and not side.owns]
     searches = [side.search() for side in searched]
     if geometry.tiling.takes_left:
@@ -86,8 +87,9 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
     if searches:
         texts += [*(p.text for p in searches), _kernel(name, "greatest", "Magnitudes of operands.", searches)]
         launches.append(_launch(name, f"{name}_greatest", searches))
-    texts += [*(p.text for p in packs), _kernel(name, "pack", "Operands in the order of the core.", packs)]
-    launches.append(_launch(name, f"{name}_pack", packs))
+    if packs:
+        texts += [*(p.text for p in packs), _kernel(name, "pack", "Operands in the order of the core.", packs)]
+        launches.append(_launch(name, f"{name}_pack", packs))
     if any(part.guessed for part in packs):
         launches += [_launch(name, f"{name}_greatest", searches, again=True),
                      _launch(name, f"{name}_pack", packs, again=True, most=FILLED)]
@@ -147,19 +149,28 @@ def _launch(name: str, kernel: str, parts: Sequence[Part], again: bool = False, 
 
 
 def _writer(geometry: Geometry, name: str) -> str:
-    """``NAME_write``: 8 channels of one row, rounded and written."""
+    """``NAME_write``: 8 channels of one row, rounded and written; pairs of them to two chunks in turn, where these are
+    mixed."""
     kind, two = geometry.element, geometry.terms == 2
     parameters = ["unsigned short* __restrict__ to", "long long at", *(["long long term"] if two else []),
-                  f"const float (&x)[{CHUNK}]", *(["float scale"] if geometry.scaled else [])]
+                  f"const float (&x)[{CHUNK}]", *(["float scale"] if geometry.scaled else []),
+                  *(["int half", "long long apart"] if geometry.mixes else [])]
     scaled = "scale == 0.0f ? 0.0f : x[e] * scale" if geometry.scaled else "x[e]"
     body = [f"unsigned high[{CHUNK}]{f', low[{CHUNK}]' if two else ''};", "#pragma unroll",
             f"for (int e = 0; e < {CHUNK}; ++e) {{", f"  const float value = {scaled};",
             f"  high[e] = kw_{kind}_bits(value);"]
     if two:
         body.append(f"  low[e] = kw_{kind}_bits(value - kw_{kind}_value(high[e]));")
-    body += ["}", "uint4* const row = reinterpret_cast<uint4*>(to) + at;", *_four("row[0]", "high")]
-    if two:
-        body += ["// What the first term leaves.", *_four("row[term]", "low")]
+    if geometry.mixes:
+        body += ["}", "// Pairs of channels to this chunk and the next in turn.",
+                 "uint2* const row = reinterpret_cast<uint2*>(to) + 2 * at + half;", *_two("0", "high"),
+                 *_two("2 * apart", "high", 1)]
+        if two:
+            body += ["// What the first term leaves.", *_two("2 * term", "low"), *_two("2 * (term + apart)", "low", 1)]
+    else:
+        body += ["}", "uint4* const row = reinterpret_cast<uint4*>(to) + at;", *_four("row[0]", "high")]
+        if two:
+            body += ["// What the first term leaves.", *_four("row[term]", "low")]
     comment = f"Writes {CHUNK} channels of one row as {kind}{', in two terms' * two}."
     return device_function(comment, "void", f"{name}_write", parameters, body)
 
@@ -168,6 +179,11 @@ def _four(target: str, name: str) -> list[str]:
     pairs = [f"{name}[{e}] | {name}[{e + 1}] << 16" for e in range(0, CHUNK, 2)]
     return [f"{target} = make_uint4({pairs[0]}, {pairs[1]},", " " * len(f"{target} = make_uint4(")
             + f"{pairs[2]}, {pairs[3]});"]
+
+
+def _two(place: str, name: str, which: int = 0) -> list[str]:
+    pairs = [f"{name}[{e}] | {name}[{e + 1}] << 16" for e in (2 * which, 4 + 2 * which)]
+    return [f"row[{place}] = make_uint2({', '.join(pairs)});"]
 
 
 _SCALES = """

@@ -197,15 +197,19 @@ class Packer:
         return f"const long long line = {row} / {self.together} * {chunks}LL + {row} % {self.together};"
 
     def place(self, entry: str) -> str:
-        """Where ``chunk`` of a row is, in rows of 16 bytes, with ``line`` of the row."""
+        """Where ``chunk`` of a row is, in rows of 16 bytes, with ``line`` of the row; where two chunks are mixed, the
+        first of them."""
         whole = self.geometry.chunks * self.lines
+        if self.geometry.mixes:
+            return f"{entry} * {whole}LL + chunk / 2 * {2 * self.together}LL + line"
         return f"{entry} * {whole}LL + chunk * {self.together}LL + line"
 
     def write(self, at: str, guard: str = "") -> list[str]:
         """Write the 8 values ``x`` as element ``at`` of the packed operand, by rows of 16 bytes."""
         scale = ", scale" if self.geometry.scaled else ""
         term = f", {self.term}LL" if self.geometry.terms == 2 else ""
-        call = f"{self.name}_write({self.operand.side}, {at}{term}, x{scale});"
+        mixed = f", chunk % 2, {self.together}LL" * self.geometry.mixes
+        call = f"{self.name}_write({self.operand.side}, {at}{term}, x{scale}{mixed});"
         return [f"if ({guard}) {call}"] if guard else [call]
 
 

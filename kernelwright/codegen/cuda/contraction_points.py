@@ -60,7 +60,8 @@ def guessed(geometry: Geometry, side: str) -> bool:
     microseconds, two launches more take 5. Not for weights with a window, which are small.
     """
     kernel = geometry.kernel
-    if not geometry.scaled or (side == "right" and (geometry.tiling.raw_right or geometry.entries > 1)):
+    if not geometry.scaled or (side == "left" and geometry.splits_left) \
+            or (side == "right" and (geometry.tiling.raw_right or geometry.entries > 1)):
         return False
     domain = kernel.left_domain if side == "left" else kernel.right_domain
     shared = prod(domain[2:])

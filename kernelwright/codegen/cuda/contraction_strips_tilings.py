@@ -52,7 +52,7 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
     if shares_sectors(kernel):
         best = [t for tiling in best for t in (tiling, _with_ends(kernel, tiling)) if t is not None]
     every = dict.fromkeys([*best[:2], *(t for kind in others for t in kind[:1]), *best[2:]])
-    return list(every)[:_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES]
+    return list(every)[:(_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES) + any(t.aligned for t in every)]
 
 
 def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:

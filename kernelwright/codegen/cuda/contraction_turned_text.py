@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
-#: Channels are neighbours in memory, and pairs of them lie at multiples of 8 bytes.
+#: Channels are neighbours in memory, and fours of them lie at multiples of 16 bytes.
+TAKE_FOURS = """
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float4 four = @THERE@*reinterpret_cast<const float4*>(from + h * @APART@LL + 16 * k)@ELSE@;
+      x[k][h][0] = four.x, x[k][h][1] = four.y, x[k][h][2] = four.z, x[k][h][3] = four.w;
+    }"""
+#: Output channels are, and pairs of them lie at multiples of 8 bytes.
 TAKE_PAIRS = """
-        const float2 two = @THERE@*reinterpret_cast<const float2*>(from + @PLACE@)@ELSE_PAIR@;
-        x[k][h][2 * i] = two.x, x[k][h][2 * i + 1] = two.y;"""
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float2 two = @THERE@*reinterpret_cast<const float2*>(from + (16 * k + e) * @APART@LL)@ELSE@;
+      x[k][0][e] = two.x, x[k][1][e] = two.y;
+    }"""
 TAKE_SINGLY = """
 #pragma unroll
-        for (int e = 0; e < 2; ++e) x[k][h][2 * i + e] = @THERE@from[@PLACE@]@ELSE@;"""
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        x[k][h][e] = @THERE@from[h * @OWN_APART@LL + (16 * k + e) * @CHANNEL_APART@LL]@ELSE@;"""
 
 SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = usual ? 1.0f : INFINITY;"
 # Parts of a tile have parts of the channels: the greater of their scales counts, as bits.
@@ -20,6 +33,11 @@ FINISH = """
       kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the slabs before have been read.
       @NAME@_results(@WRITTEN_ARGUMENTS@sums, reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES), worker, thread,
                      group, row_block, column_block);"""
+
+MAKE_UP = """      // What tensor cores have cut off them.
+#pragma unroll
+      for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(sums[i], @LOST@f, sums[i]);
+"""
 
 PARTIAL = """
       float* const to = partial + ((part * @TILES@LL + cell) * WORKERS + worker) * (POSITIONS / 2 * 128) + thread;
@@ -50,54 +68,91 @@ static __global__ void __launch_bounds__(128 * @WORKERS@) @NAME@_merge(
 }
 """
 
+#: One warp brings x.
+PRODUCE = """
+    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
+      // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
+      const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
+      const int group = rest / SPLIT / @COLUMN_BLOCKS@;
+      const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
+      const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);@OTHERS@
+      for (int step = begin; step < end; ++step) {
+        kw_barrier_wait(empty + 8 * stage, parity ^ 1);
+        __syncwarp();
+        if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
+        __syncwarp();
+        for (int line = lane; line < TERMS * CHUNKS; line += 32) {
+          const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
+              (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
+               (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
+          const unsigned to = stages + stage * STAGE_BYTES + line * (POSITIONS * 16);
+          kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);
+        }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+    }"""
+#: What the others do: nothing, or they bring the block's channels of w closer, to the second-level cache, as many steps
+#: ahead as x is.
+IDLE = """
+      if (warp != 0) continue;"""
+PREFETCH = """
+      if (warp != 0) {
+        const int column_block = rest / SPLIT % @COLUMN_BLOCKS@;
+        for (int step = begin; step < end; ++step) {
+          kw_barrier_wait(empty + 8 * stage, parity ^ 1);
+          for (int line = 32 * (warp - 1) + lane; line < 2 * COLUMNS; line += 96) {  // of 128 bytes
+            const long long o = column_block * COLUMNS + @LINE_COLUMN@, c = step * @DEPTH@LL + @LINE_CHANNEL@;
+            if (o < @OUT_CHANNELS@ && c < @IN_CHANNELS@) kw_prefetch(@WEIGHT_BEGIN@);
+          }
+          if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        continue;
+      }"""
+PROMOTE = """
+        if (lane == 0) kw_barrier_arrive(empty + 8 * stage);
+#pragma unroll
+        for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);"""
+
+#: Warpgroups multiply in turns: each waits until the one before has asked for its products, so that these are formed
+#: while it splits and adds. Left to themselves they multiply at one time, and split at one time.
+INIT_TURNS = """
+    for (int w = 0; w < WORKERS; ++w) kw_barrier_init(empty + 8 * STAGES + 8 * w, 4);  // warps of the one before"""
+AWAIT_TURN = """        kw_barrier_wait(empty + 8 * STAGES + 8 * worker, (turn - (worker == 0)) & 1);
+        ++turn;
+        __syncwarp();
+"""
+PASS_TURN = """
+        if (lane == 0) kw_barrier_arrive(empty + 8 * STAGES + 8 * ((worker + 1) % WORKERS));"""
+
 CORE = """
-// A thread's part of w in a step, which begins at `from`: of rows o and o + 8 the channels c and c + 1, and those 8
-// further, of every 16.
+// A thread's part of w in a step, which begins at `from`: of rows o and o + 1 four channels of every 16. What products
+// take as their terms k, k + 1, k + 8, k + 9 are four neighbours; x is packed in the same order.
 static __device__ __forceinline__ void @NAME@_take(const float* __restrict__ from, float (&x)[4][2][4]@WHERE@) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k)
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {@TAKE@
-      }
+  for (int k = 0; k < 4; ++k) {@TAKE@
+  }
 }
 
 // Splits them into float16 terms, times the power of two that brings the greatest of a row's channels into
-// [2^14, 2^15); `factor` is its inverse. What is not finite is taken for 0 and remembered in `greatest`, the greatest
-// magnitude of a row so far, as bits. Four lanes have a row.
-static __device__ __forceinline__ void @NAME@_split(float (&x)[4][2][4], unsigned (&high)[4][4], unsigned (&low)[4][4],
-                                                    float (&factor)[2], unsigned (&greatest)[2]) {
+// [2^14, 2^15); `factor` is its inverse, `greatest` the greatest magnitude of a row so far. What is not finite, and
+// NaN, is not finite in all sums of its row; where it is in `greatest` they are computed again. Four lanes have a row.
+static __device__ __forceinline__ void @NAME@_split(const float (&x)[4][2][4], unsigned (&high)[4][4],
+                                                    unsigned (&low)[4][4], float (&factor)[2], float (&greatest)[2]) {
   constexpr int TERMS = @TERMS@;
-  const auto most_of = [&](int h) {
-    unsigned most = 0;
+  float most[2] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int k = 0; k < 4; ++k)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) most = max(most, __float_as_uint(x[k][h][e]) & 0x7fffffffu);
+      for (int e = 0; e < 4; ++e) most[h] = fmaxf(most[h], fabsf(x[k][h][e]));
 #pragma unroll
-    for (int lanes = 1; lanes < 4; lanes *= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, lanes));
-    return most;
-  };
-  unsigned most[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    most[h] = most_of(h);
-    greatest[h] = max(greatest[h], min(most[h], 0x7f800000u));
-  }
-  if (__any_sync(0xffffffffu, max(most[0], most[1]) >= 0x7f800000u)) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) x[k][h][e] = fabsf(x[k][h][e]) < INFINITY ? x[k][h][e] : 0.0f;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) most[h] = most_of(h);
+    for (int lanes = 1; lanes < 4; lanes *= 2) most[h] = fmaxf(most[h], __shfl_xor_sync(0xffffffffu, most[h], lanes));
+    greatest[h] = fmaxf(greatest[h], most[h]);
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const unsigned exponent = min(268u - (most[h] >> 23), 253u);
+    const unsigned exponent = min(268u - (__float_as_uint(most[h]) >> 23), 253u);
     const float scale = __uint_as_float(exponent << 23);
     factor[h] = __uint_as_float((254u - exponent) << 23);
 #pragma unroll
@@ -119,14 +174,14 @@ static __device__ __forceinline__ void @NAME@_results(
     int row_block, int column_block) {
   constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, ACROSS = COLUMNS / SLAB_COLUMNS;
   // Of a thread's sums: the slab, the first channel in it, the first position.
-  const int channel = worker * 64 % SLAB_COLUMNS + thread / 32 * 16 + thread % 32 / 4, position = thread % 4 * 2;
+  const int channel = worker * 64 % SLAB_COLUMNS + thread / 4 * 2, position = thread % 4 * 2;
   float* const own = slabs + worker * 64 / SLAB_COLUMNS * @SLAB@;
 #pragma unroll
   for (int j = 0; j < @ROWS@ / 8; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       own[j / 8 * ACROSS * @SLAB@ + (j % 8 * 8 + position + e % 2) * @ROW_STRIDE@ +
-          (channel + e / 2 * 8) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
+          (channel + e / 2) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
   kw_part_sync(15, 128 * @WORKERS@);
 #pragma unroll 1
   for (int number = worker; number < @SLABS@; number += @WORKERS@) {
@@ -143,14 +198,14 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, WORKERS = @WORKERS@;  // chunks of 8 channels of a step; warpgroups
   constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, DEPTHS = @DEPTHS@, SPLIT = @SPLIT@;
   constexpr int WORKS = @WORKS@;  // parts of tiles
-  KW_DYNAMIC_SHARED(unsigned char, shared);
+  KW_DYNAMIC_SHARED(unsigned char, shared);@INIT@
   const unsigned stages = kw_shared(shared);
   const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, 1);             // the producer
+      kw_barrier_init(full + 8 * s, @FILLERS@);            // warps that bring x
       kw_barrier_init(empty + 8 * s, 4 * WORKERS);  // warps that multiply
-    }
+    }@INIT_TURNS@
     kw_barriers_ready();
   }
   __syncthreads();
@@ -158,43 +213,21 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
   int stage = 0;
   unsigned parity = 0;
-  if (warp < 4) {  // the producers, of which one brings x
-    kw_registers_fewer<@FEWER@>();
-    for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
-      // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
-      const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
-      const int group = rest / SPLIT / @COLUMN_BLOCKS@;
-      const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
-      const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
-      if (warp != 0) continue;
-      for (int step = begin; step < end; ++step) {
-        kw_barrier_wait(empty + 8 * stage, parity ^ 1);
-        __syncwarp();
-        if (lane == 0) kw_barrier_expect(full + 8 * stage, STAGE_BYTES);
-        __syncwarp();
-        for (int line = lane; line < TERMS * CHUNKS; line += 32) {
-          const unsigned short* const from = left + line / CHUNKS * @LEFT_TERM@LL +
-              (group * (@ALL_CHUNKS@LL * @ALL_ROWS@) + row_block * (@ALL_CHUNKS@LL * @ROWS@) +
-               (step * CHUNKS + line % CHUNKS) * @ROWS@LL) * 8;
-          const unsigned to = stages + stage * STAGE_BYTES + line * (POSITIONS * 16);
-          kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);
-        }
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-      }
-    }
+  if (warp < 4) {  // the producers
+    kw_registers_fewer<@FEWER@>();@PRODUCE@
   } else {
     @MORE@
-    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;@BEGIN_TURNS@
     for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
       const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
       [[maybe_unused]] const int cell = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
-      const int first = column_block * COLUMNS + worker * 64 + thread / 32 * 16 + lane / 4;  // output channel
+      const int first = column_block * COLUMNS + worker * 64 + thread / 4 * 2;  // of two output channels
       const float* from = @WEIGHT@;
       float sums[POSITIONS / 2] = {}, x[4][2][4];
-      unsigned greatest[2] = {};
+      float greatest[2] = {};
       @NAME@_take(from, x@FIRST_STEP@);
 #pragma unroll 1
       for (int step = begin; step < end; ++step) {
@@ -207,7 +240,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         kw_barrier_wait(full + 8 * stage, parity);
         __syncwarp();
         const unsigned long long right = kw_operand(stages + stage * STAGE_BYTES, POSITIONS * 16);
-        kw_wgmma_fence();
+@AWAIT_TURN@        kw_wgmma_fence();
         // Terms of w and x: low high, high low, high high. Low ones come first, because tensor cores cut sums.
 #pragma unroll
         for (int pair = @FIRST_PAIR@; pair < 3; ++pair)
@@ -216,21 +249,17 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
             kw_wgmma_f16(products, pair == 0 ? low[k] : high[k],
                          right + (pair == 1 ? CHUNKS * POSITIONS : 0) + 2 * k * POSITIONS,
                          pair > @FIRST_PAIR@ || k > 0);
-        kw_wgmma_commit();
+        kw_wgmma_commit();@PASS_TURN@
         kw_wgmma_wait<0>();
-        kw_wgmma_hold(products);
-        if (lane == 0) kw_barrier_arrive(empty + 8 * stage);
-#pragma unroll
-        for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);
+        kw_wgmma_hold(products);@PROMOTE@
         if (++stage == STAGES) stage = 0, parity ^= 1;
       }
-      // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not hold it,
-      // the epilogue is told to compute them again.
+@MAKE_UP@      // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not
+      // hold it, the epilogue is told to compute them again.
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float size = __uint_as_float(greatest[h]);
-        const bool usual = size == 0.0f || (size > 0x1p-80f && size < 0x1p80f);
-        const int o = first + 8 * h;
+        const bool usual = greatest[h] == 0.0f || (greatest[h] > 0x1p-@USUAL@f && greatest[h] < 0x1p@USUAL@f);
+        const int o = first + h;
         if (lane % 4 == 0 && o < @OUT_CHANNELS@) {
           @SCALES@
         }
