@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 
@@ -91,7 +92,10 @@ def watched(case: ContractionCase, made: Source) -> Source:
     """The text with an end where two warps store parts of a sector that lies within lines of one channel."""
     plane = prod(case.kernel.domain[-2:])
     sectors = prod(case.kernel.domain) // SECTOR + 1
-    text = made.text.replace("__stcs(", f"store_{made.name}(out0, ")
+    call = f"store_{made.name}(out0, "
+    text, found = re.subn(r"\*(reinterpret_cast<float2\*>\(out0 \+ .*\)) =\s([^;]*);", rf"{call}\1, \2);",
+                          made.text.replace("__stcs(", call))
+    assert found + made.text.count("__stcs(") == 1
     return replace(made, text=f"""
 static int owners_{made.name}[{sectors}];
 static void store_{made.name}(const float* out, float2* to, float2 value) {{

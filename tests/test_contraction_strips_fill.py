@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from contraction_cases import ContractionCase, convolution, with_epilogue
 from contraction_tools import Source, compiled, generated, run
-from test_contraction_strips import CUT, IMAGE, LONG, MANY, VOLUME, tiling
+from test_contraction_strips import IMAGE, LONG, MANY, VOLUME, tiling
 from test_contraction_wgmma import check
 
 from kernelwright.codegen.contraction_strips import Strips
@@ -16,9 +16,11 @@ from kernelwright.plan.expressions import Guard
 
 WHOLE = convolution(2, 1, 60, 64, (7, 140), (3, 3), padding=(1, 0), scheme="fp16")
 DEEP = convolution(1, 1, 60, 20, (4, 7, 20), (2, 3, 3), padding=1, scheme="fp16")
-#: Whole lines, the last of whose channels are no eight; strips beside each other; windows that move by two; planes.
-CASES = [(WHOLE, tiling(WHOLE, 72, slots=5)), (LONG, tiling(LONG, 96, slots=4)), (CUT, tiling(CUT, 64, slots=5)),
-         (DEEP, tiling(DEEP, 24, slots=4, teams=1))]
+BY_TWO = convolution(1, 1, 60, 64, (9, 92), (3, 3), stride=2, padding=1, scheme="fp16")
+#: Lines that share sectors, the last of whose channels are no eight; windows that move by two; planes.
+CASES = [(case, replace(made, aligned=True)) for case, made in (
+    (WHOLE, tiling(WHOLE, 72, slots=5)), (BY_TWO, tiling(BY_TWO, 48, slots=5)),
+    (DEEP, tiling(DEEP, 24, slots=4, teams=1)))]
 
 
 def watched(case: ContractionCase, made: Source) -> Source:
@@ -54,11 +56,12 @@ def test_what_is_read_has_been_brought_closer():
         check(case, run(*library, case.inputs())[0])
 
 
-@pytest.mark.parametrize("case", [WHOLE, LONG, CUT, DEEP, IMAGE, MANY, VOLUME])
+@pytest.mark.parametrize("case", [WHOLE, LONG, BY_TWO, DEEP, IMAGE, MANY, VOLUME])
 def test_lines_are_brought_closer_where_one_is_on_its_way(case):
-    """Of x in memory alone, which pads nothing by itself."""
+    """Beside stores of whole sectors; of x in memory alone, which pads nothing by itself."""
     made = dict((one.name, made) for one, made in CASES).get(case.name, tiling(case))
-    assert ("kw_prefetch(" in generated(case.kernel, made, "k").text) == (ahead(Strips(case.kernel, made)) == 1)
+    expected = made.aligned and ahead(Strips(case.kernel, made)) == 1
+    assert ("kw_prefetch(" in generated(case.kernel, made, "k").text) == expected
     x = case.kernel.left
     guarded = replace(case.kernel, left=replace(x, guards=(Guard(x.index, case.inputs()[0].numel()),)))
     for kernel in (with_epilogue(case).kernel, guarded):

@@ -125,6 +125,11 @@ class EndWriter(Writer):
         # Whole sectors of an item, the first part of a condition without raggedness, go by without a look at `until`.
         return f"({condition} && {at} < until[c]) || ({ragged}run == 0 && {at} < 0 && {at} >= -begun[c])"
 
+    def _pair(self, place: str, pair: str) -> list[str]:
+        """Store a pair, past what the second-level cache keeps: no other store is to complete its sector there (H100, 8
+        to 64 channels, 0.258 ms for 0.2615)."""
+        return [f"__stcs(reinterpret_cast<float2*>({place}), {pair});"]
+
     def _late(self, k: int) -> str:
         """What a lane stores that is a run late: of the first run what the item before has left."""
         place = f"({self._row('h')} - odd + c) * {SECTOR} + own - late{k}[c] + begun[c]"

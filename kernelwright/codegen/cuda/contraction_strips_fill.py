@@ -2,10 +2,11 @@
 rounded or split, to the ring (`contraction_strips`).
 
 Each lane has a row: 8 loads beside the next lane's, 4 conversions of two values for each term, and 16 bytes of each to
-shared memory. x is read once for each plane of the window, and never packed. Where a warp has registers for one line
-alone, the next one is on its way to the second-level cache (H100, 64 to 128 channels, 126 wide: 0.678 ms for 0.709; two
-lines and more 0.72 to 0.84; where warps have several lines on their way it changes nothing). Scales, marks of those
-that were guessed too small, and what is not finite are as in `contraction_wgmma_fill`.
+shared memory. x is read once for each plane of the window, and never packed. Where all results are stored, by whole
+sectors (`contraction_strips_ends`), and a warp has registers for one line alone, the next one is on its way to the
+second-level cache (H100, 64 to 128 channels, 126 wide: 0.678 ms for 0.709; two lines and more 0.72 to 0.84; where
+warps have several lines on their way it changes nothing; where less is stored, or not so, docs/contractions.md).
+Scales, marks of those that were guessed too small, and what is not finite are as in `contraction_wgmma_fill`.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def pieces(numbers: Strips) -> int:
 
 
 def prefetches(numbers: Strips) -> bool:
-    """Whether warps ask for a line before they have registers for it: x lies in memory, neighbours along lines."""
+    """Whether warps ask for a line before they have registers for it, beside stores of whole sectors: x lies in memory,
+    neighbours along lines."""
     x = numbers.kernel.left
-    return ahead(numbers) == 1 and isinstance(x, Load) and not x.guards and x.index.strides[-1] == 1
+    apart = isinstance(x, Load) and not x.guards and x.index.strides[-1] == 1
+    return numbers.tiling.aligned and ahead(numbers) == 1 and apart
 
 
 def values(numbers: Strips, name: str) -> dict[str, object]:

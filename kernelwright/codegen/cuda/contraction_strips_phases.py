@@ -1,8 +1,7 @@
 """What a thread of a core that goes down strips does with its sums of a transposed convolution.
 
 It has one channel, and of pairs of neighbouring positions of x both output phases: four neighbours of the output, which
-it stores at once where lines begin at multiples of 16 bytes. Four lanes store 64 bytes, past what the second-level
-cache keeps, as `contraction_strips_stores` does.
+it stores at once where lines begin at multiples of 16 bytes. Four lanes store 64 bytes.
 """
 
 from __future__ import annotations
@@ -67,6 +66,6 @@ class PhaseWriter(Writer):
         count = self._at_once(store)
         if count == 1:
             return [f"{out}[{place} + {v}] = {own}[{v}];" for v in range(_FOUR)]
-        return [f"__stcs(reinterpret_cast<float{count}*>({out} + ({place}{f' + {v}' * (v > 0)})), "
-                f"make_float{count}({', '.join(f'{own}[{v + i}]' for i in range(count))}));"
+        return [f"*reinterpret_cast<float{count}*>({out} + ({place}{f' + {v}' * (v > 0)})) = "
+                f"make_float{count}({', '.join(f'{own}[{v + i}]' for i in range(count))});"
                 for v in range(0, _FOUR, count)]

@@ -4,8 +4,7 @@
 they exchange every second such block with the lanes of the next channel, so that eight lanes store a run of 64 bytes of
 one. A store is whole sectors of memory, wherever lines begin: lanes whose pair lies in the run before theirs store the
 pair that they had a run ago. Beside totals, and where lines share sectors, a run is what four lanes have. Lines that
-begin at odd places are stored element by element. Pairs are written past what the second-level cache keeps, as the
-kernel reads none of them again (H100, 8 to 64 channels: 0.258 ms for 0.2615).
+begin at odd places are stored element by element.
 
 What an epilogue takes of a channel alone (scales, biases, a norm's factors) a thread reads once for each strip.
 """
@@ -292,9 +291,13 @@ class Writer:
             both = f"pair{k}"
         return [*given, "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
             *other, f"if ({self._condition(k, condition)})",
-            f"  __stcs(reinterpret_cast<float2*>(out{self.stores[k].buffer} + place{k}[c] + {run} * run), "
-            f"late{k}[c] ? {self._late(k)} : make_float2({both}[0], {both}[1]));",
+            *indent(self._pair(f"out{self.stores[k].buffer} + place{k}[c] + {run} * run",
+                               f"late{k}[c] ? {self._late(k)} : make_float2({both}[0], {both}[1])")),
             f"before{k}[c][0] = {both}[0], before{k}[c][1] = {both}[1];"]), "}"]
+
+    def _pair(self, place: str, pair: str) -> list[str]:
+        """Store a pair."""
+        return [f"*reinterpret_cast<float2*>({place}) = {pair};"]
 
     def _condition(self, k: int, condition: str) -> str:
         """Under which a pair of store ``k`` is stored, of those that are there."""

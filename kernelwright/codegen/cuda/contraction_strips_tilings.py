@@ -48,11 +48,12 @@ def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
             shapes.insert(1, (wide, 2))
         found.append([_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4])
     best, *others = ([t for t in kind if t is not None] for kind in found)
-    # Where lines share sectors, also with these stored once (H100, 126 wide: 0.705 for 0.732 ms, 0.257 for 0.264).
-    if shares_sectors(kernel):
+    # Where lines share sectors, also with these stored once: 126 wide 0.664 for 0.722 ms, 0.260 for 0.265, 254 wide
+    # 0.967 for 1.005; of planes nothing came of it (H100).
+    if shares_sectors(kernel) and len(kernel.axes) == 2:
         best = [t for tiling in best for t in (tiling, _with_ends(kernel, tiling)) if t is not None]
     every = dict.fromkeys([*best[:2], *(t for kind in others for t in kind[:1]), *best[2:]])
-    return list(every)[:(_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES) + any(t.aligned for t in every)]
+    return list(every)[:_MOST if len(kernel.axes) == 2 else _MOST_OF_PLANES]
 
 
 def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:
