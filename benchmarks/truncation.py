@@ -21,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from contractions import DEVICE, FLUSH_BYTES, SHAPES, Job, Measured, compiled
+from contractions import DEVICE, FLUSH_BYTES, Job, Measured, compiled
+from contractions_shapes import SHAPES
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation

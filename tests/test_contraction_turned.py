@@ -134,7 +134,7 @@ def rows_of_x(case: ContractionCase, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("number", RAW)
-def test_steps_of_x_have_scales_of_their_own(number, libraries):
+def test_rows_of_x_have_scales_of_their_own(number, libraries):
     """As accurate as float32, row by row, where rows and steps of x differ by 18 orders of magnitude."""
     case, tiling = CHECKED[number]
     inputs = case.inputs()
@@ -187,7 +187,7 @@ def test_thread_order_changes_nothing(order, libraries):
     (LINEAR, TILING(64, 192, 2)), (LINEAR, TILING(128, 256, 2)),       # of three warpgroups; too many registers
     (LINEAR, TILING(128, 128, 12)), (LINEAR, TILING(64, 128, 2, split=5)), (LINEAR, TILING(256, 128, 2)),
     (LINEAR, replace(TILING(64, 128, 2), cluster=2)), (LINEAR, TILING(128, 128, 2, raw_left=True)),
-    # x that bulk copies cannot bring: through a function, in channels or positions that are no fours, in 16 bits.
+    # x that copies cannot bring: through a function, in channels or positions that are no fours, in 16 bits.
     (with_epilogue(LINEAR), TILING(128, 128, 2, 2, raw_left=True)),
     (matmul(70, 202, 140), TILING(128, 128, 2, 2, raw_left=True)),
     (matmul(70, 200, 140, transposed=(True, True)), TILING(128, 128, 2, 2, raw_left=True)),

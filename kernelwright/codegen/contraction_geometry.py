@@ -85,7 +85,7 @@ class Geometry(Rows):
 
     @property
     def splits_left(self) -> bool:
-        """Whether the core finds a scale of x for each step, as it splits it (`contraction_turned`)."""
+        """Whether the core finds scales of x itself, as it splits it (`contraction_turned`)."""
         return self.tiling.core == "turned" and self.tiling.raw_left
 
     @property

@@ -13,7 +13,8 @@ of x is needed by few blocks. Then warps that bring it have 32 positions each, s
 it to the stages, with a scale of each position:
 
     raw[warp][3 steps][position][channel], or [channel][position]     float32, as it lies in memory
-    scale[stage][position]                                            what sums are multiplied by, see there
+    scale[stage][position]            what sums so far are multiplied by, and what they are at last; beside them of each
+                                      warp whether any scale has changed
 
 Packed, w is read, written and read again, 12 bytes an element: of 128 x 32768 x 32768 that is 3.1 ms at 4.2 TB/s, where
 three products of float16 terms take 0.8 at their peak. Read once it is 1.0 ms, beside the products.
@@ -144,8 +145,7 @@ class Turned(Geometry):
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the stages and their barriers; where x comes as it lies, of that and of what products are
-        multiplied by, too."""
+        """Bytes of the stages and their barriers; where x comes as it lies, of that and of scales, too."""
         stages = self.tiling.stages * (self.stage_bytes + 16) + 8 * self.workers
         if not self.tiling.raw_left:
             return stages

@@ -67,12 +67,11 @@ class Tiling:
     rows of the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left``
     blocks of a convolution read x as it lies in memory, and round or split it themselves, once for every run of a
     tile's rows: it is never packed; so do those of "turned" whose steps are shared, once for every block of output
-    channels. With ``packs_left`` some warps of each block pack x while the others multiply what
-    is packed. With ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie, and nothing is
-    computed twice for that; strips store what two lines share of such a sector once. With ``fragments`` threads finish
-    the sums that they have: they store them, in lines of whole sectors, not by way of shared memory, or reduce channels
-    in registers. Of few channels so many neighbouring taps of the last axis are ``joined`` to one, of as many times the
-    channels.
+    channels. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
+    ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie, and nothing is computed twice for
+    that; strips store what two lines share of such a sector once. With ``fragments`` threads finish the sums that they
+    have: they store them, in lines of whole sectors, not by way of shared memory, or reduce channels in registers. Of
+    few channels so many neighbouring taps of the last axis are ``joined`` to one, of as many times the channels.
     """
 
     core: str

@@ -57,7 +57,7 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
 
     original: the contraction of which ``geometry`` has joined taps, which says x several times: scales of x are looked
     for in what it has.
-    Raises ValueError where there is nothing to pack, and where a grid would exceed 2**31 - 1 blocks.
+    Raises ValueError where an operand has no elements, and where a grid would exceed 2**31 - 1 blocks.
     """
     kernel = geometry.kernel
     if not prod(kernel.left_domain) * prod(kernel.right_domain):
@@ -67,7 +67,7 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
     if original is not None:
         sides[0].searched = operands(original)[0]
     texts = [value_function(kernel, side.operand, name) for side in sides]
-    if geometry.scaled:
+    if geometry.scaled and not geometry.splits_left:
         texts.append(_SCALES.replace("NAME", name))
     if not geometry.splits_left:
         texts.append(_writer(geometry, name))

@@ -56,8 +56,8 @@ def prefetches(numbers: Strips) -> bool:
     """Whether warps ask for a line before they have registers for it, beside stores of whole sectors: x lies in memory,
     neighbours along lines."""
     x = numbers.kernel.left
-    apart = isinstance(x, Load) and not x.guards and x.index.strides[-1] == 1
-    return numbers.tiling.aligned and ahead(numbers) == 1 and apart
+    lies = isinstance(x, Load) and not x.guards and x.index.strides[-1] == 1
+    return lies and numbers.tiling.aligned and ahead(numbers) == 1
 
 
 def values(numbers: Strips, name: str) -> dict[str, object]:

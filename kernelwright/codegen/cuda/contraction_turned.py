@@ -19,8 +19,8 @@ of memory and 28 of L2)::
 so that 128 x 32768 x 32768 is limited by what L2 gives: 1.4 ms predicted, where mma.sync took 3.5. Of 16 positions
 memory is the limit. Measured (one H100, whose memory gives 14 bytes): 1.71 ms; 1024 x 8192 x 8192 0.740, 2,340 cycles a
 step. Not by L2: clusters that shared x changed nothing. Two warpgroups left to themselves multiply at one time, and at
-one time split and add, while tensor cores have nothing to do. In turns one multiplies while the other splits: 0.659 ms,
-2,110 cycles (tensor cores' 690 TFLOP/s); 128 x 32768 x 32768 1.49, with w brought closer while it is not yet asked for.
+one time split and add, while tensor cores have nothing to do. In turns one multiplies while the other splits: 0.655 ms,
+2,110 cycles (tensor cores' 690 TFLOP/s); 128 x 32768 x 32768 1.52, with w brought closer while it is not yet asked for.
 docs/contractions.md has the steps between.
 
 Where w is not finite, or so large or small that sums might leave float32, the epilogue computes the sums again: a
@@ -65,8 +65,8 @@ _USUAL = 80
 
 
 def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
-    """``NAME_core`` and its launch, which reads ``left``, the packed x, and the epilogue's parameters, and writes
-    ``right_scales``. Raises ValueError where a block has too little shared memory."""
+    """``NAME_core`` and its launch, which reads ``left``, the packed x, or x itself, and the epilogue's parameters,
+    and writes the scales of what it splits. Raises ValueError where a block has too little shared memory."""
     kernel, tiling = numbers.kernel, numbers.tiling
     width = slab_columns(kernel, tiling)
     if width % ROWS:
@@ -99,7 +99,9 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     def passed(*values: str) -> str:
         return "".join(f", {value}" for value, some in zip(values, ragged, strict=True) if some)
 
-    begin, own = f"begin * {tiling.depth} + lane % 4 * 4", "lane % 4 * 4"
+    own = "lane % 4 * 4"
+    begin = f"begin * {tiling.depth} + {own}"
+    base = weight + (f" + {offset}LL" if offset else "") + (f" + group * {group}LL" if kernel.groups > 1 else "")
     zeros = ", ".join(["0.0f"] * count)
     values = {
         "WORKS": numbers.works, "PARTS_LEFT": parts_left(tiling.split),
@@ -113,9 +115,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         "NEXT_STEP": passed("first", f"(step + 1) * {tiling.depth} + {own}"),
         "STEP": tiling.depth if by_channels else f"{tiling.depth * apart}LL",
         "ELSE": (f" : make_float{count}({zeros})" if together else " : 0.0f") if there else "",
-        "WEIGHT": weight + (f" + {offset}LL" if offset else "")
-        + (f" + group * {group}LL" if kernel.groups > 1 else "")
-        + (f" + first * {apart}LL + {begin}" if by_channels else f" + ({begin}) * {apart}LL + first"),
+        "WEIGHT": base + (f" + first * {apart}LL + {begin}" if by_channels else f" + ({begin}) * {apart}LL + first"),
         "FILL_TABLE": FILL_TABLE if epilogue.column_floats else "", "COLUMN_ARGUMENTS":
         "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters), "FLOATS": epilogue.floats,
         "COLUMN_TABLE": f", slab + {epilogue.floats}" if epilogue.column_floats else "",
@@ -149,8 +149,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         "IN_CHANNELS": kernel.in_channels,
         "LINE_COLUMN": "line / 2" if by_channels else f"line % {across} * 32",
         "LINE_CHANNEL": "line % 2 * 32" if by_channels else f"line / {across}",
-        "WEIGHT_BEGIN": weight + (f" + {offset}LL" if offset else "")
-        + (f" + group * {group}LL" if kernel.groups > 1 else "") + f" + o * {columns_apart}LL + c * {channels_apart}LL"}
+        "WEIGHT_OF_LINE": f"{base} + o * {columns_apart}LL + c * {channels_apart}LL"}
     left = values_of_raw(numbers) if tiling.raw_left else {
         "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1, "INIT": ""}
     text = CORE

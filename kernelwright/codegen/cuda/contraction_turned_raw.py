@@ -17,8 +17,8 @@ of memory in a cycle of a multiprocessor, 28 of L2), for a step of 64 channels, 
     shared memory  32 KB arrive, are read, leave as 32 KB, which products read three times: 192 KB    1500
     instructions   670 of a scheduler to multiply, 400 to split x    1070
 
-and 248 steps on each multiprocessor: 0.35 ms predicted. Measured (one H100): 0.522 ms, the core 3,600 cycles a step, of
-512 x 65536 x 512 3,400; packed 0.902, 0.43 of it the core. Both wait for the weight's loads, which are one step ahead
+and 248 steps on each multiprocessor: 0.35 ms predicted. Measured (one H100): 0.528 ms, the core 3,600 cycles a step, of
+512 x 65536 x 512 3,400; packed 0.895, 0.44 of it the core. Both wait for the weight's loads, which are one step ahead
 of their products (without them a quarter less), and for the warps that split (as much): registers for more of either
 there are none.
 """

@@ -102,7 +102,7 @@ PREFETCH = """
           kw_barrier_wait(empty + 8 * stage, parity ^ 1);
           for (int line = 32 * (warp - 1) + lane; line < 2 * COLUMNS; line += 96) {  // of 128 bytes
             const long long o = column_block * COLUMNS + @LINE_COLUMN@, c = step * @DEPTH@LL + @LINE_CHANNEL@;
-            if (o < @OUT_CHANNELS@ && c < @IN_CHANNELS@) kw_prefetch(@WEIGHT_BEGIN@);
+            if (o < @OUT_CHANNELS@ && c < @IN_CHANNELS@) kw_prefetch(@WEIGHT_OF_LINE@);
           }
           if (++stage == STAGES) stage = 0, parity ^= 1;
         }
@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, @FILLERS@);            // warps that bring x
+      kw_barrier_init(full + 8 * s, @FILLERS@);  // warps that bring x
       kw_barrier_init(empty + 8 * s, 4 * WORKERS);  // warps that multiply
     }@INIT_TURNS@
     kw_barriers_ready();
