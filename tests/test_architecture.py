@@ -21,8 +21,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 COMMON = {"errors", "settings", "records", "progress"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "programs", "judgement", "pipeline", "suite", "fuzz", "judge", "__init__", "cli_options",
-         "cli_frame", "cli", "__main__")
+         "tune", "report", "fallback", "programs", "judgement", "pipeline", "suite", "fuzz", "judge", "__init__",
+         "cli_options", "cli_frame", "cli", "__main__")
 #: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.
 EXCEPTIONS = {
     ("algebra/collapse.py", "plan.kernels"),  # the progressions of positions that a region sum adds

@@ -12,7 +12,7 @@ from kernelwright.algebra.moments import MOMENTS
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
-from kernelwright.algebra.rule import Application, Context, Rule
+from kernelwright.algebra.rule import Application, Context, Exactness, Rule
 from kernelwright.algebra.scans import SCAN_RULES
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, made_for, rebuild, walk
@@ -41,14 +41,14 @@ class Rewriting:
     seconds_after: float
 
 
-def rewrite(graph: Graph, device: Device) -> Rewriting:
-    """Apply the rules where they pay on ``device``.
+def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness] = frozenset()) -> Rewriting:
+    """Apply the rules where they pay on ``device``, but those of the ``dropped`` classes.
 
     Identities always apply. For each linear operator that some rule could collapse, the graph is
     rewritten with and without that permission, and the cheaper one is kept.
     """
     before = graph_seconds(graph.roots(), device)
-    context = Context()
+    context = Context(dropped=dropped)
     best, applied = rewrite_with(graph, context)
     cost = graph_seconds(best.roots(), device)
     allowed: frozenset[int] = frozenset()
@@ -56,7 +56,7 @@ def rewrite(graph: Graph, device: Device) -> Rewriting:
     while candidates := context.used - tried - allowed:
         for candidate in _in_order(graph, candidates):
             tried.add(candidate)
-            context = Context(allowed | {candidate})
+            context = Context(allowed | {candidate}, dropped=dropped)
             attempt, steps = rewrite_with(graph, context)
             attempt_cost = graph_seconds(attempt.roots(), device)
             if attempt_cost < _GAIN * cost:
@@ -83,6 +83,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
                 continue
             built = rebuild(current, tuple(results[i] for i in current.inputs))
             for candidate in _BY_ROOT.get(built.op, ()):
+                if candidate.exactness in context.dropped:
+                    continue
                 with made_for(built.origin):
                     replacement = candidate.rewrite(built, context)
                 if replacement is not None and replacement is not built:
@@ -108,7 +110,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
         if owner in alive:
             owners[effect.name] = owner
             # What a torch call updates by itself asks for no permission to collapse anything.
-            values[effect.name] = simplify(effect.value, Context())
+            values[effect.name] = simplify(effect.value, Context(dropped=context.dropped))
         else:
             values[effect.name] = simplify(effect.value, context)
             alive.update(walk([values[effect.name]]))

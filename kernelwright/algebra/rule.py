@@ -26,11 +26,12 @@ class Context:
     """What a rule may ask while the engine walks.
 
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
-    used: anchors on which a rule was applied.
+    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do.
     """
 
     allowed: frozenset[int] = frozenset()
     used: set[int] = field(default_factory=set)
+    dropped: frozenset[Exactness] = frozenset()
 
     def may_collapse(self, anchor: Node) -> bool:
         """Whether this anchor may be collapsed in this attempt; remembers that it was asked for."""

@@ -1,0 +1,81 @@
+"""What is given up of a program that fails: less and less exactly what pays, at last everything."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.algebra.engine import rewrite
+from kernelwright.algebra.rule import Exactness
+from kernelwright.capture.export import capture
+from kernelwright.codegen.plan_evaluator import run_plan, values_of
+from kernelwright.fallback import steps_back
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import Choice
+from kernelwright.roofline.devices import GENERIC_CPU
+
+
+class Collapsing(nn.Module):
+    """A convolution that collapses, a norm, and pointwise operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 32, 3)
+        self.norm = nn.LayerNorm(32)
+        self.linear = nn.Linear(32, 5)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(self.norm(self.conv(x).mean((2, 3)))) * 2 + 1)
+
+
+@pytest.fixture(scope="module")
+def program():
+    torch.manual_seed(0)
+    model = Collapsing()
+    x = torch.randn(4, 16, 48, 48)
+    graph = capture(model, (x,))
+    rewriting = rewrite(graph, GENERIC_CPU)
+    return model, x, graph, rewriting, make_plan(rewriting.graph, graph, move_bias=True)
+
+
+def test_every_step_computes_the_same_with_less_given_away(program):
+    model, x, graph, rewriting, plan = program
+    assert any(a.rule.exactness is Exactness.FINITE for a in rewriting.applications)
+    steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, plan))
+    assert [s.whole for s in steps] == [False] * (len(steps) - 1) + [True]
+    assert "sum of a convolution" in steps[0].without
+    exactness = [{a.rule.exactness for a in s.rewriting.applications} for s in steps]
+    assert Exactness.FINITE not in exactness[0] and exactness[-2] <= {Exactness.BITWISE}
+    kernels, expected = [], copy.deepcopy(model).double()(x.double()).detach()
+    for step in steps:
+        made = step.plan(graph, GENERIC_CPU)
+        kernels.append({n.op for k in made.kernels for n in k.covers})
+        (result,), _ = run_plan(made, values_of(model, graph, [x]))
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
+    assert "layer_norm" in kernels[0] and "layer_norm" not in kernels[-2] and "tanh" in kernels[-2] and not kernels[-1]
+
+
+def test_without_a_plan_or_a_rewriting(program):
+    """What is not known is not asked for: rules go, then the mode."""
+    _, _, graph, rewriting, _ = program
+    for known in ((None, None), (rewriting, None)):
+        steps = list(steps_back(graph, GENERIC_CPU, "it failed", *known))
+        assert len(steps) >= 3 and steps[-1].whole and steps[0].plan(graph, GENERIC_CPU).kernels
+
+
+def test_suspects_and_contractions_go_before_rules(program):
+    *_, graph, rewriting, plan = program
+    (linear,) = (n for n in rewriting.graph.nodes() if n.op == "linear")
+    contracting = make_plan(rewriting.graph, graph, contractions={linear: Choice("fp16")})
+    norm = next(k for k in plan.kernels if any(n.op == "layer_norm" for n in k.covers))
+    steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, [norm]))
+    kept = [{n.op for n in s.kept} for s in steps]
+    assert norm.name in steps[0].without and "layer_norm" in kept[0] and linear in steps[0].contractions
+    assert steps[1].contractions[linear].exact_functions and not steps[2].contractions and "linear" in kept[2]
+    assert steps[2].kept[linear] == "it failed" and "rules" in steps[3].without
+    others = replace(contracting, channels_last=frozenset({linear}), contractions={})
+    assert "channels-last" in next(steps_back(graph, GENERIC_CPU, "it failed", rewriting, others)).without
