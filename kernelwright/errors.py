@@ -391,15 +391,16 @@ class InvalidOption(KernelwrightError):
 
 
 class VerificationFailed(KernelwrightError):
-    """The result was wrong, so nothing was written.
+    """The result was wrong, and so was the original computation in its place, so nothing was written.
 
-    No emitted file ever stands beside a failed certificate.
+    What fails its check is given up little by little: rules, kernels, the whole mode. No emitted file ever stands
+    beside a failed certificate.
     """
 
     code = "KW501"
-    sentence = "The optimized {model} is not as accurate as the original; nothing was written."
+    sentence = "The emitted {model} does not give what the original gives, even without kernels; nothing was written."
     reason = "{finding}"
-    remedy = "Try `--precision strict`; if that fails as well, please report the problem file."
+    remedy = "Please report the problem file: this is a fault of kernelwright."
 
 
 # ---- KW6xx: SUITE, many problems -----------------------------------------------------------------

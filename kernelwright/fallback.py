@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.rule import Exactness
@@ -19,8 +20,24 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice, KernelStep, Plan
 from kernelwright.roofline.devices import Device
 
+
+class Level(IntEnum):
+    """What was given up, and all before it."""
+
+    SUSPECTS = 0
+    LAYOUT = 1
+    FUNCTIONS = 2
+    CONTRACTIONS = 3
+    PRODUCTS = 4
+    SUMS = 5
+    ROUNDING = 6
+    REDUCTIONS = 7
+    WHOLE = 8
+
+
 #: Classes of rules in the order in which they are dropped.
-_LEAST_EXACT = (Exactness.FINITE, Exactness.REASSOCIATES, Exactness.ROUNDING)
+_LEAST_EXACT = {Exactness.FINITE: Level.PRODUCTS, Exactness.REASSOCIATES: Level.SUMS,
+                Exactness.ROUNDING: Level.ROUNDING}
 #: What the emitted file computes as the model does, to the rounding of single operators.
 _POINT_BY_POINT = ("leaf", "view", "pointwise")
 
@@ -29,15 +46,20 @@ _POINT_BY_POINT = ("leaf", "view", "pointwise")
 class StepBack:
     """A mode of which something was given up, as it is to be planned.
 
-    without: what this step gave up, beside what those before it did. whole: the mode is PyTorch's.
+    without: what this step gave up, in words, beside what those before it did.
     """
 
+    level: Level
     without: str
     rewriting: Rewriting
     kept: dict[Node, str]
     contractions: dict[Node, Choice] = field(default_factory=dict)
     channels_last: frozenset[Node] = frozenset()
-    whole: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the mode is PyTorch's."""
+        return self.level is Level.WHOLE
 
     def plan(self, captured: Graph, device: Device) -> Plan:
         """The plan of what is left."""
@@ -61,19 +83,20 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
         if suspects:
             kept |= {n: reason for step in suspects for n in step.covers}
             names = ", ".join(step.name for step in suspects)
-            yield StepBack(f"the kernel{'s' if len(suspects) > 1 else ''} {names}", rewriting, dict(kept),
-                           contractions, channels_last)
+            yield StepBack(Level.SUSPECTS, f"the kernel{'s' if len(suspects) > 1 else ''} {names}", rewriting,
+                           dict(kept), contractions, channels_last)
         if channels_last:
-            yield StepBack("convolutions channels-last", rewriting, dict(kept), contractions)
+            yield StepBack(Level.LAYOUT, "convolutions channels-last", rewriting, dict(kept), contractions)
         exact = {n: choice.exact() for n, choice in contractions.items()}
         if exact != contractions:
             contractions = exact
-            yield StepBack("approximate functions behind the sums of contractions", rewriting, dict(kept), contractions)
+            yield StepBack(Level.FUNCTIONS, "approximate functions behind the sums of contractions", rewriting,
+                           dict(kept), contractions)
         if contractions:
             kept |= dict.fromkeys(contractions, reason)
-            yield StepBack("contractions as kernels", rewriting, dict(kept))
+            yield StepBack(Level.CONTRACTIONS, "contractions as kernels", rewriting, dict(kept))
     dropped: frozenset[Exactness] = frozenset()
-    for exactness in _LEAST_EXACT:
+    for exactness, level in _LEAST_EXACT.items():
         dropped |= {exactness}
         if rewriting is not None:
             names = dict.fromkeys(a.rule.name for a in rewriting.applications if a.rule.exactness is exactness)
@@ -87,10 +110,15 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
         kept = {n: why for n, why in kept.items() if n in left}
         words = f"the rules {', '.join(names)}" if rewriting is not None else f"every rule that {exactness}"
         rewriting = fewer
-        yield StepBack(words, rewriting, dict(kept))
+        yield StepBack(level, words, rewriting, dict(kept))
     if rewriting is not None:
         sums = {n: reason for n in rewriting.graph.nodes() if n.kind not in _POINT_BY_POINT and n not in kept}
         if sums:
-            yield StepBack("kernels for anything but pointwise operators", rewriting, kept | sums)
-    everything = {n: reason for n in captured.nodes() if n.kind not in ("leaf", "view")}
-    yield StepBack("kernels", Rewriting(captured, (), 0.0, 0.0), everything, whole=True)
+            yield StepBack(Level.REDUCTIONS, "kernels for anything but pointwise operators", rewriting, kept | sums)
+    yield whole_mode(captured, reason)
+
+
+def whole_mode(captured: Graph, reason: str) -> StepBack:
+    """The last step: all operators are PyTorch's as captured."""
+    kept = {n: reason for n in captured.nodes() if n.kind not in ("leaf", "view")}
+    return StepBack(Level.WHOLE, "kernels", Rewriting(captured, (), 0.0, 0.0), kept)

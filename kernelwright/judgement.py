@@ -6,8 +6,8 @@ import copy
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
+from itertools import takewhile
 from textwrap import shorten
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ from kernelwright.codegen.generate import has_skeleton
 from kernelwright.codegen.plan_evaluator import values_of
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
+from kernelwright.fallback import Level, StepBack, steps_back, whole_mode
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
 from kernelwright.ir.node import Node
@@ -38,17 +39,17 @@ from kernelwright.programs import (
     described_mode,
     distinct,
     emitted_text,
-    exactly,
     keeping,
     new_model,
     original,
+    stepped_back,
     understand,
 )
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
-from kernelwright.timing.turns import without_device
+from kernelwright.timing.turns import clock, without_device
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
@@ -60,6 +61,7 @@ from kernelwright.verify.tolerance import Tolerance
 REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _EMULATED_OPERATIONS = 10**8  # of a contraction: some seconds a call
+_STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
@@ -67,56 +69,82 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
           budget: Budget, settings: Settings, stages: Stages
           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Choose contractions, drop the regions that lose, choose layouts, verify and time; a mode that is not faster
-    keeps the original."""
-    with_kernels = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
-    try:
-        return _judged(problem, with_kernels, example, target, device, budget, settings, stages)
-    except VerificationFailed as failure:
-        if not any(m.plan.contractions for m in with_kernels):
-            raise
-        reason = f"{REFUSED}: {shorten(failure.why.removeprefix('Failed: '), 300)}"
-    # Each contraction was accurate by itself: what follows asks for more than the model's own rounding leaves.
-    exact = [exactly(m, device) for m in with_kernels]
-    if any(m.plan.contractions != e.plan.contractions for m, e in zip(with_kernels, exact, strict=True)):
-        with suppress(VerificationFailed):
-            return _judged(problem, exact, example, target, device, budget, settings, stages)
-    modes = [keeping(m, dict.fromkeys(c.plan.contractions, reason), device)
-             for m, c in zip(modes, with_kernels, strict=True)]
-    return _judged(problem, modes, example, target, device, budget, settings, stages)
-
-
-def _judged(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-            budget: Budget, settings: Settings, stages: Stages
-            ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
-    """Drop the regions that lose, choose layouts, verify and time. Raises VerificationFailed."""
-    with stages.stage("tune"):
-        lost = [losing_regions(m.plan, problem.device, target, budget) for m in modes]
-        modes = [keeping(m, losers, device) for m, losers in zip(modes, lost, strict=True)]
-    plain, modes = modes, _with_layouts(problem, modes, example, target, device, budget, settings, stages)
-    try:
-        return _certified_and_timed(problem, modes, example, target, device, budget, settings, stages)
-    except VerificationFailed:
-        if not any(m.plan.channels_last for m in modes):
-            raise
-    # Sums that walk another order may lose digits that the model keeps: then its own order stays.
-    return _certified_and_timed(problem, plain, example, target, device, budget, settings, stages)
-
-
-def _certified_and_timed(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-                         budget: Budget, settings: Settings, stages: Stages
-                         ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
-    """Build, verify and time; a mode that is not faster keeps the original. Raises VerificationFailed."""
-    certificates: dict[str, Certificate] = {}
-    timings: dict[str, Any] = {}
-    with stages.stage("build"):
-        text, emitted = _built(problem, modes, example, target, device)
-        misfits = {render(m.captured): reason for m in distinct(modes) if m.plan.kernels and (
-            reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
-        if misfits:
-            modes = [original(m, misfits.get(render(m.captured), "")) for m in modes]
+    keeps the original. Raises VerificationFailed where even the original computation fails."""
+    modes = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
+    modes = _without_losers(problem, modes, target, device, budget, stages)
+    modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
+    modes, text, emitted, certificates = _certified_modes(problem, modes, example, target, device, budget, settings,
+                                                          stages)
+    slower, timings = _timed(problem, modes, emitted, example, device, budget, settings, stages)
+    if slower:
+        modes = [original(m, SLOWER if render(m.captured) in slower else "", device) for m in modes]
+        with stages.stage("build"):
             text, emitted = _built(problem, modes, example, target, device)
-    for mode in distinct(modes):
-        certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
+    return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _without_losers(problem: Problem, modes: list[ModeProgram], target: str, device: Device, budget: Budget,
+                    stages: Stages) -> list[ModeProgram]:
+    """The modes with those regions left to PyTorch whose kernels do not win."""
+    with stages.stage("tune"):
+        return [keeping(m, losing_regions(m.plan, problem.device, target, budget), device) for m in modes]
+
+
+def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                     budget: Budget, settings: Settings, stages: Stages
+                     ) -> tuple[list[ModeProgram], str, ModuleType, dict[str, Certificate]]:
+    """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
+    and the certificates by mode. Raises VerificationFailed where even the original computation fails."""
+    certificates: dict[str, Certificate] = {}
+    first_failure: float | None = None
+    while True:
+        with stages.stage("build"):
+            text, emitted = _built(problem, modes, example, target, device)
+            misfits = {render(m.captured): reason for m in distinct(modes) if m.plan.kernels and (
+                reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
+            if misfits:
+                modes = [original(m, misfits.get(render(m.captured), ""), device) for m in modes]
+                text, emitted = _built(problem, modes, example, target, device)
+        failures: dict[str, VerificationFailed] = {}
+        for mode in distinct(modes):
+            if mode.name in certificates:
+                continue
+            try:
+                certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
+            except VerificationFailed as failure:
+                if not mode.plan.kernels:
+                    raise
+                failures[render(mode.captured)] = failure
+        if not failures:
+            return modes, text, emitted, certificates
+        first_failure = first_failure or clock()
+        whole = clock() - first_failure > _STEPPING * budget.verify_seconds
+        stepped: dict[str, ModeProgram] = {}
+        for mode in modes:
+            if render(mode.captured) in failures:
+                step, found = _step(mode, failures[render(mode.captured)], device, whole)
+                again = [stepped_back(mode, step, device, found)]
+                if not step.whole:
+                    again = _without_losers(problem, again, target, device, budget, stages)
+                if step.level is Level.CONTRACTIONS:  # the library's convolutions may run channels-last
+                    again = _with_layouts(problem, again, example, target, device, budget, settings, stages)
+                stepped[mode.name] = again[0]
+        modes = [stepped.get(m.name, m) for m in modes]
+
+
+def _step(mode: ModeProgram, failure: VerificationFailed, device: Device, whole: bool) -> tuple[StepBack, str]:
+    """What to give up next of a mode that failed (all, where ``whole``), and what was found."""
+    found = shorten(failure.why.removeprefix("Failed: "), 300)
+    reason = f"{REFUSED}: {found}"
+    if whole:
+        return whole_mode(mode.captured, reason), found
+    return next(steps_back(mode.captured, device, reason, mode.rewriting, mode.plan)), found
+
+
+def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, example: list[Any], device: Device,
+           budget: Budget, settings: Settings, stages: Stages) -> tuple[set[str], dict[str, Any]]:
+    """Time the modes: the (rendered) programs that are not faster, and the timings by mode."""
+    timings: dict[str, Any] = {}
     slower = set()
     for place, mode in enumerate(distinct(modes)):
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
@@ -130,11 +158,7 @@ def _certified_and_timed(problem: Problem, modes: list[ModeProgram], example: li
                 compilers=compilers, compile_limit_seconds=budget.compile_seconds)
         if mode.plan.kernels and is_slower(timing):
             slower.add(render(mode.captured))
-    if slower:
-        modes = [original(m, SLOWER if render(m.captured) in slower else "") for m in modes]
-        with stages.stage("build"):
-            text, emitted = _built(problem, modes, example, target, device)
-    return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+    return slower, timings
 
 
 def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
@@ -262,47 +286,77 @@ def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan])
     return result, left
 
 
-def judge_without_device(problem: Problem, example: list[Any], parts: tuple, device: Device, settings: Settings,
-                    stages: Stages) -> list[str]:
-    """CUDA kernels on a machine without a GPU: compiled where nvcc is, checked by emulation, not timed."""
-    variants, _, _ = parts
-    if not variants:
-        return []
+def judge_without_device(problem: Problem, modes: list[ModeProgram], example: list[Any], device: Device,
+                         settings: Settings, stages: Stages) -> tuple[list[ModeProgram], str, list[str]]:
+    """CUDA kernels on a machine without a GPU: checked by emulation, compiled where nvcc is, not timed. The modes as
+    far as they passed, their text, and notes. Raises VerificationFailed where even the original computation fails."""
+    if not any(m.plan.kernels for m in modes):
+        return modes, emitted_text(problem, modes, example, "cuda", device)[0], []
     notes = ["There is no CUDA device here: the file was not run on a GPU and not timed."]
+    with stages.stage("verify"):
+        modes, checked = _emulated(problem, modes, example, device, settings, stages)
+    text, parts = emitted_text(problem, modes, example, "cuda", device)
     with stages.stage("build"):
-        if find_cuda_compiler() is None:
+        if not parts[0]:
+            pass  # no kernels are left
+        elif find_cuda_compiler() is None:
             notes.append(NO_CUDA_COMPILER.what)
         else:
             messages = compile_cuda(kernel_source(*parts, cuda=True)[0])
             if messages:
                 raise BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
             notes.append("The kernels compile with nvcc for sm_90a.")
-    with stages.stage("verify"):
-        # The emulation is slow: the same program for fewer batch entries.
-        most, few = 2, fewer_entries(example, 2)
-        try:
-            modes, _ = understand(problem, few, device, settings, stages)
-        except KernelwrightError:  # the first axis of the inputs is no batch that could be cut
-            most, few = sys.maxsize, example
-            modes, _ = understand(problem, few, device, settings, stages)
-        modes, left = _with_the_same_contractions(modes, [v.plan for v in variants])
-        if left:
-            notes.append(f"{left} contraction{'s were' if left > 1 else ' was'} not run, being too much for the "
-                         "emulation: PyTorch did the work in this check.")
-        text, small = emitted_text(problem, modes, few, "cuda", device)
-        emitted = load_emulated(text, kernel_source(*small, cuda=True)[0], problem.name)
-        for variant in small[0]:
+    return modes, text, notes + checked
+
+
+def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], device: Device, settings: Settings,
+              stages: Stages) -> tuple[list[ModeProgram], list[str]]:
+    """The modes as far as the same program for fewer batch entries passes under the emulation, which is slow, and
+    notes. What that program gives up, they give up."""
+    most, few = 2, fewer_entries(example, 2)
+    try:
+        small, _ = understand(problem, few, device, settings, stages)
+    except KernelwrightError:  # the first axis of the inputs is no batch that could be cut
+        most, few = sys.maxsize, example
+        small, _ = understand(problem, few, device, settings, stages)
+    notes: list[str] = []
+    small, left = _with_the_same_contractions(small, [m.plan for m in modes if m.plan.kernels])
+    if left:
+        notes.append(f"{left} contraction{'s were' if left > 1 else ' was'} not run, being too much for the "
+                     "emulation: PyTorch did the work in this check.")
+    checked: dict[str, str] = {}
+    while True:
+        text, parts = emitted_text(problem, small, few, "cuda", device)
+        if not parts[0]:
+            return modes, notes + list(checked.values())
+        emitted = load_emulated(text, kernel_source(*parts, cuda=True)[0], problem.name)
+        failures = {}
+        for variant in (v for v in parts[0] if v.mode not in checked):
             training = variant.model.training
             if reason := _misfit(new_model(emitted, problem, settings.seed).train(training), few):
-                notes.append(f"Not checked in {variant.mode} mode: {reason}")
+                checked[variant.mode] = f"Not checked in {variant.mode} mode: {reason}"
                 continue
             certificate = certify(
                 lambda training=training: problem.make_model(settings.seed).train(training),
-                lambda training=training: new_model(emitted, problem, settings.seed).train(training),
+                lambda training=training, module=emitted: new_model(module, problem, settings.seed).train(training),
                 lambda seed: fewer_entries(problem.make_inputs(seed), most),
                 plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0))
-            if not certificate.passed:
-                raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
-            entries = " with 2 batch entries" if most == 2 else ""
-            notes.append(f"Checked by emulation on the CPU{entries}, {variant.mode} mode: {certificate.sentence()}")
-    return notes
+            if certificate.passed:
+                entries = " with 2 batch entries" if most == 2 else ""
+                checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {variant.mode} mode: "
+                                         f"{certificate.sentence()}")
+            else:
+                failures[variant.mode] = VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+        if not failures:
+            return modes, notes + list(checked.values())
+        steps = {m.name: _step(m, failures[m.name], device, False) for m in small if m.name in failures}
+        small = [stepped_back(m, steps[m.name][0], device, steps[m.name][1]) if m.name in steps else m for m in small]
+        modes = [_down_to(m, *steps[m.name], device) if m.name in steps else m for m in modes]
+
+
+def _down_to(mode: ModeProgram, reached: StepBack, found: str, device: Device) -> ModeProgram:
+    """The mode with everything given up that a smaller one has: its own steps down to that level."""
+    steps = steps_back(mode.captured, device, f"{REFUSED}: {found}", mode.rewriting, mode.plan)
+    for step in takewhile(lambda step: step.level <= reached.level, steps):
+        mode = stepped_back(mode, step, device, found)
+    return mode

@@ -51,11 +51,12 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         emulated = target == "cuda" and not torch.cuda.is_available()
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
-            text, parts = emitted_text(problem, modes, example, target, device)
+            emitted_text(problem, modes, example, target, device)
         budget = budget_of(settings.effort, target)
         if emulated:
             module, certificates, timings = None, {}, {}
-            notes += judge_without_device(problem, example, parts, device, settings, stages)
+            modes, text, found = judge_without_device(problem, modes, example, device, settings, stages)
+            notes += found
         else:
             module, modes, text, certificates, timings = judge(problem, modes, example, target, device, budget,
                                                                settings, stages)
@@ -131,5 +132,6 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
                               timing=timings.get(m.name)) for m in distinct(modes))
     wins = [f"{m.name.capitalize()} mode: {found}" for m in described if m.timing is not None
             and (found := m.timing.compiled_wins(replaced=bool(m.kernels)))]
-    return Result(problem.name, text, None, target, device.name, described, (*notes, *wins), dict(stages.seconds),
-                  module)
+    given_up = dict.fromkeys(note for m in modes for note in m.notes)
+    return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
+                  dict(stages.seconds), module)

@@ -18,6 +18,7 @@ from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
 from kernelwright.errors import SourceUnavailable
+from kernelwright.fallback import StepBack, whole_mode
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction
@@ -51,13 +52,17 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class ModeProgram:
-    """One mode on its way: the model in it, what was captured, and what became of that."""
+    """One mode on its way: the model in it, what was captured, and what became of that.
+
+    notes: sentences on what was given up, and why.
+    """
 
     name: str
     model: nn.Module
     captured: Graph
     rewriting: Rewriting
     plan: Plan
+    notes: tuple[str, ...] = ()
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
@@ -135,28 +140,25 @@ def described_mode(mode: ModeProgram, device: Device) -> Mode:
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
     """The mode planned again with more operators left to PyTorch."""
-    return _again(mode, {**mode.plan.kept, **kept}, device) if kept else mode
-
-
-def _again(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
-    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, kept,
+    if not kept:
+        return mode
+    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
                                         move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
                                         channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
 
 
-def exactly(mode: ModeProgram, device: Device) -> ModeProgram:
-    """The mode with exact functions behind the sums of its contractions, where those round their operands."""
-    choices = {n: choice.exact() for n, choice in mode.plan.contractions.items()}
-    return _again(replace(mode, plan=replace(mode.plan, contractions=choices)), mode.plan.kept, device)
+def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) -> ModeProgram:
+    """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
+    note = f"{mode.name.capitalize()} mode is planned without {step.without}, as the program with them failed: {found}"
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
 
 
-def original(mode: ModeProgram, reason: str) -> ModeProgram:
+def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
     """The mode with all operators left to PyTorch as captured; as it is where there is no reason."""
     if not reason:
         return mode
-    kept = {n: reason for n in mode.captured.nodes() if n.kind not in ("leaf", "view")}
-    return replace(mode, rewriting=replace(mode.rewriting, graph=mode.captured, applications=()),
-                   plan=make_plan(mode.captured, mode.captured, kept))
+    step = whole_mode(mode.captured, reason)
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
 
 
 def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:

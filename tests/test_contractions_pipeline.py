@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,13 @@ from kernelwright.errors import VerificationFailed
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
-from kernelwright.programs import ModeProgram
+from kernelwright.programs import ModeProgram, Stages
+from kernelwright.progress import Progress
 from kernelwright.report import as_json, render_text
 from kernelwright.roofline.devices import H200
+from kernelwright.settings import Settings
 from kernelwright.tune import contractions as tune
+from kernelwright.tune.budget import budget_of
 
 
 class Network(nn.Module):
@@ -172,24 +176,30 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
     judged = []
 
-    def judge_modes(problem, modes, *rest):
-        plan = modes[0].plan
+    def certified(problem, mode, *rest):
+        plan = mode.plan
         judged.append(plan)
         if plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions):
             raise VerificationFailed(model="Model", finding="Failed: an error of 1")
-        return modes
 
     monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
-    monkeypatch.setattr(judgement, "_judged", judge_modes)
-    (result,) = judgement.judge(None, [mode], [], "cuda", H200, None, None, None)
+    monkeypatch.setattr(judgement, "_with_layouts", lambda problem, modes, *rest: modes)
+    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
+    monkeypatch.setattr(judgement, "_built", lambda *_: ("", None))
+    monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
+    monkeypatch.setattr(judgement, "_certified", certified)
+    monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
+    monkeypatch.setattr(judgement, "new_model", lambda *_: SimpleNamespace(train=lambda training: None))
+    problem = SimpleNamespace(device=torch.device("cpu"))
+    rest = ([], "cuda", H200, budget_of("quick", "cuda"), Settings(), Stages(Progress()))
+    _, (result,), *_ = judgement.judge(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
     assert exact == [False, True][:1 if scheme == "fp16x3" else 2] and judged[-1] is result.plan
     if passes == "exact":
         assert node not in result.plan.kept
         return
-    assert len(judged) == len(exact) + 1
-    assert result.plan.kept[node] == f"{judgement.REFUSED}: an error of 1"
-    monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [mode])
-    monkeypatch.setattr(judgement, "_judged", lambda problem, modes, *rest: judge_modes(problem, [chosen]))
+    assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{judgement.REFUSED}: an error of 1"
+    monkeypatch.setattr(judgement, "_certified", lambda *_: (_ for _ in ()).throw(
+        VerificationFailed(model="Model", finding="Failed: whatever")))
     with pytest.raises(VerificationFailed):
-        judgement.judge(None, [mode], [], "cuda", H200, None, None, None)
+        judgement.judge(problem, [mode], *rest)

@@ -30,8 +30,9 @@ from kernelwright.programs import ModeProgram
 from kernelwright.progress import Progress
 from kernelwright.report.text import render_text
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.settings import Settings
 from kernelwright.tune import layouts
-from kernelwright.tune.budget import Budget
+from kernelwright.tune.budget import Budget, budget_of
 
 
 def convolutions(graph: Graph) -> frozenset[Node]:
@@ -483,25 +484,29 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
-    """The program in the model's own order is judged in its place; where that fails as well, so does the run."""
+    """The program in the model's own order is judged in its place, and a note says so."""
     plan = Plan(Graph((), (), (), (), False), (), (), ())
     own = ModeProgram("inference", nn.Identity(), plan.graph, Rewriting(plan.graph, (), 0.0, 0.0), plan)
-    last = replace(own, plan=replace(plan, channels_last=frozenset({constant(1.0)})))
+    last = replace(own, plan=replace(plan, channels_last=frozenset({constant(1.0)}),
+                                    steps=(KernelStep("k", None, (), (), ()),)))
     judged = []
 
-    def certified(problem, modes, *_):
-        judged.append(modes)
-        if modes == [last] or fails:
-            raise errors.VerificationFailed(model="Model", finding="digits are lost")
-        return "the judgement"
+    def certified(problem, mode, *_):
+        judged.append(mode.plan)
+        if mode.plan.channels_last:
+            raise errors.VerificationFailed(model="Model", finding="Failed: digits are lost")
+        return "a certificate"
 
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
-    monkeypatch.setattr(judgement, "_certified_and_timed", certified)
-    rest = ([], "cpp", None, None, None, programs.Stages(Progress()))
+    monkeypatch.setattr(judgement, "_built", lambda *_: ("text", None))
+    monkeypatch.setattr(judgement, "_certified", certified)
+    monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
+    monkeypatch.setattr(judgement, "new_model", lambda *_: SimpleNamespace(train=lambda training: None))
+    monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
     problem = SimpleNamespace(device=torch.device("cpu"))
-    fails = False
-    assert judgement.judge(problem, [own], *rest) == "the judgement" and judged == [[last], [own]]
-    fails = True
-    with pytest.raises(errors.VerificationFailed):
-        judgement.judge(problem, [own], *rest)
+    _, (found,), text, certificates, _ = judgement.judge(
+        problem, [own], [], "cpp", GENERIC_CPU, budget_of("quick", "cpp"), Settings(), programs.Stages(Progress()))
+    assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
+    assert certificates == {"inference": "a certificate"} and "channels-last" in found.notes[0]
+    assert "digits are lost" in found.notes[0]
