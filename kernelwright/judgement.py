@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from textwrap import shorten
@@ -25,7 +25,6 @@ from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
 from kernelwright.fallback import Level, StepBack, steps_back, whole_mode
 from kernelwright.ir.evaluate import as_stored
-from kernelwright.ir.graph import render
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Scan
@@ -36,6 +35,7 @@ from kernelwright.problem import Problem
 from kernelwright.programs import (
     ModeProgram,
     Stages,
+    as_called,
     described_mode,
     distinct,
     emitted_text,
@@ -77,7 +77,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
                                                           stages)
     slower, timings = _timed(problem, modes, emitted, example, device, budget, settings, stages)
     if slower:
-        modes = [original(m, SLOWER if render(m.captured) in slower else "", device) for m in modes]
+        modes = [original(m, SLOWER if m.program in slower else "", device) for m in modes]
         with stages.stage("build"):
             text, emitted = _built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
@@ -100,12 +100,12 @@ def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[A
     while True:
         with stages.stage("build"):
             text, emitted = _built(problem, modes, example, target, device)
-            misfits = {render(m.captured): reason for m in distinct(modes) if m.plan.kernels and (
-                reason := _misfit(new_model(emitted, problem, settings.seed).train(m.model.training), example))}
+            misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
+                reason := _misfit(as_called(m, _candidate(emitted, problem, m, settings)), example))}
             if misfits:
-                modes = [original(m, misfits.get(render(m.captured), ""), device) for m in modes]
+                modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
                 text, emitted = _built(problem, modes, example, target, device)
-        failures: dict[str, VerificationFailed] = {}
+        failures: dict[Hashable, VerificationFailed] = {}
         for mode in distinct(modes):
             if mode.name in certificates:
                 continue
@@ -114,15 +114,15 @@ def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[A
             except VerificationFailed as failure:
                 if not mode.plan.kernels:
                     raise
-                failures[render(mode.captured)] = failure
+                failures[mode.program] = failure
         if not failures:
             return modes, text, emitted, certificates
         first_failure = first_failure or clock()
         whole = clock() - first_failure > _STEPPING * budget.verify_seconds
         stepped: dict[str, ModeProgram] = {}
         for mode in modes:
-            if render(mode.captured) in failures:
-                step, found = _step(mode, failures[render(mode.captured)], device, whole)
+            if mode.program in failures:
+                step, found = _step(mode, failures[mode.program], device, whole)
                 again = [stepped_back(mode, step, device, found)]
                 if not step.whole:
                     again = _without_losers(problem, again, target, device, budget, stages)
@@ -142,7 +142,7 @@ def _step(mode: ModeProgram, failure: VerificationFailed, device: Device, whole:
 
 
 def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, example: list[Any], device: Device,
-           budget: Budget, settings: Settings, stages: Stages) -> tuple[set[str], dict[str, Any]]:
+           budget: Budget, settings: Settings, stages: Stages) -> tuple[set[Hashable], dict[str, Any]]:
     """Time the modes: the (rendered) programs that are not faster, and the timings by mode."""
     timings: dict[str, Any] = {}
     slower = set()
@@ -150,14 +150,14 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
         compilers = COMPILERS["none" if place and settings.effort == "quick" else settings.baselines]
         with stages.stage("time"):
-            candidate = new_model(emitted, problem, settings.seed).train(mode.model.training)
+            candidate = as_called(mode, _candidate(emitted, problem, mode, settings)) if mode.plan.kernels else None
             timing = timings[mode.name] = time_model(
-                mode.model, candidate if mode.plan.kernels else None, example, device=problem.device,
+                as_called(mode, mode.model), candidate, example, device=problem.device,
                 floor_seconds=described_mode(mode, device).floor_seconds or None,
                 budget_seconds=budget.time_seconds / (2 if place and settings.effort == "quick" else 1),
                 compilers=compilers, compile_limit_seconds=budget.compile_seconds)
         if mode.plan.kernels and is_slower(timing):
-            slower.add(render(mode.captured))
+            slower.add(mode.program)
     return slower, timings
 
 
@@ -183,9 +183,9 @@ def _with_contractions(problem: Problem, modes: list[ModeProgram], example: list
             chosen, left = contractions.choose(
                 mode.plan.graph, mode.captured, kept, _leaf_values(mode, example), problem.device, device, budget,
                 strict=settings.precision == "strict", say=stages.progress.say)
-            plans[render(mode.captured)] = make_plan(mode.plan.graph, mode.captured, kept | left, move_bias=True,
+            plans[mode.program] = make_plan(mode.plan.graph, mode.captured, kept | left, move_bias=True,
                                                      contractions=chosen) if chosen or left else mode.plan
-    return [replace(m, plan=replace(plans[render(m.captured)], graph=m.rewriting.graph)) for m in modes]
+    return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
 
 
 def _leaf_values(mode: ModeProgram, example: list[Any]) -> dict[Node, torch.Tensor]:
@@ -200,30 +200,35 @@ def _leaf_values(mode: ModeProgram, example: list[Any]) -> dict[Node, torch.Tens
 def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                   budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
     """The modes with convolutions channels-last, where whole programs are faster so."""
-    others: dict[str, ModeProgram] = {}
+    others: dict[Hashable, ModeProgram] = {}
     seconds_each = budget.tune_seconds / 2
     with stages.stage("tune"):
         for mode in distinct(modes):
             seconds = layouts.convolution_seconds(mode.plan, problem.device, seconds_each)
             plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds, device)
             if plan is not None:
-                others[render(mode.captured)] = replace(mode, plan=plan)
+                others[mode.program] = replace(mode, plan=plan)
     if not others:
         return modes
-    before = [m for m in distinct(modes) if render(m.captured) in others]
+    before = [m for m in distinct(modes) if m.program in others]
     with stages.stage("build"):
         built = [_built(problem, some, example, target, device)[1] for some in (before, list(others.values()))]
     with stages.stage("tune"):
         for mode in before:
-            programs = {name: new_model(module, problem, settings.seed).train(mode.model.training)
+            programs = {name: as_called(mode, _candidate(module, problem, mode, settings))
                         for name, module in zip((layouts.FIRST, layouts.LAST), built, strict=True)}
             times = layouts.measured_programs(programs, example, problem.device, seconds_each)
             ratio = layouts.faster(times)
-            plan = others.pop(render(mode.captured)).plan
+            plan = others.pop(mode.program).plan
             if ratio is not None:
-                others[render(mode.captured)] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
-    return [replace(m, plan=replace(others[text].plan, graph=m.rewriting.graph))
-            if (text := render(m.captured)) in others else m for m in modes]
+                others[mode.program] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
+    return [replace(m, plan=replace(others[program].plan, graph=m.rewriting.graph))
+            if (program := m.program) in others else m for m in modes]
+
+
+def _candidate(emitted: ModuleType, problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Module:
+    """The emitted model in a mode."""
+    return new_model(emitted, problem, settings.seed).train(mode.model.training)
 
 
 def _misfit(model: nn.Module, example: list[Any]) -> str:

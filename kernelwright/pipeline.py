@@ -19,7 +19,7 @@ from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.programs import ModeProgram, Stages, described_mode, distinct, emitted_text, understand
 from kernelwright.progress import Progress
-from kernelwright.records import Result
+from kernelwright.records import Result, words_of
 from kernelwright.roofline.devices import Device, current_device
 from kernelwright.settings import Settings, check_output, check_versions
 from kernelwright.tune.budget import budget_of
@@ -130,7 +130,7 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
             module: Any) -> Result:
     described = tuple(replace(described_mode(m, device), certificate=certificates.get(m.name),
                               timing=timings.get(m.name)) for m in distinct(modes))
-    wins = [f"{m.name.capitalize()} mode: {found}" for m in described if m.timing is not None
+    wins = [f"{words_of(m.name).capitalize()} mode: {found}" for m in described if m.timing is not None
             and (found := m.timing.compiled_wins(replaced=bool(m.kernels)))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
     return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),

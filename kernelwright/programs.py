@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+import torch
 from torch import nn
 
 import kernelwright
@@ -28,11 +30,14 @@ from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
 from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
-from kernelwright.records import Mode
+from kernelwright.records import Mode, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
 from kernelwright.tune.contractions import predicted
+
+#: Ends the name of a mode that differs where gradients are recorded.
+RECORDED = "with_gradients"
 
 
 @dataclass(slots=True)
@@ -50,11 +55,12 @@ class Stages:
         self.seconds[name] = self.seconds.get(name, 0.0) + clock() - started
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModeProgram:
     """One mode on its way: the model in it, what was captured, and what became of that.
 
-    notes: sentences on what was given up, and why.
+    recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
+    what was given up, and why.
     """
 
     name: str
@@ -62,14 +68,24 @@ class ModeProgram:
     captured: Graph
     rewriting: Rewriting
     plan: Plan
+    recordings: tuple[bool, ...] = (False, True)
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def program(self) -> Hashable:
+        """Equal for modes that run the same program."""
+        contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
+        return (render(self.captured), render(self.rewriting.graph), frozenset(self.plan.kept), contractions,
+                self.plan.channels_last)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
                predict: bool = False) -> tuple[list[ModeProgram], list[str]]:
-    """Capture both modes, rewrite and plan them. Modes with the same program appear once.
+    """Capture both modes, rewrite and plan them.
 
-    predict: let the roofline model choose the contractions that become kernels, as nothing will be measured.
+    A forward may ask whether gradients are recorded: each mode is captured under both answers, and is two modes where
+    the graphs differ. predict: let the roofline model choose the contractions that become kernels, as nothing will be
+    measured.
     """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     model = problem.make_model(settings.seed)
@@ -78,34 +94,55 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
     for candidate in (model, other):
-        name = "training" if candidate.training else "inference"
-        try:
-            with stages.stage("capture"):
-                graph = capture(candidate, example, name=problem.class_name,
-                                file=str(problem.path) if problem.path else None,
-                                fresh=lambda training=candidate.training:
-                                problem.make_model(settings.seed).train(training),
-                                check_state=lambda: probe_forward(problem, settings.seed).state_attributes)
-        except NotCapturable as reason:
-            notes.append(f"{name.capitalize()} mode stays as it is: {reason}.")
-            modes.append(unknown(name, candidate))
-            continue
-        if settings.precision == "strict" and device.kind == "cuda":
-            graph = exact_convolutions(graph)
-        with stages.stage("rewrite"):
-            rewriting = rewrite(graph, device)
-        with stages.stage("plan"):
-            chosen = predicted(rewriting.graph, graph, device) if predict else {}
-            # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
-            plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
-            modes.append(ModeProgram(name, candidate, graph, rewriting, plan))
+        for name, recordings, graph in _captured(problem, candidate, example, settings, stages):
+            if isinstance(graph, NotCapturable):
+                notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph}.")
+                modes.append(unknown(name, candidate, recordings))
+                continue
+            if settings.precision == "strict" and device.kind == "cuda":
+                graph = exact_convolutions(graph)
+            with stages.stage("rewrite"):
+                rewriting = rewrite(graph, device)
+            with stages.stage("plan"):
+                chosen = predicted(rewriting.graph, graph, device) if predict else {}
+                # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
+                plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
+                modes.append(ModeProgram(name, candidate, graph, rewriting, plan, recordings))
     return modes, notes
 
 
-def unknown(name: str, model: nn.Module) -> ModeProgram:
+def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
+              ) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable]]:
+    """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree."""
+    found: dict[bool, Graph | NotCapturable] = {}
+    for recording in (False, True):
+        try:
+            with stages.stage("capture"):
+                found[recording] = capture(
+                    model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
+                    fresh=lambda: problem.make_model(settings.seed).train(model.training),
+                    check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording)
+        except NotCapturable as reason:
+            found[recording] = reason
+    name = "training" if model.training else "inference"
+    if _asked_in_vain(found[False], found[True]):
+        return [(name, (False, True), found[True])]
+    return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]
+
+
+def _asked_in_vain(plain: Graph | NotCapturable, recorded: Graph | NotCapturable) -> bool:
+    """Whether what was captured without gradients and with them is the same but for how far gradients reach."""
+    if isinstance(plain, Graph) and isinstance(recorded, Graph):
+        kept = [[(r.given, r.strides) for r in graph.results] for graph in (plain, recorded)]
+        return (render(plain) == render(recorded) and plain.structure == recorded.structure
+                and plain.asks == recorded.asks and kept[0] == kept[1])
+    return type(plain) is type(recorded) and str(plain) == str(recorded)
+
+
+def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
     """A mode that could not be captured: a graph of nothing, whose original computation stays."""
     nothing = Graph((), (), (), (), model.training)
-    return ModeProgram(name, model, nothing, Rewriting(nothing, (), 0.0, 0.0), Plan(nothing, (), (), ()))
+    return ModeProgram(name, model, nothing, Rewriting(nothing, (), 0.0, 0.0), Plan(nothing, (), (), ()), recordings)
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
@@ -114,8 +151,9 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     useful = [m for m in modes if m.plan.kernels]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
-    variants = [Variant(m.name, p, m.model, example) for m, p in zip(useful, plans, strict=True)]
-    left = [n for n in ("training", "inference") if n not in {m.name for m in useful}]
+    variants = [Variant(m.name, p, m.model, example, m.recordings) for m, p in zip(useful, plans, strict=True)]
+    served = {m.model.training for m in useful}
+    left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]
     header = make_header(problem.name, described, kernelwright.__version__, device.name)
     source = extract_model_source(problem)
@@ -129,8 +167,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
 
 def distinct(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
     """The modes without repetition of the same program."""
-    seen: set[str] = set()
-    return [m for m in modes if not ((text := render(m.captured)) in seen or seen.add(text))]
+    return list({m.program: m for m in reversed(modes)}.values())[::-1]
 
 
 def described_mode(mode: ModeProgram, device: Device) -> Mode:
@@ -149,7 +186,8 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
 
 def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) -> ModeProgram:
     """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
-    note = f"{mode.name.capitalize()} mode is planned without {step.without}, as the program with them failed: {found}"
+    note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}, as the program with them " \
+        f"failed: {found}"
     return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
 
 
@@ -159,6 +197,23 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
         return mode
     step = whole_mode(mode.captured, reason)
     return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
+
+
+class _Recording(nn.Module):
+    """A module whose calls record gradients."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.enable_grad():
+            return self.module(*inputs)
+
+
+def as_called(mode: ModeProgram, module: nn.Module) -> nn.Module:
+    """A module to be called without gradients, as the mode is: one of recorded calls alone records them itself."""
+    return module if False in mode.recordings else _Recording(module)
 
 
 def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:

@@ -72,9 +72,18 @@ class Work:
     bytes: int
 
 
+def words_of(mode: str) -> str:
+    """A mode's name in words: "training with gradients"."""
+    return mode.replace("_", " ")
+
+
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Everything that is known of one mode (training or inference) of the model."""
+    """Everything that is known of one mode of the model.
+
+    name: training or inference, with ``_with_gradients`` where the model computes something else while gradients are
+    recorded.
+    """
 
     name: str
     operators: int

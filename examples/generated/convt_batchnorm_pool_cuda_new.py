@@ -2029,6 +2029,7 @@ _KERNELWRIGHT_MODEL = {
         'pool': {'output_size': ('tuple', 1, 1, 1)},
     },
     "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var', 'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
+    "default_dtype": torch.float32,
     "tied": (),
 }
 
@@ -2051,7 +2052,11 @@ _KERNELWRIGHT_TRAINING = {
     "updated": ('batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var'),
     "structure": 0,
     "random": False,
+    "asked": None,
+    "results": ((0, ()),),
+    "computed": (0,),
     "run": _kernelwright_training,
+    "given": None,
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -2072,10 +2077,19 @@ _KERNELWRIGHT_INFERENCE = {
     "updated": (),
     "structure": 0,
     "random": False,
+    "asked": None,
+    "results": ((0, ()),),
+    "computed": (0,),
     "run": _kernelwright_inference,
+    "given": None,
 }
 
-_KERNELWRIGHT_PLANS = {True: _KERNELWRIGHT_TRAINING, False: _KERNELWRIGHT_INFERENCE}  # by model.training
+_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
+    (True, False): _KERNELWRIGHT_TRAINING,
+    (True, True): _KERNELWRIGHT_TRAINING,
+    (False, False): _KERNELWRIGHT_INFERENCE,
+    (False, True): _KERNELWRIGHT_INFERENCE,
+}
 
 
 # Build, check, launch, gradients --------------------------------------------------------------------------------
@@ -2360,12 +2374,15 @@ def _kernelwright_intercepted():
 
 
 def _kernelwright_fit(model, facts, inputs):
-    """The binding and the tensors (inputs, then the model's) of a call. Raises _KernelwrightMisfit."""
+    """The binding and the tensors (inputs, then the model's) of a call, as kernels read them and as the caller has
+    them. Raises _KernelwrightMisfit."""
     if _kernelwright_library is None:
         raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
     intercepted = _kernelwright_intercepted()
     if intercepted:
         raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    if torch.get_default_dtype() is not facts["default_dtype"]:
+        raise _KernelwrightMisfit("this call", f"is under another default type than {facts['default_dtype']}")
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
@@ -2387,6 +2404,11 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    if facts["asked"] is not None:
+        tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
+        if facts["asked"] != tuple([tuple([(t.requires_grad, t.is_leaf) for t in some]) for some in tensors]):
+            raise _KernelwrightMisfit("this call", "has other tensors that require gradients, for which the model asks")
+    given = tuple(values) if facts["given"] is not None else ()
     for place, order in binding.orders:
         values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
@@ -2404,7 +2426,7 @@ def _kernelwright_fit(model, facts, inputs):
             addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
-    return binding, values
+    return binding, values, given
 
 
 def _kernelwright_exact(call):
@@ -2457,6 +2479,34 @@ def _kernelwright_flatten(structure, value, parts):
     return parts
 
 
+def _kernelwright_laid(value, strides):
+    """A result in memory as eager lays it out."""
+    if all([a == b or size < 2 for a, b, size in zip(value.stride(), strides, value.shape)]) or not value.numel():
+        return value
+    wide = value  # what eager expands is stored once
+    for axis, stride in enumerate(strides):
+        value = value.narrow(axis, 0, 1) if not stride else value
+    laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return laid.copy_(value).expand(wide.shape)
+
+
+def _kernelwright_returned(facts, computed, tensors):
+    """The results of a call, each a tensor of its own where eager's is, without a gradient where eager's has none."""
+    parts = computed if facts["given"] is None else (*computed, *facts["given"](*tensors))
+    if facts["structure"] == 0:
+        return parts[0]
+    results, used = [], set()
+    for place, blind in facts["results"]:
+        value = parts[place]
+        if blind is None and value.requires_grad and value.grad_fn is not None:
+            value = value.detach()
+        elif place in used:
+            value = value.view_as(value)
+        used.add(place)
+        results.append(value)
+    return _kernelwright_restore(facts["structure"], results)
+
+
 def _kernelwright_twin(model, binding):
     """A copy of a model without its tensors: a backward fills in what the forward saw.
 
@@ -2501,7 +2551,11 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         outputs = _kernelwright_run(facts, values)
-        ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
+        # Eager's result has a gradient where a tensor that it reaches requires one.
+        needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
+        blind = [facts["results"][number][1] for number in facts["computed"]]
+        ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
+                                      if b is None or (b and all([name in b for name in needed]))])
         return outputs
 
     @staticmethod
@@ -2523,7 +2577,8 @@ class _KernelwrightFunction(torch.autograd.Function):
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
                                                     {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-            pairs = [(outputs[i], g) for i, g in enumerate(gradients) if g is not None and outputs[i].requires_grad]
+            pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
+                     if g is not None and outputs[i].requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
             found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
                                         create_graph=again, allow_unused=True) if pairs and wanted else []
@@ -2557,9 +2612,9 @@ def _kernelwright_call(model, inputs, named, plans):
     if torch.compiler.is_compiling():
         return model._original_forward(*inputs, **named)
     try:
-        facts = plans.get(model.training)
-        if facts is None:
-            raise _KernelwrightMisfit("this mode", "was not built")
+        facts = plans.get((model.training, torch.is_grad_enabled()))
+        if facts is None:  # nothing pays in this mode
+            return model._original_forward(*inputs, **named)
         nested = facts["nested"]
         count = len(facts["inputs"] if nested is None else nested)
         given = inputs
@@ -2569,7 +2624,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
             given = list(_kernelwright_flatten(nested, given, {}).values())
-        binding, values = _kernelwright_fit(model, facts, given)
+        binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
@@ -2586,14 +2641,14 @@ def _kernelwright_call(model, inputs, named, plans):
         if differentiated:
             state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
                      if name not in facts["updated"]}
-            tensors = [value for value in given if isinstance(value, torch.Tensor)]
-            outputs = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *tensors,
-                                                  *state.values())
+            operands = [value for value in given if isinstance(value, torch.Tensor)]
+            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                   *state.values())
         elif torch.is_grad_enabled():
             with torch.no_grad():
-                outputs = _kernelwright_run(facts, values)
+                computed = _kernelwright_run(facts, values)
         else:
-            outputs = _kernelwright_run(facts, values)
-        return outputs[0] if facts["structure"] == 0 else _kernelwright_restore(facts["structure"], outputs)
+            computed = _kernelwright_run(facts, values)
+        return _kernelwright_returned(facts, computed, tensors)
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)

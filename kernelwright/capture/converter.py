@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kernelwright.capture import convert_views as _views  # noqa: F401
 from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, writes, written
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.convert import CONVERTERS, NotConvertible
+from kernelwright.capture.observed import Observed
 from kernelwright.capture.recurrent import OPERATORS
 from kernelwright.capture.tracing import name_of
 from kernelwright.capture.values import (
@@ -30,18 +32,29 @@ from kernelwright.capture.values import (
     check_structure,
     dtype_name,
     in_memory_order,
-    in_own_order,
     is_typed_as,
     leaf_of,
     opaque_of,
     origin_of,
     tuples,
 )
-from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given
+from kernelwright.ir.graph import (
+    BufferUpdate,
+    Graph,
+    Result,
+    copied,
+    in_own_memory,
+    in_own_order,
+    is_given,
+    lies_as,
+    memory,
+)
 from kernelwright.ir.node import Node, Origin, constant, make
 from kernelwright.ir.scalar import INTEGERS
 
 _LITERAL_ELEMENTS = 64
+#: Kinds of operators whose results kernels store.
+_STORED = ("pointwise", "reduction", "row", "norm")
 #: Functional forms of operators in place whose names do not say it.
 _FUNCTIONAL = {"bernoulli_.float": "bernoulli.p", "normal_.default": "normal_functional.default"}
 
@@ -62,7 +75,11 @@ class Converter:
         self.owners: dict[str, Node] = {}
         self.serial = 0
 
-    def graph(self, *, training: bool) -> Graph:
+    def graph(self, *, training: bool, observed: Sequence[Observed] | None = None, asks: bool = False) -> Graph:
+        """The program's graph.
+
+        observed: what an eager call gives for each result. asks: whether the forward asked for the recorded graph.
+        """
         specs = iter(self.program.graph_signature.input_specs)
         inputs: list[Node | None] = []
         results: list[Any] = []
@@ -77,11 +94,15 @@ class Converter:
             else:
                 raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
+        known: list[Result] = []
         places: list[Any] = []
+        numbers: dict[Any, int] = {}  # of outputs, by what tells objects of eager's apart
         taken: dict[Node, Any] = {}
         given = {self.group[n] for n in self.program.graph.nodes if n.op == "placeholder"}
         results = self._without_updates(results)
-        for result in results:
+        if observed is not None and len(observed) != len(results):
+            observed = None
+        for place, result in enumerate(results):
             value = self.values[result] if isinstance(result, torch.fx.Node) else result
             if value is None:
                 places.append(None)
@@ -90,14 +111,16 @@ class Converter:
                 raise NotCapturable(f"it returns the plain value {value!r}")
             if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
-            value = in_own_memory(value, self.group[result], taken)
-            if value not in outputs:
+            value = _laid_out(in_own_memory(value, self.group[result], taken), result.meta["val"])
+            number = numbers.setdefault(value if observed is None else observed[place].same, len(outputs))
+            if number == len(outputs):
                 outputs.append(value)
-            places.append(outputs.index(value))
+                known.append(_result(result.meta["val"], None if observed is None else observed[place]))
+            places.append(number)
         structure = pytree.tree_unflatten(places, self.program.call_spec.out_spec)
         check_structure(structure)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
-        return settle_buffers(Graph(tuple(inputs), tuple(outputs), structure, effects, training))
+        return settle_buffers(Graph(tuple(inputs), tuple(outputs), structure, effects, training, tuple(known), asks))
 
     def _without_updates(self, results: list[Any]) -> list[Any]:
         """The results that the user gets; those before them in a program without writes are new values of buffers."""
@@ -352,6 +375,18 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
+
+
+def _result(traced: torch.Tensor, observed: Observed | None) -> Result:
+    """What is known of a result of which the trace has a tensor without data."""
+    strides = tuple(traced.stride())
+    return Result(strides=strides) if observed is None else Result(observed.given, observed.reaches, strides)
+
+
+def _laid_out(result: Node, traced: torch.Tensor) -> Node:
+    """A result in the order in which eager stores it, where a kernel stores it in an order of ours."""
+    stored = memory(result).kind in _STORED and not is_given(result)
+    return in_memory_order(result, traced) if stored and not lies_as(result, traced.stride()) else result
 
 
 def _draws(target: Any) -> bool:

@@ -21,20 +21,19 @@ import torch
 
 from kernelwright import errors
 from kernelwright.capture.converter import Converter, NotCapturable
-from kernelwright.capture.tracing import traceable, without_scopes
+from kernelwright.capture.observed import OTHERS, observe
+from kernelwright.capture.tracing import LIBRARY, asking, traceable, without_scopes
 from kernelwright.capture.watch import changed, plain_state, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.probe import unsupported
 
-#: PyTorch's own code that a forward calls as it calls its own, and that may look at values (to refuse some, say).
-_LIBRARY = ("/torch/nn/", "/torch/distributions/", "/torch/functional.py")
-
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
-            check_state: Callable[[], Sequence[str]] | None = None) -> Graph:
+            check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False) -> Graph:
     """The graph of ``model(*inputs)`` in the model's present mode. The model is not changed.
 
+    recording: whether gradients are recorded during the call, which a forward may ask.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
@@ -45,14 +44,15 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     work = fresh() if fresh is not None else copy.deepcopy(model)
     before = plain_state(work)
     assigned: list[str] = []
+    asked: set[str] = set()
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
-        with warnings.catch_warnings(), torch.no_grad(), redirect_stdout(io.StringIO()), \
-                redirect_stderr(io.StringIO()), watched(work, assigned), traceable():
+        with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
+                redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, tuple(inputs), strict=False))
     except Exception as error:
-        _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file)
+        _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         raise NotCapturable(_reason(error)) from error
     left = changed(before, plain_state(work))
     if left and check_state is None:
@@ -60,11 +60,14 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     carried = check_state() if (left or assigned) and check_state is not None else ()
     if carried:
         raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
-    return Converter(program, work, file).graph(training=model.training)
+    observed = observe(work, inputs, recording=recording, as_they_are=bool(asked))
+    if observed is not None and any(OTHERS in result.reaches for result in observed):
+        raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
+    return Converter(program, work, file).graph(training=model.training, observed=observed, asks=bool(asked))
 
 
 def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], attributes: list[str], name: str,
-             file: str | None) -> None:
+             file: str | None, recording: bool) -> None:
     """Raise the coded error that fits a failed trace, if one does."""
     kinds = {type(e).__name__ for e in (error, error.__cause__, error.__context__) if e is not None}
     text = str(error)
@@ -79,7 +82,7 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], at
                                  where=errors.where_of(error, file)) from error
     trial = copy.deepcopy(model)
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(recording):
             found = unsupported(trial(*inputs))
     except Exception as failure:
         device = next((t.device for t in inputs if isinstance(t, torch.Tensor)), "cpu")
@@ -94,7 +97,7 @@ def _inside_library(error: Exception) -> str:
     frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)]
     own = max((i for i, (file, _) in enumerate(frames) if "/torch/" not in file), default=len(frames))
     return next((_called(file, name) for file, name in frames[:own:-1]
-                 if any(part in file for part in _LIBRARY) and not file.endswith("/modules/module.py")),
+                 if any(part in file for part in LIBRARY) and not file.endswith("/modules/module.py")),
                 _composite(error))
 
 

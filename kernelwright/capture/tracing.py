@@ -3,20 +3,75 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 
 from kernelwright.capture.recurrent import recurrent_layers_marked
 
+#: PyTorch's own code that a forward calls as it calls its own.
+LIBRARY = ("/torch/nn/", "/torch/distributions/", "/torch/functional.py")
+#: What a tensor says of the recorded graph that it stands in.
+_ASKED = ("requires_grad", "is_leaf", "grad_fn")
+
 
 @contextmanager
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
-    with recurrent_layers_marked(), _data_detached(), _masks_not_inspected():
+    with recurrent_layers_marked(), _data_detached(), _masks_not_inspected(), _not_compiling():
         yield
+
+
+@contextmanager
+def asking(found: set[str]) -> Iterator[None]:
+    """Put into ``found`` what the forward, or a layer of PyTorch's in it, asks tensors of the recorded graph."""
+
+    def noted(name: str) -> property:
+        inherited = getattr(torch._C.TensorBase, name)
+
+        def ask(tensor: torch.Tensor) -> Any:
+            if _is_of_model(sys._getframe(1)):
+                found.add(name)
+            return inherited.__get__(tensor)
+
+        return property(ask, inherited.__set__ if name == "requires_grad" else None)
+
+    for name in _ASKED:
+        setattr(torch.Tensor, name, noted(name))
+    try:
+        yield
+    finally:
+        for name in _ASKED:
+            delattr(torch.Tensor, name)
+
+
+def _is_of_model(frame: FrameType) -> bool:
+    """Whether code is the user's or of PyTorch's layers, rather than of the machinery that traces them."""
+    file = frame.f_code.co_filename
+    return "/torch/" not in file or any(part in file for part in LIBRARY)
+
+
+@contextmanager
+def _not_compiling() -> Iterator[None]:
+    """The user's code is told that nothing compiles it, as in an eager call; PyTorch's own code knows better."""
+    compiler = torch.compiler
+    originals = {name: getattr(compiler, name) for name in ("is_compiling", "is_exporting", "is_dynamo_compiling")
+                 if hasattr(compiler, name)}
+
+    def told(original: Any) -> Any:
+        return lambda: "/torch/" in sys._getframe(1).f_code.co_filename and original()
+
+    for name, original in originals.items():
+        setattr(compiler, name, told(original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(compiler, name, original)
 
 
 @contextmanager
@@ -46,11 +101,15 @@ def _masks_not_inspected() -> Iterator[None]:
 
 
 def without_scopes(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with its scopes resolved: what stood under autocast has its casts, what stood under vmap is batched.
+    """The program with its scopes resolved: what stood under autocast has its casts, what stood under vmap is batched,
+    and what stood under another gradient mode is a part like any other (values do not depend on it).
 
     Composite operators stay whole (the table of decompositions is empty), writes become values, and the new values of
     buffers become the first results. A program without scopes is returned as it is.
     """
+    modes = torch.ops.higher_order.wrap_with_set_grad_enabled
+    while scope := next((n for n in program.graph.nodes if n.target is modes), None):
+        _inline(program.graph_module, scope)
     called = [n.target for n in program.graph.nodes if n.op not in ("placeholder", "output")]
     if all(isinstance(t, torch._ops.OpOverload) or t is operator.getitem for t in called):
         return program
@@ -58,6 +117,32 @@ def without_scopes(program: torch.export.ExportedProgram) -> torch.export.Export
         return program.run_decompositions({})
     except Exception:  # the converter names what the trace holds
         return program
+
+
+def _inline(module: torch.fx.GraphModule, scope: torch.fx.Node) -> None:
+    """Put the nodes of a scope in its place. Its arguments: the mode, the scope's graph, and what that graph reads."""
+    _, attribute, *given = scope.args
+    inside = getattr(module, attribute.target).graph
+    copies: dict[torch.fx.Node, Any] = {}
+    places = iter(given)
+    with module.graph.inserting_before(scope):
+        for node in inside.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(places)
+            elif node.op != "output":
+                if node.op == "get_attr":  # a scope in the scope
+                    nested = f"{attribute.target}_{node.target}"
+                    setattr(module, nested, getattr(getattr(module, attribute.target), node.target))
+                    copies[node] = module.graph.get_attr(nested)
+                else:
+                    copies[node] = module.graph.node_copy(node, copies.__getitem__)
+    results = torch.fx.node.map_arg(inside.output_node().args[0], copies.__getitem__)
+    for part in list(scope.users):
+        part.replace_all_uses_with(results[part.args[1]])
+        module.graph.erase_node(part)
+    module.graph.erase_node(scope)
+    if not attribute.users:
+        module.graph.erase_node(attribute)
 
 
 def name_of(target: Any) -> str:

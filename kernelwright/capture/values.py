@@ -29,12 +29,6 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
     return order if not value.is_contiguous() and value.permute(order).is_contiguous() else None
 
 
-def in_own_order(leaf: Node) -> Node:
-    """A leaf with its axes as the model has them."""
-    order = leaf.get("order")
-    return leaf if order is None else make("permute", leaf, axes=tuple(order.index(a) for a in range(leaf.rank)))
-
-
 def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
     """``value`` such that it lies in memory as the trace's tensor does: random numbers are drawn in that order.
 
@@ -50,7 +44,9 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
     wide = [a for a in order if value.shape[a] != 1]
     if _is_stored(below) and sorted(wide, key=lambda a: axes[a]) == wide:
         return value
-    stored = make("copy", make("permute", value, axes=order))
+    if order == tuple(range(value.rank)):
+        return make("copy", value)
+    stored = make("copy", make("permute", below, axes=tuple(axes[a] for a in order)))
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
 
 

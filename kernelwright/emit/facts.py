@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from kernelwright.emit.results import result_rows
 from kernelwright.emit.runtime import FORMS, IMPORTS
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
@@ -35,8 +37,8 @@ def module_facts(model: nn.Module) -> list[tuple[str, str]]:
 
     modules: class of every submodule by path. attributes: every attribute of every module that nn.Module did
     not make, by path, and class attributes of the model's own classes. held: parameters and buffers that are
-    not None. tied: names of one and the same tensor. Objects of the model's own file appear without their
-    module's name, since that differs between the original and the emitted file.
+    not None. tied: names of one and the same tensor. default_dtype: of new tensors. Objects of the model's own
+    file appear without their module's name, since that differs between the original and the emitted file.
     """
     own = {type(model).__module__}
     classes = {path: _forms["_kernelwright_name"](type(m), own) for path, m in model.named_modules() if path}
@@ -51,6 +53,7 @@ def module_facts(model: nn.Module) -> list[tuple[str, str]]:
     rows = [f"        {literal(path)}: {literal(entries)}," for path, entries in attributes.items()]
     return [("modules", literal(classes)), ("attributes", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
             ("held", literal(tuple(sorted(name for name, _ in tensors)))),
+            ("default_dtype", str(torch.get_default_dtype())),
             ("tied", literal(tuple(tuple(g) for g in groups.values() if len(g) > 1)))]
 
 
@@ -95,7 +98,9 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
     usual one), (name, value) of anything else. nested: None, or the arguments' structure with numbers for the
     inputs. returned: inputs with which a result may share its memory. tensors: the model's tensors that the
-    kernels use. updated: buffers that a forward changes. random: whether it draws random numbers.
+    kernels use. updated: buffers that a forward changes. random: whether it draws random numbers. asked: None, or how
+    inputs and parameters stand in a recorded graph, where the forward asks. results, computed: see
+    :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
     """
     flat, structure = pytree.tree_flatten(tuple(inputs))
     entries = []
@@ -107,12 +112,17 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     nested = None
     if any(isinstance(i, (list, tuple, dict)) for i in inputs):
         nested = pytree.tree_unflatten(list(range(len(flat))), structure)
-    rows = [f'        "{n}": ({_kind(leaf)}),' for n, leaf in plan_tensors(plan).items()]
+    tensors = [f'        "{n}": ({_kind(leaf)}),' for n, leaf in plan_tensors(plan).items()]
     other = tuple(p for p, m in model.named_modules() if m.training != model.training)
     drawn = any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
+    rows, computed, given = result_rows(plan, model, flat)
+    asked = tuple(tuple((t.requires_grad, t.is_leaf) for t in tensors if isinstance(t, torch.Tensor))
+                  for tensors in (flat, model.parameters())) if plan.graph.asks else None
     return [("training", repr(model.training)), ("other_mode", literal(other)),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
             ("nested", literal(nested)), ("returned", literal(_returned(plan))),
-            ("tensors", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
+            ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
-            ("structure", literal(plan.graph.structure)), ("random", repr(drawn)), ("run", f"_kernelwright_{mode}")]
+            ("structure", literal(plan.graph.structure)), ("random", repr(drawn)), ("asked", literal(asked)),
+            ("results", literal(rows)), ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
+            ("given", f"_kernelwright_{mode}_given" if given else "None")]

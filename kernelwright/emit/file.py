@@ -25,12 +25,13 @@ CUDA_FLAGS = ("-O3", "-std=c++17", "-lineinfo")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One mode to emit: its plan, a model in that mode, and example inputs."""
+    """One mode to emit: its plan, a model in that mode, example inputs, and whether its calls record gradients."""
 
     mode: str
     plan: Plan
     model: nn.Module
     inputs: list[Any]
+    recordings: tuple[bool, ...] = (False, True)
 
 
 def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *, cuda: bool
@@ -74,8 +75,9 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     shared = _table("_KERNELWRIGHT_MODEL", module_facts(variants[0].model))
     tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
                      spread="_KERNELWRIGHT_MODEL") for v in variants]
-    plans = ", ".join(f"{v.model.training}: _KERNELWRIGHT_{v.mode.upper()}" for v in variants)
-    plans = f"_KERNELWRIGHT_PLANS = {{{plans}}}  # by model.training"
+    rows = [f"    ({v.model.training}, {recording}): _KERNELWRIGHT_{v.mode.upper()}," for v in variants
+            for recording in v.recordings]
+    plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
     private = _private_imports(source)
     own = set(IMPORTS.splitlines())
     imports = "\n".join(line for line in imports.splitlines() if line not in own or not line)

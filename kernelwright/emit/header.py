@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
-from kernelwright.records import Mode
+from kernelwright.records import Mode, words_of
 
 _WIDTH = 110
 
@@ -27,7 +27,8 @@ def make_header(name: str, modes: Sequence[Mode], version: str, device: str) -> 
              "Same constructor, parameters and results as the original class. Where a call does not fit what the",
              "kernels were built for, the original computation runs, with one warning."]
     for mode in modes:
-        lines += ["", f"{mode.name.capitalize()} mode: {mode.replaced} of {mode.operators} operators replaced."]
+        name = words_of(mode.name).capitalize()
+        lines += ["", f"{name} mode: {mode.replaced} of {mode.operators} operators replaced."]
         if not mode.kernels:
             lines.append("  Nothing pays here: the original computation stays.")
             continue

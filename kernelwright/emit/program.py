@@ -12,7 +12,8 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import plan_tensors
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.emit.once import made_once
-from kernelwright.ir.graph import BufferUpdate
+from kernelwright.emit.results import computed_results, given_results, known, other_strides
+from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
@@ -89,6 +90,10 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     names = _names([*given, *plan_tensors(plan).values()], steps)
     places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
+    steps = _without_unread(steps, [*computed_results(plan), *(u.value for u in plan.effects)])
+    # What is a view to the caller may be a copy to kernels.
+    shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and any(
+        isinstance(s, TorchStep) and s.node is n for s in steps)}
     once = made_once(steps, plan.results)
     steps = [s for s in steps if s not in once]
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
@@ -98,7 +103,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
-            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads, cuda=cuda)
+            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads, cuda=cuda,
+                                  shown=shown.get(step.node, ""))
             place += 1
             continue
         run = []
@@ -107,7 +113,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             place += 1
         inside = {n for s in run for n in s.outputs}
         others = {n for s in steps if s not in run for n in _inputs(s)}
-        others |= set(plan.results) | {u.value for u in plan.effects}
+        others |= set(computed_results(plan)) | {u.value for u in plan.effects}
         launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
                                  (others & inside).__contains__, lambda n: names[n], cuda=cuda)
         launchers.append(launcher)
@@ -118,11 +124,58 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             lines.append(f"{buffer}.add_({amount!r})")
         else:
             lines.append(f"{buffer}.copy_({_text(update.value, names)}.reshape({buffer}.shape))")
-    results = ", ".join(_text(n, names) for n in plan.results)
-    lines.append(f"return ({results}{',' if results else ''})")
+    results = "".join(f"{_result_text(plan, n, {**names, **shown})}, " for n in computed_results(plan))
+    lines += _wrapped(f"return ({results.strip()})")
     head = [*_signature(f"_kernelwright_{mode}", ["_device", "_stream", *(names[n] for n in given), *places.values()]),
             f'    """The program of {mode} mode: {_summary(steps)}."""']
-    return Program("\n".join([*maker, *head, *(f"    {line}" for line in lines)]), tuple(launchers))
+    text = [*maker, *head, *(f"    {line}" for line in lines), *_given_lines(mode, plan, given)]
+    return Program("\n".join(text), tuple(launchers))
+
+
+def _result_text(plan: Plan, node: Node, names: Mapping[Node, str]) -> str:
+    """A computed result as eager has it in memory."""
+    strides = other_strides(plan, plan.results.index(node))
+    text = _text(node, names)
+    return text if strides is None else f"_kernelwright_laid({text}, {strides!r})"
+
+
+def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
+    """The function that gives the results for which nothing is computed: tensors of the call, and views of them."""
+    numbers = given_results(plan)
+    if not numbers:
+        return []
+    leaves = [*given, *plan_tensors(plan).values()]
+    names = _names(leaves, [])
+    # Tensors come as the caller has them, not as kernels read them.
+    for leaf in leaves:
+        if leaf.get("order") is not None:
+            names[in_own_order(leaf)], names[leaf] = names[leaf], f"{names[leaf]}.permute({leaf['order']!r})"
+    own = {in_own_order(leaf) for leaf in leaves}
+    lines, texts = [], []
+    for number in numbers:
+        chain, node = [], plan.results[number]
+        while node not in names:
+            chain.append(node)
+            node = node.inputs[0]
+        for view in reversed(chain):
+            names[view] = f"t{len(names)}_{view.op}"
+            lines.append(f"{names[view]} = {view.operator.code([names[view.inputs[0]]], view)}")
+        result = plan.results[number]
+        is_view = known(plan, number).given is None and result in own
+        texts.append(f"{names[result]}.view_as({names[result]})" if is_view else names[result])
+    head = _signature(f"_kernelwright_{mode}_given", [names[in_own_order(leaf)] for leaf in leaves])
+    return ["", "", *head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
+            *(f"    {line}" for line in lines), *(f"    {line}" for line in _wrapped(f"return ({', '.join(texts)},)"))]
+
+
+def _without_unread(steps: list[Step], results: list[Node]) -> list[Step]:
+    """The steps without views that no other step reads, nor the caller."""
+    needed, kept = set(results), []
+    for step in reversed(steps):
+        if isinstance(step, KernelStep) or step.node.kind != "view" or step.node in needed:
+            needed.update(_inputs(step))
+            kept.append(step)
+    return kept[::-1]
 
 
 def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names: Mapping[Node, str],
@@ -188,8 +241,9 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
     return node.operator.code([], node)  # constants
 
 
-def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, cuda: bool
-                 ) -> list[str]:
+def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, cuda: bool,
+                 shown: str = "") -> list[str]:
+    """The call of a node. contiguous: whether kernels read it. shown: another name, for what the caller gets of it."""
     code = node.operator.code([_text(i, names) for i in node.inputs], node)
     # Operators that update buffers name them in their text as _tensor["..."].
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
@@ -201,6 +255,9 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
     if node.origin is not None and node.origin.text and node.kind != "view":
         lines.append(f"# {node.origin.text}")
     needs_copy = contiguous and node.dtype != "tuple" and node.op != "contiguous"
+    if shown:
+        lines.append(f"{shown} = {code}")
+        code = shown
     lines.append(f"{names[node]} = {code}" + (".contiguous()" if needs_copy else ""))
     return lines
 

@@ -69,6 +69,34 @@ def _kernelwright_flatten(structure, value, parts):
     return parts
 
 
+def _kernelwright_laid(value, strides):
+    """A result in memory as eager lays it out."""
+    if all([a == b or size < 2 for a, b, size in zip(value.stride(), strides, value.shape)]) or not value.numel():
+        return value
+    wide = value  # what eager expands is stored once
+    for axis, stride in enumerate(strides):
+        value = value.narrow(axis, 0, 1) if not stride else value
+    laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return laid.copy_(value).expand(wide.shape)
+
+
+def _kernelwright_returned(facts, computed, tensors):
+    """The results of a call, each a tensor of its own where eager's is, without a gradient where eager's has none."""
+    parts = computed if facts["given"] is None else (*computed, *facts["given"](*tensors))
+    if facts["structure"] == 0:
+        return parts[0]
+    results, used = [], set()
+    for place, blind in facts["results"]:
+        value = parts[place]
+        if blind is None and value.requires_grad and value.grad_fn is not None:
+            value = value.detach()
+        elif place in used:
+            value = value.view_as(value)
+        used.add(place)
+        results.append(value)
+    return _kernelwright_restore(facts["structure"], results)
+
+
 def _kernelwright_twin(model, binding):
     """A copy of a model without its tensors: a backward fills in what the forward saw.
 
@@ -113,7 +141,11 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         outputs = _kernelwright_run(facts, values)
-        ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
+        # Eager's result has a gradient where a tensor that it reaches requires one.
+        needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
+        blind = [facts["results"][number][1] for number in facts["computed"]]
+        ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
+                                      if b is None or (b and all([name in b for name in needed]))])
         return outputs
 
     @staticmethod
@@ -135,7 +167,8 @@ class _KernelwrightFunction(torch.autograd.Function):
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
                                                     {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-            pairs = [(outputs[i], g) for i, g in enumerate(gradients) if g is not None and outputs[i].requires_grad]
+            pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
+                     if g is not None and outputs[i].requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
             found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
                                         create_graph=again, allow_unused=True) if pairs and wanted else []
@@ -169,9 +202,9 @@ def _kernelwright_call(model, inputs, named, plans):
     if torch.compiler.is_compiling():
         return model._original_forward(*inputs, **named)
     try:
-        facts = plans.get(model.training)
-        if facts is None:
-            raise _KernelwrightMisfit("this mode", "was not built")
+        facts = plans.get((model.training, torch.is_grad_enabled()))
+        if facts is None:  # nothing pays in this mode
+            return model._original_forward(*inputs, **named)
         nested = facts["nested"]
         count = len(facts["inputs"] if nested is None else nested)
         given = inputs
@@ -181,7 +214,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
             given = list(_kernelwright_flatten(nested, given, {}).values())
-        binding, values = _kernelwright_fit(model, facts, given)
+        binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
@@ -198,15 +231,15 @@ def _kernelwright_call(model, inputs, named, plans):
         if differentiated:
             state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
                      if name not in facts["updated"]}
-            tensors = [value for value in given if isinstance(value, torch.Tensor)]
-            outputs = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *tensors,
-                                                  *state.values())
+            operands = [value for value in given if isinstance(value, torch.Tensor)]
+            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                   *state.values())
         elif torch.is_grad_enabled():
             with torch.no_grad():
-                outputs = _kernelwright_run(facts, values)
+                computed = _kernelwright_run(facts, values)
         else:
-            outputs = _kernelwright_run(facts, values)
-        return outputs[0] if facts["structure"] == 0 else _kernelwright_restore(facts["structure"], outputs)
+            computed = _kernelwright_run(facts, values)
+        return _kernelwright_returned(facts, computed, tensors)
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)
 '''

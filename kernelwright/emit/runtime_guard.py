@@ -213,12 +213,15 @@ def _kernelwright_intercepted():
 
 
 def _kernelwright_fit(model, facts, inputs):
-    """The binding and the tensors (inputs, then the model's) of a call. Raises _KernelwrightMisfit."""
+    """The binding and the tensors (inputs, then the model's) of a call, as kernels read them and as the caller has
+    them. Raises _KernelwrightMisfit."""
     if _kernelwright_library is None:
         raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
     intercepted = _kernelwright_intercepted()
     if intercepted:
         raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    if torch.get_default_dtype() is not facts["default_dtype"]:
+        raise _KernelwrightMisfit("this call", f"is under another default type than {facts['default_dtype']}")
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
@@ -240,6 +243,11 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    if facts["asked"] is not None:
+        tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
+        if facts["asked"] != tuple([tuple([(t.requires_grad, t.is_leaf) for t in some]) for some in tensors]):
+            raise _KernelwrightMisfit("this call", "has other tensors that require gradients, for which the model asks")
+    given = tuple(values) if facts["given"] is not None else ()
     for place, order in binding.orders:
         values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
@@ -257,5 +265,5 @@ def _kernelwright_fit(model, facts, inputs):
             addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
-    return binding, values
+    return binding, values, given
 '''

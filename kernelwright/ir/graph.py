@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
 from kernelwright.ir.node import Node, make, walk
+from kernelwright.ir.registry import as_meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,34 @@ class BufferUpdate:
     owner: Node | None = None
 
 
+#: A tensor that a forward was given: the position of an input among the leaves of the arguments, or the name of a
+#: parameter or buffer.
+Given = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What eager's result is beside its value.
+
+    given: the tensor that it is itself; None for a new tensor, views among them.
+    reaches: the tensors that its gradient could reach; None where that is not known.
+    strides: of its elements in memory; None where they do not count.
+    """
+
+    given: Given | None = None
+    reaches: frozenset[Given] | None = None
+    strides: tuple[int, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A captured model.
 
     inputs: the forward's arguments in order; None where an argument is not a tensor.
-    outputs: the distinct result nodes; ``structure`` is the returned value with indices into them.
+    outputs: a node for each tensor among the results; ``structure`` is the returned value with indices into them.
     training: the mode in which the model was captured.
+    results: what is known of each output beside its value; empty where nothing is.
+    asks: whether the forward asked tensors how they stand in a recorded graph.
     """
 
     inputs: tuple[Node | None, ...]
@@ -37,6 +59,8 @@ class Graph:
     structure: Any
     effects: tuple[BufferUpdate, ...]
     training: bool
+    results: tuple[Result, ...] = ()
+    asks: bool = False
 
     def roots(self) -> tuple[Node, ...]:
         """Everything that must be computed: outputs, then buffer values that no torch call updates by itself."""
@@ -56,6 +80,25 @@ def memory(node: Node) -> Node:
     while node.kind == "view":
         node = node.inputs[0]
     return node
+
+
+def lies_as(node: Node, strides: Sequence[int]) -> bool:
+    """Whether a value, whose memory is contiguous, shows its elements with these strides; axes of one
+    element do not count."""
+    chain = []
+    while node.kind == "view":
+        chain.append(node)
+        node = node.inputs[0]
+    shown = as_meta(node)
+    for view in reversed(chain):
+        shown = view.operator.reference(shown, **dict(view.attributes))
+    return all(a == b for a, b, size in zip(shown.stride(), strides, shown.shape, strict=True) if size > 1)
+
+
+def in_own_order(leaf: Node) -> Node:
+    """A leaf with its axes as the model has them."""
+    order = leaf.get("order")
+    return leaf if order is None else make("permute", leaf, axes=tuple(order.index(a) for a in range(leaf.rank)))
 
 
 def is_given(node: Node) -> bool:

@@ -160,6 +160,12 @@ class Grouping:
         for node in self.order:
             self._place(node)
 
+    def is_loaded(self, node: Node) -> bool:
+        """Whether kernels load a node from memory. They read through a view that the caller gets: as a view it shows
+        what is stored already."""
+        return node in self.in_memory and not (
+            self.roles[node] == "view" and node in self.roots and node not in self.stored)
+
     def _only_for_one(self, node: Node) -> bool:
         """Whether one reader alone needs this pointwise result."""
         return self.roles[node] == "pointwise" and node.op != "constant" and len(self.readers[node]) == 1 and \

@@ -110,7 +110,7 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
     while True:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
         try:
-            return grouping, {g: compilers[g.kind](g, grouping.in_memory.__contains__)
+            return grouping, {g: compilers[g.kind](g, grouping.is_loaded)
                               for g in grouping.groups if g.kind in compilers}
         except MustStore as problem:
             if problem.node in stored:
@@ -207,7 +207,7 @@ def _computed(group: Group, grouping: Grouping) -> list[Node]:
         if node in seen or number_of(node) is not None:
             continue
         seen.add(node)
-        if node not in group.nodes and node in grouping.in_memory:
+        if node not in group.nodes and grouping.is_loaded(node):
             continue
         result.append(node)
         stack += reversed(node.inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelwright.records import Kept, Mode, Result, RuleUse
+from kernelwright.records import Kept, Mode, Result, RuleUse, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ModeGroup:
 
     def words(self) -> str:
         """``training and inference``."""
-        return " and ".join(mode.name for mode in self.modes)
+        return " and ".join(words_of(mode.name) for mode in self.modes)
 
 
 def mode_groups(result: Result) -> tuple[ModeGroup, ...]:

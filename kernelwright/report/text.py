@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.records import ContractionUse, KernelUse, Mode, Result
+from kernelwright.records import ContractionUse, KernelUse, Mode, Result, words_of
 from kernelwright.report import units
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, rule_groups
 from kernelwright.report.layout import Page
@@ -29,11 +29,11 @@ def render_text(result: Result, *, colour: bool = False, width: int = 100) -> st
         work(page, group.first, "Work of one forward" + label)
     checked = [mode for mode in result.modes if mode.certificate is not None]
     for mode in checked:
-        label = f" ({mode.name})" if len(result.modes) > 1 else ""
+        label = f" ({words_of(mode.name)})" if len(result.modes) > 1 else ""
         accuracy(page, mode.certificate, "Accuracy against float64" + label)
     timed = [mode for mode in result.modes if mode.timing is not None]
     for mode in timed:
-        label = f" ({mode.name})" if len(result.modes) > 1 else ""
+        label = f" ({words_of(mode.name)})" if len(result.modes) > 1 else ""
         times(page, mode.timing, f"Time on {mode.timing.device or result.device}{label}")
     notes(page, result)
     _usage(page, result)
@@ -60,7 +60,7 @@ def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
         if mode.layout:
             page.paragraph(label + mode.layout)
     for mode in result.modes:
-        label = f"{mode.name}: " if len(result.modes) > 1 else ""
+        label = f"{words_of(mode.name)}: " if len(result.modes) > 1 else ""
         if not mode.kernels and mode.timing is not None and mode.timing.ratios:
             page.paragraph(f"{label}kernels were built and checked, and are not worth it: "
                            f"{loss_sentence(mode.timing)}", "yellow")

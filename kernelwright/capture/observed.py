@@ -1,0 +1,103 @@
+"""What an eager call gives beside values: which tensors its results are, and how far gradients of them reach.
+
+A graph has values alone. Here the model runs once on tensors without data (PyTorch's fake tensors), with autograd
+recording as in the user's call, and its results are looked at.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from kernelwright.capture.tracing import traceable
+from kernelwright.ir.graph import Given
+
+OTHERS: Given = "another tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One result of an eager call, a leaf of what the forward returns.
+
+    same: the number of the first result that is the same object; its own where it is the first.
+    given: the tensor that it is itself, not merely a view of; None for a tensor that the forward made.
+    reaches: the tensors at which gradients of it would arrive if all of them required gradients; OTHERS among them
+    where a tensor that is neither an input nor a parameter would get some.
+    """
+
+    same: int
+    given: Given | None
+    reaches: frozenset[Given]
+
+
+def observe(model: torch.nn.Module, inputs: Sequence[Any], *, recording: bool, as_they_are: bool
+            ) -> tuple[Observed, ...] | None:
+    """The results of ``model(*inputs)`` in order, tensors or not; None where the forward runs on real tensors only.
+
+    recording: whether gradients are recorded during the call; without them nothing is reached.
+    as_they_are: let only those tensors require gradients that do, for a forward that asks which; otherwise all inputs
+    and parameters do. The model is the caller's to spend: the forward may leave buffers and attributes changed.
+    """
+    for forced in (True, False) if recording and not as_they_are else (False,):
+        frozen = [p for p in model.parameters() if forced and not p.requires_grad and _differentiable(p)]
+        try:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            return _observed(model, inputs, recording, forced)
+        except Exception:  # a write into a leaf that would require gradients, or an operator without a shape rule
+            continue
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+    return None
+
+
+def _differentiable(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _observed(model: torch.nn.Module, inputs: Sequence[Any], recording: bool, forced: bool) -> tuple[Observed, ...]:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    leaves, structure = pytree.tree_flatten(tuple(inputs))
+    given = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    # Autograd stands above the mode: it sees the model's own tensors.
+    names: dict[int, Given] = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+    for place, leaf in enumerate(given):
+        if isinstance(leaf, torch.Tensor):
+            names[id(leaf)] = place
+            if forced and _differentiable(leaf):
+                leaf.requires_grad_(True)
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(recording), \
+            traceable(), mode:
+        warnings.simplefilter("ignore")
+        returned = model(*pytree.tree_unflatten(given, structure))
+    results = pytree.tree_leaves(returned)
+    first: dict[int, int] = {}
+    return tuple(Observed(first.setdefault(id(r), place), names.get(id(r)),
+                          _reached(r, names) if recording and isinstance(r, torch.Tensor) else frozenset())
+                 for place, r in enumerate(results))
+
+
+def _reached(result: torch.Tensor, names: dict[int, Given]) -> frozenset[Given]:
+    """The leaves of the recorded graph below a result."""
+    if not result.requires_grad:
+        return frozenset()
+    if result.grad_fn is None:
+        return frozenset({names.get(id(result), OTHERS)})
+    reached, seen, waiting = set(), {result.grad_fn}, [result.grad_fn]
+    while waiting:
+        function = waiting.pop()
+        variable = getattr(function, "variable", None)
+        if variable is not None:
+            reached.add(names.get(id(variable), OTHERS))
+        for below, _ in function.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return frozenset(reached)
