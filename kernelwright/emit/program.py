@@ -12,7 +12,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import plan_tensors
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.emit.once import made_once
-from kernelwright.emit.results import computed_results, given_results, known, other_strides
+from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
 from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
@@ -153,6 +153,9 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
     own = {in_own_order(leaf) for leaf in leaves}
     lines, texts = [], []
     for number in numbers:
+        if buffer := updated_buffer(plan, number):
+            texts.append(names[in_own_order(plan_tensors(plan)[buffer])])
+            continue
         chain, node = [], plan.results[number]
         while node not in names:
             chain.append(node)

@@ -19,12 +19,20 @@ Row = tuple[int, tuple[Given, ...] | None]
 
 def computed_results(plan: Plan) -> list[Node]:
     """The nodes of results that a program computes, each once."""
-    return list(dict.fromkeys(n for n in plan.results if not is_given(n)))
+    given = given_results(plan)
+    return list(dict.fromkeys(node for number, node in enumerate(plan.results) if number not in given))
 
 
 def given_results(plan: Plan) -> list[int]:
     """The results, by number, that are tensors which the forward was given, or views of them."""
-    return [number for number, node in enumerate(plan.results) if is_given(node)]
+    return [number for number, node in enumerate(plan.results) if is_given(node) or updated_buffer(plan, number)]
+
+
+def updated_buffer(plan: Plan, number: int) -> str:
+    """The buffer that a result is itself, with what the forward wrote into it; "" for another result."""
+    value = plan.graph.outputs[number]
+    name = known(plan, number).given
+    return name if any(e.name == name and e.value is value for e in plan.graph.effects) else ""
 
 
 def result_rows(plan: Plan, model: nn.Module, inputs: Sequence[Any]
