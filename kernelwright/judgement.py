@@ -20,7 +20,7 @@ from kernelwright.build.emulation import fewer_entries, load_emulated
 from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler, load_text
 from kernelwright.capture.batch import batch_independent
 from kernelwright.codegen.generate import has_skeleton
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.plan_evaluator import filled, values_of
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
 from kernelwright.fallback import Level, StepBack, steps_back, whole_mode
@@ -32,6 +32,8 @@ from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.seeds import seeded
 from kernelwright.programs import (
     ModeProgram,
     Stages,
@@ -40,6 +42,7 @@ from kernelwright.programs import (
     distinct,
     emitted_text,
     keeping,
+    laid_out,
     new_model,
     original,
     stepped_back,
@@ -55,6 +58,7 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, certify, default_trials
 from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.flatten import flatten
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -70,6 +74,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Choose contractions, drop the regions that lose, choose layouts, verify and time; a mode that is not faster
     keeps the original. Raises VerificationFailed where even the original computation fails."""
+    modes = [part for mode in modes for part in _laid_out(problem, mode, example, settings)]
     modes = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
     modes = _without_losers(problem, modes, target, device, budget, stages)
     modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
@@ -81,6 +86,30 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         with stages.stage("build"):
             text, emitted = _built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings) -> list[ModeProgram]:
+    """The mode with its results' strides as eager has them on this device, where a trace cannot know them: libraries
+    choose the order in which they store."""
+    if not mode.plan.kernels or all(n.kind not in ("linear", "opaque") for n in mode.captured.nodes()):
+        return [mode]
+    numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
+    strides: dict[bool, list[tuple[int, ...] | None]] = {}
+    for recording in mode.recordings:
+        model = problem.make_model(settings.seed).train(mode.model.training)
+        try:
+            with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
+                warnings.simplefilter("ignore")
+                found = flatten(model(*copy.deepcopy(example)))
+        except Exception as error:  # no memory for what a backward needs: the certificate compares
+            if not is_out_of_memory(error):
+                raise
+            return [mode]
+        strides[recording] = [None] * len(mode.captured.outputs)
+        for path, number in numbers.items():
+            if isinstance(number, int) and isinstance(found.get(path), torch.Tensor):
+                strides[recording][number] = tuple(found[path].stride())
+    return laid_out(mode, strides)
 
 
 def _without_losers(problem: Problem, modes: list[ModeProgram], target: str, device: Device, budget: Budget,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -75,8 +75,8 @@ class ModeProgram:
     def program(self) -> Hashable:
         """Equal for modes that run the same program."""
         contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
-        return (render(self.captured), render(self.rewriting.graph), frozenset(self.plan.kept), contractions,
-                self.plan.channels_last)
+        return (render(self.captured), tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
+                frozenset(self.plan.kept), contractions, self.plan.channels_last)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
@@ -197,6 +197,28 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
         return mode
     step = whole_mode(mode.captured, reason)
     return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
+
+
+def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]]) -> list[ModeProgram]:
+    """The mode with the strides that its results have in eager calls, by whether these record gradients (None of what
+    is no plain tensor); two modes where they depend on that."""
+
+    def with_strides(mode: ModeProgram, found: Sequence[tuple[int, ...] | None]) -> ModeProgram:
+        results = tuple(replace(r, strides=s) for r, s in zip(mode.captured.results, found, strict=True))
+        captured, rewritten = replace(mode.captured, results=results), replace(mode.rewriting.graph, results=results)
+        return replace(mode, captured=captured, rewriting=replace(mode.rewriting, graph=rewritten),
+                       plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
+
+    if len(set(map(tuple, strides.values()))) == 1:
+        return [with_strides(mode, next(iter(strides.values())))]
+    return [with_strides(part, strides[part.recordings[0]]) for part in apart(mode)]
+
+
+def apart(mode: ModeProgram) -> list[ModeProgram]:
+    """A mode as two where it serves calls that record gradients and calls that do not."""
+    if len(mode.recordings) == 1:
+        return [mode]
+    return [replace(mode, recordings=(False,)), replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
 
 
 class _Recording(nn.Module):

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from emitted_tools import emit, kernels_run, models, original_runs
+from emitted_tools import emit, import_text, kernels_run, models, original_runs, write_problem
 from torch.utils import _pytree as pytree
 
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.observed import observe
+from kernelwright.problem import load_problem
+from kernelwright.programs import Stages, emitted_text, laid_out, understand
+from kernelwright.progress import Progress
+from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.settings import Settings
 
 PROBLEMS = {
     "asks for the gradient mode": '''
@@ -82,6 +87,24 @@ PROBLEMS = {
 
         def get_inputs():
             return [torch.randn(16, 32)]
+    ''',
+    "buffers": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gain = nn.Parameter(torch.rand(6))
+                self.register_buffer("mean", torch.zeros(6))
+                self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+            def forward(self, x):
+                y = torch.tanh(x * self.gain) * 2
+                before = self.mean * 3
+                self.mean.mul_(0.9).add_(y.detach().mean(0))
+                self.calls += 1
+                return y, self.mean, before, self.calls, self.mean * 2
+
+        def get_inputs():
+            return [torch.randn(4, 6)]
     ''',
     "knows of compilers": '''
         class Model(nn.Module):
@@ -154,7 +177,7 @@ CALLS = [(recording, required, frozen) for recording, required, frozen in iterto
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory",
+@pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory", "buffers",
                                   "knows of compilers"])
 @pytest.mark.parametrize(("recording", "required", "frozen"), CALLS)
 def test_results_are_those_of_eager(built: Any, name: str, training: bool, recording: bool, required: bool,
@@ -228,6 +251,35 @@ def test_modes_that_no_question_tells_apart_share_a_program(built: Any) -> None:
     assert "_with_gradients" not in text and text.count("(True, False): _KERNELWRIGHT_TRAINING") == 1
     text = built("asks for the gradient mode")[2]
     assert "(True, True): _KERNELWRIGHT_TRAINING_WITH_GRADIENTS" in text and "Training with gradients mode" in text
+
+
+def test_strides_of_eager_may_depend_on_the_gradient_mode(tmp_path: Path) -> None:
+    """As those of a recurrent layer do on a CPU."""
+    path = write_problem(tmp_path, "linear", '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(6, 4)
+
+            def forward(self, x):
+                return torch.tanh(self.linear(torch.sigmoid(x) * 2)) + 1
+
+        def get_inputs():
+            return [torch.randn(5, 6)]
+    ''')
+    problem = load_problem(path)
+    example = problem.make_inputs(0)
+    modes, _ = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))
+    assert [m.name for m in laid_out(modes[0], {False: [(4, 1)], True: [(4, 1)]})] == ["training"]
+    parts = laid_out(modes[0], {False: [(1, 5)], True: [(8, 1)]})
+    assert [(m.name, m.recordings) for m in parts] == [("training", (False,)), ("training_with_gradients", (True,))]
+    module = import_text(emitted_text(problem, parts, example, "cpp", GENERIC_CPU)[0], tmp_path, "linear")
+    model, new = problem.make_model(0), problem.make_model(0, module.ModelNew)
+    for recording, strides in ((False, (1, 5)), (True, (8, 1))):
+        with kernels_run(module), torch.set_grad_enabled(recording):
+            found = new(*example)
+        assert found.stride() == strides
+        torch.testing.assert_close(found, model(*example))
 
 
 class _Scopes(torch.nn.Module):
