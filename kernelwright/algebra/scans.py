@@ -52,7 +52,7 @@ def shifted_scan(node: Node, context: Context) -> Node | None:
     if scan.op not in SCANS or scan["axis"] != axis or scan["exclusive"] or scan["reverse"] == first:
         return None
     x = _without_last(scan.inputs[0], axis, node.shape[axis], first)
-    if x is None or value != SCANS[scan.op][1]:
+    if x is None or repr(value) != repr(SCANS[scan.op][1]):
         return None
     return make(scan.op, x, axis=scan["axis"], reverse=scan["reverse"], exclusive=True)
 
@@ -64,7 +64,7 @@ def scan_of_shifted(node: Node, context: Context) -> Node | None:
     if found is None or node["exclusive"]:
         return None
     value, rest, axis, first = found
-    if axis != node["axis"] or node["reverse"] == first or value != SCANS[node.op][1]:
+    if axis != node["axis"] or node["reverse"] == first or repr(value) != repr(SCANS[node.op][1]):
         return None
     x = _without_last(rest, node["axis"], node.shape[node["axis"]], first)
     return None if x is None else make(node.op, x, axis=node["axis"], reverse=node["reverse"], exclusive=True)

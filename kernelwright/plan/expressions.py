@@ -1,13 +1,14 @@
 """Scalar expressions: what a kernel computes at one point of its iteration domain.
 
 Target independent; a target turns them into text. Expressions are immutable and
-compare by value, so a shared subexpression is found by equality.
+compare by value, so a shared subexpression is found by equality. Numbers compare by what they are to a
+kernel: 0.0 and -0.0 are two, and NaN is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelwright.ir.scalar import WHOLE_RESULTS
 
@@ -38,22 +39,30 @@ class Load:
     buffer: int
     index: Index
     guards: tuple[Guard, ...] = ()
-    otherwise: float = 0.0
+    otherwise: float = field(default=0.0, compare=False)
     whole: bool = False
+    identity: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", repr(self.otherwise))
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A literal. ``inf``, ``-inf`` and ``nan`` are allowed."""
 
-    value: float
+    value: float = field(compare=False)
+    identity: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", repr(self.value))
 
 
 @dataclass(frozen=True, slots=True)
 class Whole(Constant):
     """A literal of type 64-bit integer. It never equals a Constant of the same value."""
 
-    value: int
+    value: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
