@@ -40,6 +40,11 @@ def reduce_broadcast(op: str, x: Node, axes: tuple[int, ...], sizes: dict[int, i
     return make("mul", result, constant(float(repeats))) if op == "sum" and repeats != 1 else result
 
 
+def plus_zero(x: Node) -> Node:
+    """What a sum of x alone is: x, but for -0, as sums start from +0."""
+    return make("add", x, constant(0.0))
+
+
 def reshape(x: Node, shape: tuple[int, ...]) -> Node:
     """A reshape, merged with one below it; x itself where nothing changes."""
     if x.op == "reshape":

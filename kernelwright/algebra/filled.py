@@ -11,7 +11,6 @@ from kernelwright.ir.registry import OPERATORS, torch_dtype
 from kernelwright.ir.scalar import INTEGERS
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_WIDEST = dict.fromkeys(_FLOATS, "float64")
 _MOVES = ("reshape", "permute", "expand", "slice", "flip", "unfold", "diagonal")
 
 
@@ -34,10 +33,8 @@ def of_numbers(node: Node, context: Context) -> Node | None:
     numbers = [number_of(i) for i in node.inputs]
     if None in numbers or node.dtype not in (*_FLOATS, *INTEGERS, "bool"):
         return None
-    if node.op == "cast" and {node.dtype, node.inputs[0].dtype} <= set(_FLOATS):
-        return make("literal", value=numbers[0], shape=node.shape, dtype=node.dtype)
-    # In float64, so that it is rounded once, where it is used.
-    operands = (n if i.op == "constant" else torch.full((), n, dtype=torch_dtype(_WIDEST.get(i.dtype, i.dtype)))
+    # In the model's own types: what it rounds, or what overflows, is part of what it says.
+    operands = (n if i.op == "constant" else torch.full((1,) * i.rank, n, dtype=torch_dtype(i.dtype))
                 for n, i in zip(numbers, node.inputs, strict=True))
     value = node.operator.reference(*operands, **dict(node.attributes))
     return make("literal", value=value.item(), shape=node.shape, dtype=node.dtype)

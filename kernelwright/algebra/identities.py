@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
-from kernelwright.algebra.build import REDUCTIONS, SUMS, align, in_one_piece, narrow, reduce, reduce_broadcast, reshape
+from kernelwright.algebra.build import (
+    REDUCTIONS,
+    SUMS,
+    align,
+    in_one_piece,
+    narrow,
+    plus_zero,
+    reduce,
+    reduce_broadcast,
+    reshape,
+)
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
@@ -32,13 +42,15 @@ def pool_to_mean(node: Node, context: Context) -> Node | None:
 
 
 @rule("reduction over a unit axis", "sum", "mean", "amax", "amin", "logsumexp",
-      law="reduce over an axis of size one is the identity (log(exp(x)) = x)", condition="the axis has size one",
-      exactness=Exactness.ROUNDING)
+      law="reduce over an axis of size one is the identity (log(exp(x)) = x); a sum of one zero is +0",
+      condition="the axis has size one", exactness=Exactness.ROUNDING)
 def unit_axis(node: Node, context: Context) -> Node | None:
     x, axes = node.inputs[0], node["axes"]
     left = tuple(a for a in axes if x.shape[a] != 1)
     if left == axes or not node["keepdim"] or node.dtype != x.dtype:  # the sum of truth values is a number
         return None
+    if not left and node.op not in ("amax", "amin"):
+        return plus_zero(x)
     return reduce(node.op, x, left)
 
 
@@ -130,23 +142,28 @@ def through_expand(node: Node, context: Context) -> Node | None:
     if not any(source.shape[a] != x.shape[a] for a in node["axes"]):
         return None
     result = reduce_broadcast(node.op, source, node["axes"], dict(enumerate(x.shape)))
+    if all(source.shape[a] == 1 for a in node["axes"]):  # nothing is left to be summed
+        result = plus_zero(result)
     return result if result.shape == node.shape else make("expand", result, shape=node.shape)
 
 
 @rule("constant factor out of a sum", *SUMS, law="sum(c x) = c sum(x)",
-      condition="c does not vary along the reduced axes; not of 16-bit values", exactness=Exactness.REASSOCIATES)
+      condition="c does not vary along the reduced axes, and is positive if it is a number, unless x collapses; not of "
+                "16-bit values", exactness=Exactness.FINITE)
 def through_factor(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
     if x.op not in ("mul", "div", "neg") or not node["keepdim"] or in_one_piece(node):
         return None
     if x.op == "neg":
-        return make("neg", reduce(node.op, x.inputs[0], node["axes"]))
+        return make("neg", reduce(node.op, x.inputs[0], node["axes"])) if reaches_anchor(x, context) else None
     left, right = (align(i, x.rank) for i in x.inputs)
     for value, factor in ((left, right), (right, left)) if x.op == "mul" else ((left, right),):
         # Of another type (truth values, for one) the value has another sum, or none.
         if value.dtype != x.dtype or any(value.shape[a] != x.shape[a] for a in node["axes"]):
             continue
-        if factor.op == "constant" or all(factor.shape[a] == 1 for a in node["axes"]):
+        # A sum is never -0, of which a negative factor behind it would make one.
+        if (0 < factor["value"] < inf or reaches_anchor(x, context)) if factor.op == "constant" \
+                else all(factor.shape[a] == 1 for a in node["axes"]):
             return make(x.op, reduce(node.op, value, node["axes"]), factor)
     return None
 

@@ -76,8 +76,7 @@ def redundant_clamp(node: Node, context: Context) -> Node | None:
     if node.inputs[1].op != "constant":
         return None
     bound = node.inputs[1]["value"]
-    acts = low < bound if node.op == "clamp_min" else high > bound
-    return None if acts else x
+    return x if (low >= bound if node.op == "clamp_min" else high <= bound) else None
 
 
 RANGES: tuple[Rule, ...] = (redundant_clamp,)

@@ -18,7 +18,8 @@ class Exactness(StrEnum):
     BITWISE = "bitwise"
     REASSOCIATES = "reassociates sums"
     ROUNDING = "changes rounding"
-    FINITE = "reassociates sums and products: where inputs are infinite, Inf and NaN may trade places"
+    FINITE = ("reassociates sums and products: where inputs are infinite, Inf and NaN may trade places, and a sum of "
+              "zeros may have another sign")
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import log, nan
 
 from kernelwright.capture.convert import (
     CONVERTERS,
@@ -109,6 +109,8 @@ def _relu6(a: Arguments) -> Node:
 @converts("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default")
 def _clamp(a: Arguments) -> Node:
     x = float_only(a["self"])
+    if any(bound != bound for bound in (a.get("min"), a.get("max"))):
+        return make("mul", x, constant(nan))
     for name, bound in (("clamp_min", a.get("min")), ("clamp_max", a.get("max"))):
         if isinstance(bound, Node):  # a NaN among the bounds is the result
             x = make({"clamp_min": "maximum", "clamp_max": "minimum"}[name], x, bound)
