@@ -27,7 +27,7 @@ _EXTRA = {
     "threshold": "kw_select({0} <= {1}, {2}, {0})",
     "clamp_min": "kw_select({0} < {1}, {1}, {0})",
     "clamp_max": "kw_select({0} > {1}, {1}, {0})",
-    "softshrink": "kw_select({0} > {1}, {0} - {1}, kw_select({0} < -{1}, {0} + {1}, {0} * real(0)))",
+    "softshrink": "kw_select({0} > {1}, {0} - {1}, kw_select({0} < -{1}, {0} + {1}, kw_select({0} == {0}, real(0), {0})))",
     "hardshrink": "kw_select(({0} >= -{1}) & ({0} <= {1}), real(0), {0})",
     "logical_and": "real(({0} != real(0)) & ({1} != real(0)))",
     "logical_or": "real(({0} != real(0)) | ({1} != real(0)))",
@@ -42,6 +42,8 @@ _EXTRA |= {
     "whole_clamp_min": "kw_choose({0} < {1}, {1}, {0})",
     "whole_clamp_max": "kw_choose({0} > {1}, {1}, {0})",
 }
+#: Functions of angles, which take another path for those that are far.
+ANGULAR = ("sin", "cos")
 _WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
 
 LoadText = Callable[[Load], str]
@@ -116,17 +118,19 @@ def varies(node: Expression, axes: Sequence[int], reduced: bool = False) -> bool
 class Scope:
     """The expressions that have a name at one place of the generated text.
 
-    ``prefix`` starts the names; a nested scope must use another one.
+    ``prefix`` starts the names; a nested scope must use another one. ``far`` is the text that tells sines and cosines
+    whether an angle may be far, where that is known.
     """
 
-    def __init__(self, prefix: str, bound: dict[Expression, str] | None = None) -> None:
+    def __init__(self, prefix: str, bound: dict[Expression, str] | None = None, far: str = "") -> None:
         self.prefix = prefix
         self.bound: dict[Expression, str] = dict(bound or {})
+        self.far = far
         self._count = 0
 
-    def nested(self, prefix: str) -> Scope:
+    def nested(self, prefix: str, far: str = "") -> Scope:
         """A scope inside this one."""
-        return Scope(prefix, self.bound)
+        return Scope(prefix, self.bound, far)
 
     def define(
         self,
@@ -157,6 +161,8 @@ class Scope:
     def _apply(self, node: Apply) -> str:
         names = [self.text(argument) for argument in node.arguments]
         text = _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
+        if self.far and node.function in ANGULAR:
+            names[-1] += f", {self.far}"
         text = text.format(*names)
         return re.sub(r"\bu?whole\b", lambda found: _WHOLE_TYPES[found[0]], text)
 
@@ -175,6 +181,15 @@ def _bare(text: str) -> str:
         if depth == 0 and place < len(text) - 1:
             return text
     return text[1:-1]
+
+
+def angles(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Expression]:
+    """The distinct angles of which evaluating ``roots`` still takes a sine or a cosine."""
+    result: dict[Expression, None] = {}
+    for node in (node for root in roots for node in walk(root)):
+        if isinstance(node, Apply) and node.function in ANGULAR and node not in bound:
+            result[node.arguments[0]] = None
+    return list(result)
 
 
 def unnamed_loads(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Load]:

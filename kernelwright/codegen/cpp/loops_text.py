@@ -8,6 +8,7 @@ from math import prod
 from kernelwright.codegen.cpp.expressions import (
     TYPES,
     Scope,
+    angles,
     element_text,
     guard_text,
     guarded_text,
@@ -26,7 +27,7 @@ SERIAL_WORK = 30_000
 
 
 RUN = 256
-"""Elements of float16 that are converted together."""
+"""Elements of float16 that are converted together, and of angles that are tested together."""
 MOST_RUNS = 8
 """Most arrays for them; a written-out window has more loads, which overlap."""
 
@@ -145,14 +146,33 @@ def lane_loop(
     wrong values (``float a = in[2 * i], b = in[2 * i + 1]``, both where ``i >= low && i < high``; -O3 -march=native).
     ``skip_outside`` drops the rest, for values that a reduction ignores. Loads that do not change
     along the lane must be named in ``scope`` already. Where the ``kernel`` is given, runs of its float16 are
-    converted beside the loop.
+    converted beside the loop. Where sines or cosines are taken, a strip whose angles are all of usual size is
+    vectorised, and another one takes the library's function.
     """
     variable = names[lane]
     loads = unnamed_loads(roots, scope.bound)
     guards = {guard for load in loads for guard in load.guards}
+    turned = angles(roots, scope.bound) if kernel is None or kernel.compute == "float32" else []
 
     def loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str] = ()) -> list[str]:
-        inner = scope.nested(prefix)
+        if not turned:
+            return plain_loop(load_text, begin, end, start)
+        found = scope.nested(prefix, "std::false_type{}")
+        lines = [*start, *found.define(turned, load_text),
+                 *(f"far |= kw_far({found.text(angle)});" for angle in turned)]
+        head = f"for (int64_t {variable} = strip; {variable} < edge; ++{variable})"
+        return braces(f"for (int64_t strip = {begin}; strip < {end}; strip += {RUN})", [
+            f"const int64_t edge = strip + {RUN} < {end} ? strip + {RUN} : {end};",
+            "int32_t far = 0;",
+            "#pragma omp simd reduction(| : far)",
+            *braces(head, lines),
+            *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, "far"))[:-1], "};",
+            "if (far) angles(std::true_type{}); else angles(std::false_type{});",
+        ])
+
+    def plain_loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str], far: str = ""
+                   ) -> list[str]:
+        inner = scope.nested(prefix, far)
         runs = float16_loads(loads, kernel, lane)
         lines = inner.define(
             roots, lambda load: f"real({runs[load]}[{variable} - run])" if load in runs else load_text(load)

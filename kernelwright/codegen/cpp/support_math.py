@@ -155,16 +155,14 @@ _simple(
 )
 
 FUNCTION_SNIPPETS["kw_quadrant"] = """\
-// sin(x) for turn = 0, cos(x) for turn = 1: x less a multiple of pi/2 in three parts and double
-// precision (to |x| = 1e15; beyond, where neighbouring floats are 1e7 periods apart, the remainder is
-// taken as 0), then the polynomials of FreeBSD k_sinf.c and k_cosf.c.
+// sin(x) for turn = 0, cos(x) for turn = 1, of |x| <= 1e15: x less a multiple of pi/2 in three parts and
+// double precision, then the polynomials of FreeBSD k_sinf.c and k_cosf.c.
 static inline float kw_quadrant(float x, int64_t turn) {
   const double shifted = double(x) * 0.63661977236758134308 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   double r = std::fma(-n, 1.5707963267948966, double(x));
   r = std::fma(-n, 6.123233995736766e-17, r);
   r = std::fma(-n, -1.4973849048591833e-33, r);
-  r = std::abs(x) > 1e15f ? 0.0 : r;
   const int64_t quadrant = kw_bits(shifted) + turn;
   const double z = r * r;
   const double sine = r + r * z * (-0.166666666416265235595 + z * (0.0083333293858894631756
@@ -175,16 +173,21 @@ static inline float kw_quadrant(float x, int64_t turn) {
   return float((quadrant & 2) ? -value : value);
 }
 """
-_pair(
-    "kw_sin",
-    "  const float result = kw_quadrant(x, 0);\n  return x - x == 0.0f ? (x == 0.0f ? x : result) : NAN;",
-    "std::sin(x)",
-)
-_pair(
-    "kw_cos",
-    "  const float result = kw_quadrant(x, 1);\n  return x - x == 0.0f ? result : NAN;",
-    "std::cos(x)",
-)
+FUNCTION_SNIPPETS["kw_far"] = """\
+// Whether an angle needs more digits of pi than kw_quadrant has. A loop that has found no such angle says so to
+// kw_sin and kw_cos by std::false_type, and is vectorised.
+static inline bool kw_far(float x) { return std::abs(x) > 1e15f; }
+static inline bool kw_far(double) { return false; }
+"""
+for _name, _turn, _near in (("sin", 0, "x == 0.0f ? x : "), ("cos", 1, "")):
+    FUNCTION_SNIPPETS[f"kw_{_name}"] = f"""\
+static inline float kw_{_name}(float x, std::false_type) {{ return {_near}kw_quadrant(x, {_turn}); }}
+static inline float kw_{_name}(float x, std::true_type = {{}}) {{
+  return kw_far(x) || x != x ? float(std::{_name}(double(x))) : kw_{_name}(x, std::false_type{{}});
+}}
+template <typename Far = std::true_type>
+static inline double kw_{_name}(double x, Far = {{}}) {{ return std::{_name}(x); }}
+"""
 
 FUNCTION_SNIPPETS["kw_erf_parts"] = """\
 // N. Juffa's error function: erf(t) for t <= 475/512 and 1 - erf(t) for t above, t >= 0.
