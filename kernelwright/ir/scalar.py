@@ -101,7 +101,7 @@ _row("softplus", 3, "({0} * {1} > {2} ? {0} : kw_log1p(kw_exp({0} * {1})) / {1})
      lambda x, beta, threshold: torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta),
      cost=30)
 _row("threshold", 3, "({0} <= {1} ? {2} : {0})", lambda x, bound, value: torch.where(x <= bound, value, x))
-_row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : {0} * real(0)))",
+_row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : ({0} == {0} ? real(0) : {0})))",
      lambda x, b: torch.where(x > b, x - b, torch.where(x < -b, x + b, x * 0)), monotone=1, cost=3)
 _row("hardshrink", 2, "(({0} >= -{1} && {0} <= {1}) ? real(0) : {0})",
      lambda x, b: torch.where((x >= -b) & (x <= b), torch.zeros_like(x), x), monotone=1, cost=2)
