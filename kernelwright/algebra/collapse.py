@@ -85,8 +85,12 @@ def wide(x: Node) -> Node:
 
 
 def cast(x: Node, dtype: str) -> Node:
-    """x in another floating type; x itself where it has it."""
-    return x if x.dtype == dtype else make("cast", x, to=dtype, shape=x.shape, dtype=dtype)
+    """x in another floating type; x itself where it has it. Between float32 and float64 this is not the model's cast:
+    it is there for more digits, and no part of what the model means."""
+    if x.dtype == dtype:
+        return x
+    ours = {"precise": True} if {x.dtype, dtype} == {"float32", "float64"} else {}
+    return make("cast", x, to=dtype, shape=x.shape, dtype=dtype, **ours)
 
 
 def _split_weight(node: Node) -> tuple[Node, int, int]:

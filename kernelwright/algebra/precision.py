@@ -24,7 +24,8 @@ _MOST_ELEMENTS = 1 << 20
 
 
 def _rounded(node: Node) -> bool:
-    return node.op == "cast" and node.dtype == "float32" and node.inputs[0].dtype == "float64"
+    """Whether a rule rounded this (where the model itself does, that is what it means)."""
+    return node.op == "cast" and node.dtype == "float32" and bool(node.get("precise"))
 
 
 @rule("round late", *(name for name in FUNCTIONS if name not in JUMPS), "sum", "mean", "amax", "amin", "logsumexp",
@@ -37,7 +38,7 @@ def round_late(node: Node, context: Context) -> Node | None:
         return None
     if any(i.dtype not in ("float32", "float64", "bool", "scalar") for i in node.inputs):
         return None
-    inputs = (i.inputs[0] if i in rounded else i for i in node.inputs)
+    inputs = (i.inputs[0] if i in rounded else cast(i, "float64") if i.dtype == "float32" else i for i in node.inputs)
     result = make(node.op, *inputs, origin=node.origin, **dict(node.attributes))
     return cast(result, "float32") if result.dtype == "float64" else None
 

@@ -49,8 +49,9 @@ def evaluate(
     def value(expression: Expression) -> torch.Tensor:
         for node in walk(expression):
             if node not in memo:
-                exact = not rounding and isinstance(node, Apply) and node.function.startswith("round_")
-                memo[node] = memo[node.arguments[0]] if exact else _node(node, sizes, flat, reduced, memo, dtype)
+                exact = not rounding and isinstance(node, Apply) and node.function.startswith(("round_", "to_float"))
+                memo[node] = memo[node.arguments[0]].to(dtype) if exact else \
+                    _node(node, sizes, flat, reduced, memo, dtype)
         return memo[expression]
 
     for reduction in kernel.reductions:

@@ -101,6 +101,7 @@ _row("softplus", 3, "({0} * {1} > {2} ? {0} : kw_log1p(kw_exp({0} * {1})) / {1})
      lambda x, beta, threshold: torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta),
      cost=30)
 _row("threshold", 3, "({0} <= {1} ? {2} : {0})", lambda x, bound, value: torch.where(x <= bound, value, x))
+# Zero but for NaN.
 _row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : ({0} == {0} ? real(0) : {0})))",
      lambda x, b: torch.where(x > b, x - b, torch.where(x < -b, x + b, x * 0)), monotone=1, cost=3)
 _row("hardshrink", 2, "(({0} >= -{1} && {0} <= {1}) ? real(0) : {0})",
@@ -121,7 +122,14 @@ _row("logical_or", 2, "real({0} != real(0) || {1} != real(0))", torch.logical_or
 _row("logical_not", 1, "real({0} == real(0))", torch.logical_not, range=(0.0, 1.0))
 _row("where", 3, "({0} != real(0) ? {1} : {2})", lambda c, a, b: torch.where(c.bool(), a, b))
 
-# Kernels round to a type by these; they are no operators of the graph.
+# Kernels use these where they keep what PyTorch rounds; they are no operators of the graph. A sum that compilers make
+# one operation with a product before it (an FMA) is another number than the sum of the rounded product.
+UNFUSED = {
+    name: ScalarFunction(f"unfused_{name}", 2, f"kw_unfused_{name}({{0}}, {{1}})", reference)
+    for name, reference in (("add", torch.add), ("sub", torch.sub))
+}
+# Functions whose last operation is a multiplication on some target.
+PRODUCTS = ("mul", "square", "div", "silu", "gelu_erf", "gelu_tanh", "mish", "hardswish", "softsign")
 ROUNDINGS = {
     name: ScalarFunction(f"round_{name}", 1, text, lambda x, name=name: x.to(getattr(torch, name)).to(x.dtype), cost=8)
     for name, text in (("float32", "real(float({0}))"), ("float16", "real(kw_float16_value(kw_float16_bits({0})))"),
@@ -156,11 +164,15 @@ _WHOLE = (
 )
 WHOLE_FUNCTIONS = {name: ScalarFunction(f"whole_{name}", arity, text, reference)
                    for name, arity, text, reference in _WHOLE}
-# Between the two (what no integer type holds becomes what the processor makes of it, so the type itself is named, as
-# in PyTorch, which goes to uint8 by way of int64); and to the range of a narrower integer type.
+# Between the two, rounded to a type where it is named (what no integer type holds becomes what the processor makes of
+# it, so the type itself is named, as in PyTorch, which goes to uint8 by way of int64); and to the range of a narrower
+# integer type.
 _CONVERSIONS = (
     ScalarFunction("to_whole", 1, "whole({0})", lambda x: x.to(torch.int64)),
     ScalarFunction("to_real", 1, "real({0})", lambda x: x.to(torch.float64)),
+    *(ScalarFunction(f"to_{name}", 1, row.text.replace("{0}", "float({0})"),
+                     lambda x, name=name: x.to(getattr(torch, name)).to(torch.float64))
+      for name, row in ROUNDINGS.items()),
     *(ScalarFunction(f"to_{name}", 1, text, lambda x, name=name: x.to(getattr(torch, name)).long())
       for name, text in (("int64", "whole({0})"), ("int32", "whole(int32_t({0}))"), ("int16", "whole(int16_t({0}))"),
                          ("int8", "whole(int8_t({0}))"), ("uint8", "whole(uint8_t(whole({0})))"))),
@@ -169,7 +181,7 @@ _CONVERSIONS = (
       for name in ("int32", "int16", "int8", "uint8")),
 )
 KERNEL_FUNCTIONS: dict[str, ScalarFunction] = {f.name: f for f in (
-    *FUNCTIONS.values(), *ROUNDINGS.values(), *WHOLE_FUNCTIONS.values(), *_CONVERSIONS)}
+    *FUNCTIONS.values(), *UNFUSED.values(), *ROUNDINGS.values(), *WHOLE_FUNCTIONS.values(), *_CONVERSIONS)}
 # Functions whose result is whole.
 WHOLE_RESULTS = frozenset({f.name for f in (*WHOLE_FUNCTIONS.values(), *_CONVERSIONS)
                            if not f.text.startswith("real(")})

@@ -9,8 +9,11 @@ Rounding. PyTorch computes each operator on float16 and bfloat16 in float32 and 
 what it fuses in float32, which is never less accurate, and rounds where it stores and where the model converts.
 Where a rounding decides a whole step (a comparison, a floor, a conversion to integers: ``JUMPS``) more digits are
 no gain: x == x.half().float() must not depend on what is fused. What such an operator sees is therefore computed
-again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds for float32 in
-kernels that compute in float64, and where the model goes on in a wider type, whose digits show every rounding before.
+again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds where the model goes
+on in a wider type, whose digits show every rounding before. Casts round wherever a model asks for fewer digits than its
+values have, and where a model mixes float64 with narrower types each operator's result is rounded to its own type:
+float32 overflows where float64 does not. Compilers fuse no product into a sum or a difference, which would then see a
+product that is not rounded: a b - b a is zero, and 10 x - 1 is where 10 x rounds to 1.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ import torch
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
-from kernelwright.ir.scalar import INTEGERS, JUMPS
+from kernelwright.ir.scalar import INTEGERS, JUMPS, PRODUCTS, ROUNDINGS, UNFUSED
 from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
-from kernelwright.plan.typed import applied, converted
+from kernelwright.plan.typed import applied, converted, operand_type
 
 
 class SplitAxis(Exception):
@@ -94,14 +97,19 @@ class Puller:
         its own, or None where the node is to be computed), at a position.
     buffer: gives the number of the input buffer of a stored node, or None where it isn't stored.
     compute: the type of the kernel's arithmetic.
+    strict: whether the model itself computes in that type and in narrower ones.
+    fuses: whether compilers may fuse products into sums: where either is a contraction's anyway.
     """
 
     def __init__(self, domain: tuple[int, ...], resolve: Callable[[Node, Position], Expression | None],
-                 buffer: Callable[[Node], int | None], compute: str = "float32") -> None:
+                 buffer: Callable[[Node], int | None], compute: str = "float32", strict: bool = False,
+                 fuses: bool = False) -> None:
         self.domain = domain
         self.resolve = resolve
         self.buffer = buffer
         self.compute = compute
+        self.strict = strict
+        self.fuses = fuses
         self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
         self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
         self.copied: Node | None = None  # the copy whose pieces are being read, if any
@@ -129,10 +137,10 @@ class Puller:
                 raise MustStore(self.guarded)
             if guards and self.copied is not None:  # a result of this kernel has no guards: the copy is made
                 raise MustStore(self.copied)
-            return self._rounded(known, node) if self.rounding else known
+            return self._rounded(known, node) if self.rounding or self.strict else known
         if node.op == "literal" and number_of(node) is not None and not guards:
             value = Whole(int(node["value"])) if node.dtype in INTEGERS else Constant(float(node["value"]))
-            return self._rounded(value, node) if self.rounding else value
+            return self._rounded(value, node) if self.rounding or self.strict else value
         number = self.buffer(node)
         if number is not None:
             flat = linear(position, node.shape, len(self.domain))
@@ -151,16 +159,23 @@ class Puller:
         before, self.rounding = self.rounding, self.rounding or jumps
         try:
             if node.op == "cast":
-                value = converted(node, self.pull(node.inputs[0], position))
-                return self._rounded(value, node) if self.rounding or ITEM_BYTES[node.dtype] == 2 else value
+                value = converted(node, self.pull(node.inputs[0], position), self.compute)
+                return self._rounded(value, node) if self.rounding or _narrows(node) else value
             arguments = tuple(self._operand(i, position, node) for i in node.inputs)
-            value = applied(node, arguments)
-            rounds = self.rounding and ITEM_BYTES[node.dtype] < ITEM_BYTES[self.compute]
-            if node.op in ("mul", "div", "reciprocal") and not rounds:
-                value = as_one_function(value, self.compute)
-            return self._rounded(value, node) if self.rounding else value
+            value = applied(node, arguments, self.compute)
+            if not (self.rounding or self.strict) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
+                one = node.op in ("mul", "div", "reciprocal")
+                return as_one_function(value, self.compute) if one else self._unfused(value)
+            return self._rounded(value, node)
         finally:
             self.rounding = before
+
+    def _unfused(self, value: Expression) -> Expression:
+        """``value``, into which compilers fuse no product."""
+        if self.fuses or not isinstance(value, Apply) or value.function not in UNFUSED \
+                or not any(map(_is_product, value.arguments)):
+            return value
+        return Apply(UNFUSED[value.function].name, value.arguments)
 
     def _under_guards(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
         """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
@@ -178,16 +193,18 @@ class Puller:
         finally:
             self.guarded = before
         if node.op != "cast":
-            return Apply(node.op, arguments)
-        return self._rounded(arguments[0], node) if ITEM_BYTES[node.dtype] == 2 else arguments[0]
+            value = self._unfused(Apply(node.op, arguments))
+            return self._rounded(value, node) if self.strict else value
+        return self._rounded(arguments[0], node) if _narrows(node) else arguments[0]
 
     def _operand(self, operand: Node, position: Position, node: Node) -> Expression:
         value = self.pull(operand, self._broadcast(operand, position, node))
-        if isinstance(value, Constant) and node.op in JUMPS:
-            # PyTorch compares with a number of the tensor's type.
-            types = [i.dtype for i in node.inputs if i.dtype.endswith(("float16", "float32", "float64"))]
-            if len(types) == 1 and ITEM_BYTES[types[0]] < ITEM_BYTES[self.compute]:
-                return Constant(torch.tensor(value.value, dtype=torch_dtype(types[0])).item())
+        if type(value) is Constant and (node.op in JUMPS or self.rounding or self.strict):
+            # PyTorch compares with a number of the tensor's type, and computes with one of float32 or wider.
+            dtype = operand_type(node)
+            dtype = "float32" if ITEM_BYTES[dtype] == 2 and node.op not in JUMPS else dtype
+            if ITEM_BYTES[dtype] < ITEM_BYTES[self.compute]:
+                return Constant(torch.tensor(value.value, dtype=torch_dtype(dtype)).item())
         return value
 
     def _rounded(self, value: Expression, node: Node) -> Expression:
@@ -322,5 +339,18 @@ class Puller:
 
 
 def _widens(node: Node) -> bool:
-    """Whether a model computes operands in 16 bits and goes on in more."""
-    return node.dtype in ("float32", "float64") and any(i.dtype in ("float16", "bfloat16") for i in node.inputs)
+    """Whether a model computes operands in a floating type and goes on in a wider one."""
+    return node.dtype in ("float32", "float64") and not node.get("precise") and any(
+        i.dtype in ROUNDINGS and ITEM_BYTES[i.dtype] < ITEM_BYTES[node.dtype] for i in node.inputs)
+
+
+def _narrows(node: Node) -> bool:
+    """Whether a cast to a floating type rounds: any to 16 bits, and those to float32 that the model asks for."""
+    return node.dtype in ROUNDINGS and not node.get("precise")
+
+
+def _is_product(value: Expression) -> bool:
+    """Whether the last of a value's operations may be a multiplication, negated or not."""
+    if isinstance(value, Apply) and value.function == "neg":
+        return _is_product(value.arguments[0])
+    return isinstance(value, Apply) and value.function in PRODUCTS

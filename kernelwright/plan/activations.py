@@ -90,8 +90,8 @@ def polynomial(expression: Expression, x: Expression, depth: int = _DEEPEST) -> 
             return _times(_times(first, first), first)
         case "div" if set(last) == {0}:
             return _times(first, {0: 1 / last[0]})
-        case "add" | "sub" as function:
-            sign = -1.0 if function == "sub" else 1.0
+        case "add" | "sub" | "unfused_add" | "unfused_sub" as function:
+            sign = -1.0 if function.endswith("sub") else 1.0
             return {power: first.get(power, 0.0) + sign * last.get(power, 0.0) for power in {*first, *last}}
     return None
 

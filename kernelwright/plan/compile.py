@@ -116,8 +116,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             inputs.append(node)
         return inputs.index(node)
 
-    compute = "float64" if "float64" in types_of(group, stored) else "float32"
-    puller = Puller(sizes, resolve, buffer, compute)
+    compute, strict = arithmetic(group, stored)
+    puller = Puller(sizes, resolve, buffer, compute, strict)
     for node in own:
         target.append(node)
         try:
@@ -173,9 +173,20 @@ def _nearest(index: Index) -> int:
     return min((abs(s), a) for a, s in enumerate(index.strides) if s)[1]
 
 
-def types_of(group: Group, stored: Callable[[Node], bool]) -> set[str]:
-    """The types of everything that a group reads, computes or stores."""
-    result: set[str] = set()
+def arithmetic(group: Group, stored: Callable[[Node], bool]) -> tuple[str, bool]:
+    """The type of a kernel's arithmetic, and whether the model itself mixes it with others.
+
+    A rule's float64 is not the model's: there more digits are what it is for.
+    """
+    nodes = _nodes_of(group, stored)
+    types = {n.dtype for n in nodes} | {sum_type(n) for n in nodes if n.op in REDUCTIONS and n in group.nodes
+                                        and n.inputs[0].dtype not in FLOATS}
+    compute = "float64" if "float64" in types else "float32"
+    return compute, compute == "float64" and not any(n.get("precise") for n in nodes)
+
+
+def _nodes_of(group: Group, stored: Callable[[Node], bool]) -> set[Node]:
+    """Everything that a group reads, computes or stores."""
     seen: set[Node] = set()
     stack = list(group.nodes)
     while stack:
@@ -183,12 +194,9 @@ def types_of(group: Group, stored: Callable[[Node], bool]) -> set[str]:
         if node in seen:
             continue
         seen.add(node)
-        result.add(node.dtype)
-        if node.op in REDUCTIONS and node in group.nodes and node.inputs[0].dtype not in FLOATS:
-            result.add(sum_type(node))
         if node in group.nodes or not stored(node):
             stack += node.inputs
-    return result
+    return seen
 
 
 def reduced_value(node: Node, expression: Expression, own: Iterable[Node], reductions: list[Reduction]) -> Expression:

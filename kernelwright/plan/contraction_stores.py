@@ -111,7 +111,7 @@ class Stores:
             reduced = Affine((0,) * len(domain.sizes))
             for axis in self._reduced_axes():
                 reduced = reduced + domain.variable(axis)
-            puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer)
+            puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer, fuses=True)
             try:
                 for other in (*above, node):
                     if self._shown(other, puller, known, reduced) is None:

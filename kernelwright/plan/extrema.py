@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.ir.node import Node
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart, types_of
+from kernelwright.plan.compile import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Reduced
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Extremum, Store
@@ -87,8 +87,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             inputs.append(node)
         return inputs.index(node)
 
-    compute = "float64" if "float64" in types_of(group, stored) else "float32"
-    puller = Puller((*outer, group.domain[axis]), resolve, buffer, compute)
+    compute, strict = arithmetic(group, stored)
+    puller = Puller((*outer, group.domain[axis]), resolve, buffer, compute, strict)
     expression = puller.pull(first.inputs[0], full)
     values: dict[Node, Expression] = dict(own)
     places: dict[Node, Index] = {}

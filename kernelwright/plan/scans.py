@@ -9,7 +9,7 @@ from math import prod
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart, types_of
+from kernelwright.plan.compile import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Scan, Store
@@ -91,8 +91,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             inputs.append(node)
         return inputs.index(node)
 
-    compute = "float64" if "float64" in types_of(group, stored) else "float32"
-    puller = Puller((*outer, length), resolve, buffer, compute)
+    compute, strict = arithmetic(group, stored)
+    puller = Puller((*outer, length), resolve, buffer, compute, strict)
     expression = puller.pull(scan.inputs[0], full)
     values: dict[Node, Expression] = {scan: Reduced(0)}
     for node in group.nodes[1:]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from math import prod
 
+import torch
+
 from kernelwright.ir.node import Node
-from kernelwright.ir.scalar import INTEGERS, WHOLE_FUNCTIONS
+from kernelwright.ir.registry import ITEM_BYTES
+from kernelwright.ir.scalar import INTEGERS, ROUNDINGS, WHOLE_FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant, Expression, Whole
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -20,8 +23,21 @@ _STAY_IN_RANGE = ("where", "maximum", "minimum", "clamp_min", "clamp_max", "relu
 _LARGEST = {"bool": 1, "uint8": 255, "int8": 128, "int16": 1 << 15, "int32": 1 << 31}
 
 
-def applied(node: Node, values: tuple[Expression, ...]) -> Expression:
-    """A pointwise operator on the values of its inputs, with the conversions that PyTorch's type rules ask for."""
+def operand_type(node: Node) -> str:
+    """The floating type to which PyTorch converts what a pointwise operator on floats reads."""
+    types = {i.dtype for i in node.inputs if i.dtype in (*ROUNDINGS, "float64")}
+    if {"float16", "bfloat16"} <= types:
+        types.add("float32")
+    if types:
+        return max(types, key=ITEM_BYTES.__getitem__)
+    return node.dtype if node.dtype in (*ROUNDINGS, "float64") else str(torch.get_default_dtype()).split(".")[1]
+
+
+def applied(node: Node, values: tuple[Expression, ...], compute: str) -> Expression:
+    """A pointwise operator on the values of its inputs, with the conversions that PyTorch's type rules ask for.
+
+    compute: the type of the kernel's arithmetic.
+    """
     types = [i.dtype for i in node.inputs]
     if not any(t in INTEGERS for t in (node.dtype, *types)):
         return Apply(node.op, values)
@@ -33,17 +49,18 @@ def applied(node: Node, values: tuple[Expression, ...]) -> Expression:
     if node.dtype in INTEGERS or (node.op in _COMPARISONS and all(map(_integral, node.inputs))):
         value = Apply(f"whole_{node.op}", tuple(_as_whole(i, v) for i, v in pairs))
         return value if node.op in _STAY_IN_RANGE or node.dtype == "bool" else wrapped(value, node.dtype)
-    return Apply(node.op, tuple(as_real(i, v) for i, v in pairs))
+    return Apply(node.op, tuple(as_real(i, v, operand_type(node), compute) for i, v in pairs))
 
 
-def converted(node: Node, value: Expression) -> Expression:
-    """A cast of its input's value, where either type is no floating one."""
+def converted(node: Node, value: Expression, compute: str) -> Expression:
+    """A cast of its input's value, where either type is no floating one. compute: the type of the kernel's arithmetic.
+    """
     source = node.inputs[0].dtype
     if node.dtype in INTEGERS:
         return wrapped(value, node.dtype) if source in INTEGERS else Apply(f"to_{node.dtype}", (value,))
     if node.dtype == "bool":
         return value if source == "bool" else _as_truth(node.inputs[0], value)
-    return as_real(node.inputs[0], value)
+    return as_real(node.inputs[0], value, node.dtype, compute)
 
 
 def wrapped(value: Expression, dtype: str) -> Expression:
@@ -51,9 +68,11 @@ def wrapped(value: Expression, dtype: str) -> Expression:
     return value if dtype == "int64" else Apply(f"wrap_{dtype}", (value,))
 
 
-def as_real(node: Node, value: Expression) -> Expression:
-    """The value of a node in the kernel's floating type."""
-    return Apply("to_real", (value,)) if node.dtype in INTEGERS else value
+def as_real(node: Node, value: Expression, dtype: str = "float64", compute: str = "float32") -> Expression:
+    """The value of a node in the kernel's floating type, ``compute``; an integer is rounded to ``dtype``."""
+    if node.dtype not in INTEGERS:
+        return value
+    return Apply(f"to_{dtype}" if ITEM_BYTES[dtype] < ITEM_BYTES[compute] else "to_real", (value,))
 
 
 def _integral(node: Node) -> bool:

@@ -166,7 +166,8 @@ def lane_loop(
             "int32_t far = 0;",
             "#pragma omp simd reduction(| : far)",
             *braces(head, lines),
-            *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, "far"))[:-1], "};",
+            *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, "far"))[:-1],
+            "};",
             "if (far) angles(std::true_type{}); else angles(std::false_type{});",
         ])
 

@@ -31,6 +31,17 @@ def _pair(name: str, single: str, double: str) -> None:
     )
 
 
+FUNCTION_SNIPPETS["kw_unfused_add"] = """\
+// A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
+// has fused operations: here these are used up.
+#ifdef __FP_FAST_FMAF
+template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
+#else
+template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
+#endif
+"""
 _simple("kw_abs", "return std::abs(x);")
 _simple("kw_sqrt", "return std::sqrt(x);")
 _simple("kw_sign", "return real(x > 0) - real(x < 0);")

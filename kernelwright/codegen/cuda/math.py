@@ -198,11 +198,19 @@ static __device__ __forceinline__ void kw_take_{name}(T& best, I& place, T x, I 
 }}
 """
 
+_UNFUSED = r"""
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_{name}(float x, float y) {{ return __f{name}_rn(x, y); }}
+static __device__ __forceinline__ double kw_unfused_{name}(double x, double y) {{ return __d{name}_rn(x, y); }}
+"""
+
 SCALAR_SNIPPETS: dict[str, str] = {
     **STRAIGHT,
     **ROUNDED,
     "kw_float16": _FLOAT16.lstrip("\n"),
     "kw_bfloat16": _BFLOAT16.lstrip("\n"),
+    "kw_unfused_add": _UNFUSED.format(name="add").lstrip("\n"),
+    "kw_unfused_sub": _UNFUSED.format(name="sub").lstrip("\n"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
     "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
     "kw_sign": _both("kw_sign", "x", "return R((x > 0) - (x < 0));"),

@@ -72,6 +72,7 @@ def device_text(name: str, parameters: Sequence[str], lines: str, double: str, c
     return text
 
 
+_EXTREMUM = "NaN if either is. A device takes -0 for less than 0; elsewhere a is as good as b."
 STRAIGHT: dict[str, str] = {
     # Instructions. To those that approximate, numbers below 2^-126 are zeros, and among their results.
     "kw_quick_exp2": _instruction("kw_quick_exp2", "x", "ex2.approx.ftz", "x < -126.0f ? 0.0f : exp2f(x)"),
@@ -80,8 +81,8 @@ STRAIGHT: dict[str, str] = {
         "fabsf(x) > 0x1p126f ? copysignf(0.0f, x) : __frcp_rn(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x)"),
     "kw_quick_rsqrt": _instruction("kw_quick_rsqrt", "x", "rsqrt.approx.ftz",
                                    "__frsqrt_rn(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x)"),
-    "kw_least": _instruction("kw_least", "a b", "min.NaN", "(a <= b || a != a) ? a : b", 800, "NaN if either is."),
-    "kw_greatest": _instruction("kw_greatest", "a b", "max.NaN", "(a >= b || a != a) ? a : b", 800, "NaN if either is."),
+    "kw_least": _instruction("kw_least", "a b", "min.NaN", "(a <= b || a != a) ? a : b", 800, _EXTREMUM),
+    "kw_greatest": _instruction("kw_greatest", "a b", "max.NaN", "(a >= b || a != a) ? a : b", 800, _EXTREMUM),
     # What several functions share.
     "kw_quick_inverse": device_text("kw_quick_inverse", ("x",), """
   const float r = kw_quick_reciprocal(x);
@@ -138,8 +139,8 @@ STRAIGHT: dict[str, str] = {
   const float below = -h - fabsf(h);
   return fmaf(-k, kw_quick_exp2(k * q), -below);""", "0.5 * x * (1.0 + erf(x * 0.70710678118654752))",
                              "max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent\n"
-                             "is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0. The maximum\n"
-                             "is -0 for negative x, so that the result is."),
+                             "is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0. Of a\n"
+                             "negative x the maximum is -0, and so is what vanishes."),
     "kw_sigmoid": device_text("kw_sigmoid", ("x",), """
   const float y = kw_quick_inverse(fmaf(expf(-kw_greatest(x, -88.7228317f)), 0.25f, 0.25f)) * 0.25f;
   return x < -88.7228317f ? 0.0f : y;""", "1.0 / (1.0 + exp(-x))",
