@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from math import log, nan
+from math import nan
 
 from kernelwright.capture.convert import (
     CONVERTERS,
@@ -19,7 +19,7 @@ from kernelwright.capture.convert import (
 from kernelwright.ir.node import Node, constant, make
 
 _UNARY = ("neg", "abs", "reciprocal", "square", "sqrt", "rsqrt", "sign", "floor", "ceil", "trunc", "exp", "expm1",
-          "log", "log1p", "log2", "sin", "cos", "erf", "tanh", "relu", "sigmoid", "silu", "mish", "hardswish",
+          "log", "log1p", "log10", "log2", "sin", "cos", "erf", "tanh", "relu", "sigmoid", "silu", "mish", "hardswish",
           "hardsigmoid", "selu")
 _BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div",
            "pow.Tensor_Scalar": "pow", "pow.Tensor_Tensor": "pow", "maximum.default": "maximum",
@@ -172,11 +172,6 @@ def _prelu(a: Arguments) -> Node:
     x, slope = float_only(a["self"]), a["weight"]
     shape = (1, slope.size, *(1,) * (x.rank - 2)) if slope.size != 1 else (1,) * x.rank
     return make("prelu", x, reshape(slope, shape))
-
-
-@converts("log10.default")
-def _log10(a: Arguments) -> Node:
-    return make("mul", make("log", float_only(a["self"])), constant(1.0 / log(10.0)))
 
 
 @converts("exp2.default", "pow.Scalar")

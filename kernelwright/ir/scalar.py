@@ -73,6 +73,7 @@ _row("expm1", 1, "kw_expm1({0})", torch.expm1, monotone=1, range=(-1.0, inf), co
 _row("log", 1, "kw_log({0})", torch.log, monotone=1, cost=12)
 _row("log1p", 1, "kw_log1p({0})", torch.log1p, monotone=1, cost=16)
 _row("log2", 1, "kw_log2({0})", torch.log2, monotone=1, cost=12)
+_row("log10", 1, "kw_log10({0})", torch.log10, monotone=1, cost=14)
 _row("sin", 1, "kw_sin({0})", torch.sin, range=(-1.0, 1.0), cost=20)
 _row("cos", 1, "kw_cos({0})", torch.cos, range=(-1.0, 1.0), cost=20)
 _row("erf", 1, "kw_erf({0})", torch.erf, monotone=1, range=(-1.0, 1.0), cost=20)

@@ -213,6 +213,6 @@ def reduced_value(node: Node, expression: Expression, own: Iterable[Node], reduc
     if node.op == "var":
         return Reduced(number, 1)
     result: Expression = Reduced(number, 0)
-    if node.op == "mean" and kind == "sum":
-        return Apply("mul", (result, Constant(1.0 / count)))
+    if node.op == "mean" and kind == "sum":  # a quotient, as in PyTorch: the mean of sevens is seven
+        return Apply("div", (result, Constant(float(count))))
     return result

@@ -128,7 +128,7 @@ def average_pool(node: Node) -> Node:
     # Below the cast the windows are of x itself, so that their padding needs no copy of x.
     windows = cast(windows, "float32") if x.dtype in NARROW else windows
     total = reshape(reduce("sum", windows, tuple(range(x.rank, x.rank + rank))), node.shape)
-    return cast(make("mul", total, constant(1.0 / (node["divisor"] or prod(node["kernel"])))), node.dtype)
+    return cast(make("div", total, constant(float(node["divisor"] or prod(node["kernel"])))), node.dtype)
 
 
 #: What PyTorch computes for powers by these constants, to the bit, also of negative numbers, zeros, Inf and NaN.

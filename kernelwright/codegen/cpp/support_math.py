@@ -147,6 +147,19 @@ _pair(
     "std::log2(x)",
 )
 _pair(
+    "kw_log10",
+    _LOG_REDUCTION
+    + """
+  // log10(2) and 1 / log(10), each in two parts of which the products with the larger are exact, as in Cephes log10f:
+  // a power of ten has a whole logarithm.
+  const float low = p - 0.5f * square;
+  float result = e * 2.48745663981195213739e-4f + (f + low) * 7.00731903251827651129e-4f;
+  result = ((result + low * 4.3359375e-1f) + f * 4.3359375e-1f) + e * 3.0078125e-1f;
+""".strip("\n")
+    + _LOG_SPECIAL,
+    "std::log10(x)",
+)
+_pair(
     "kw_log1p",
     """
   // W. Kahan's correction: log(u) x / (u - 1) with u the rounded 1 + x.

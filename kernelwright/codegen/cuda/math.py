@@ -222,6 +222,7 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_expm1": _both("kw_expm1", "x", "return expm1@(x);"),
     "kw_log": _both("kw_log", "x", "return log@(x);"),
     "kw_log1p": _both("kw_log1p", "x", "return log1p@(x);"),
+    "kw_log10": _both("kw_log10", "x", "return log10@(x);"),
     "kw_log2": _both("kw_log2", "x", "return log2@(x);"),
     "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
