@@ -8,7 +8,8 @@ from kernelwright.ir.node import Node, constant, make
 
 SUMS = ("sum", "mean")
 NARROW = ("float16", "bfloat16")
-REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
+MOMENTS = ("var", "std")
+REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", *MOMENTS)
 
 
 def in_one_piece(x: Node) -> bool:

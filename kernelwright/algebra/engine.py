@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.filled import FILLED
 from kernelwright.algebra.identities import IDENTITIES
-from kernelwright.algebra.moments import MOMENTS
+from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
@@ -19,7 +19,7 @@ from kernelwright.ir.node import Node, made_for, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENTS, *COLLAPSE, *PRECISION, *SCAN_RULES)
+RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *PRECISION, *SCAN_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }

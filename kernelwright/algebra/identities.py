@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf, prod
 
 from kernelwright.algebra.build import (
+    MOMENTS,
     REDUCTIONS,
     SUMS,
     align,
@@ -27,7 +28,7 @@ def _attributes(node: Node) -> dict:
       exactness=Exactness.BITWISE)
 def keep_axes(node: Node, context: Context) -> Node | None:
     # A variance over no axis (of a scalar) is 0 or NaN, not the identity.
-    if node["keepdim"] or (node.op == "var" and not node["axes"]):
+    if node["keepdim"] or (node.op in MOMENTS and not node["axes"]):
         return None
     return reshape(reduce(node.op, node.inputs[0], node["axes"], **_attributes(node)), node.shape)
 
@@ -59,7 +60,7 @@ def unit_axis(node: Node, context: Context) -> Node | None:
       condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES)
 def nested(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in REDUCTIONS or x.op == "var" or not (node["keepdim"] and x["keepdim"]):
+    if x.op not in REDUCTIONS or x.op in MOMENTS or not (node["keepdim"] and x["keepdim"]):
         return None
     axes = tuple(sorted({*node["axes"], *x["axes"]}))
     if x.op == node.op:
@@ -97,7 +98,7 @@ def axis_groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[l
     return groups
 
 
-@rule("reduction through a reshape", *SUMS, "amax", "amin", "logsumexp", "var",
+@rule("reduction through a reshape", *SUMS, "amax", "amin", "logsumexp", *MOMENTS,
       law="reduce(reshape(x)) = reshape(reduce(x))", condition="the reduced axes are whole groups of the reshaped ones",
       exactness=Exactness.REASSOCIATES)
 def through_reshape(node: Node, context: Context) -> Node | None:
@@ -117,12 +118,12 @@ def through_reshape(node: Node, context: Context) -> Node | None:
             return None
         axes += left
     axes = [a for a in axes if x.inputs[0].shape[a] != 1]
-    if node.op == "var" and not axes:
+    if node.op in MOMENTS and not axes:
         return None  # over unit axes: 0 or NaN, not the identity
     return reshape(reduce(node.op, x.inputs[0], tuple(axes), **_attributes(node)), node.shape)
 
 
-@rule("reduction through a permutation", *SUMS, "amax", "amin", "logsumexp", "var",
+@rule("reduction through a permutation", *SUMS, "amax", "amin", "logsumexp", *MOMENTS,
       law="reduce(permute(x)) = permute(reduce(x))", condition="always", exactness=Exactness.REASSOCIATES)
 def through_permute(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]

@@ -7,29 +7,35 @@ through the frequency domain (Parseval, Wiener-Khinchin); codegen/*/spectral.py 
 
 from __future__ import annotations
 
-from math import prod
+from math import prod, sqrt
 
-from kernelwright.algebra.build import align, narrow, per_channel, reduce
+from kernelwright.algebra.build import MOMENTS, align, narrow, per_channel, reduce
 from kernelwright.algebra.collapse import cast, wide
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make, walk
 
 
-@rule("biased variance", "var", law="var with correction c = var with correction 0 times n / (n - c)",
-      condition="n > c > 0; not of 16-bit values", exactness=Exactness.ROUNDING)
+@rule("biased variance", *MOMENTS, law="var with correction c = var with correction 0 times n / (n - c)",
+      condition="n > c > 0; not of 16-bit values; a deviation takes the factor's root", exactness=Exactness.ROUNDING)
 def biased(node: Node, context: Context) -> Node | None:
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
     if node["correction"] == 0 or count <= node["correction"] or not node["keepdim"] or narrow(node):
         return None
-    result = reduce("var", node.inputs[0], node["axes"], correction=0)
-    return make("mul", result, constant(count / (count - node["correction"])))
+    return make("mul", reduce(node.op, node.inputs[0], node["axes"], correction=0),
+                constant(unbiasing(node.op, count, node["correction"])))
+
+
+def unbiasing(op: str, count: int, correction: float) -> float:
+    """The factor from a biased variance, or deviation, of ``count`` elements to the corrected one."""
+    factor = count / (count - correction)
+    return sqrt(factor) if op == "std" else factor
 
 
 def _flat(term: Node, axes: tuple[int, ...]) -> bool:
     return term.op == "constant" or all(term.shape[a] == 1 for a in axes)
 
 
-@rule("variance of an affine map", "var", law="var(a x + b) = a^2 var(x)",
+@rule("variance of an affine map", *MOMENTS, law="var(a x + b) = a^2 var(x), std(a x + b) = |a| std(x)",
       condition="a and b do not vary along the reduced axes; b is none of the inputs (it may be NaN); not of 16-bit "
                 "values", exactness=Exactness.ROUNDING)
 def of_affine(node: Node, context: Context) -> Node | None:
@@ -37,7 +43,7 @@ def of_affine(node: Node, context: Context) -> Node | None:
     if not node["keepdim"] or x.op not in ("add", "sub", "mul", "div", "neg") or narrow(node):
         return None
     if x.op == "neg":
-        return reduce("var", x.inputs[0], axes, correction=node["correction"])
+        return reduce(node.op, x.inputs[0], axes, correction=node["correction"])
     left, right = (align(i, x.rank) for i in x.inputs)
     for value, other, swapped in ((left, right, False), (right, left, True)):
         # Truth values have no variance; a value of another type has another.
@@ -45,13 +51,14 @@ def of_affine(node: Node, context: Context) -> Node | None:
             continue
         if x.op == "div" and swapped:
             continue
-        result = reduce("var", value, axes, correction=node["correction"])
+        result = reduce(node.op, value, axes, correction=node["correction"])
         if x.op in ("add", "sub"):
             if any(n.op == "input" for n in walk([other])):
                 return None  # the variance of what is NaN throughout is NaN, whatever x is
             return result if result.shape == node.shape else make("expand", result, shape=node.shape)
-        square = constant(other["value"] ** 2) if other.op == "constant" else make("square", other)
-        return make(x.op, result, square)
+        of_number, of_node = (abs, "abs") if node.op == "std" else (lambda a: a**2, "square")
+        factor = constant(of_number(other["value"])) if other.op == "constant" else make(of_node, other)
+        return make(x.op, result, factor)
     return None
 
 
@@ -86,4 +93,4 @@ def of_convolution(node: Node, context: Context) -> Node | None:
     return cast(make("clamp_min", difference, constant(0.0)), node.dtype)
 
 
-MOMENTS: tuple[Rule, ...] = (biased, of_affine, of_convolution)
+MOMENT_RULES: tuple[Rule, ...] = (biased, of_affine, of_convolution)

@@ -26,9 +26,8 @@ def _extremum(a: Arguments) -> Node:
 def _variance(a: Arguments) -> Node:
     x = float_only(a["self"])
     correction = a.get("correction", 1 if a.get("unbiased", True) else 0)
-    node = make("var", x, axes=axes_of(a.get("dim"), x.rank), keepdim=bool(a.get("keepdim", False)),
-                correction=1 if correction is None else correction)
-    return make("sqrt", node) if a["operator"].startswith("std") else node
+    return make(a["operator"].split(".")[0], x, axes=axes_of(a.get("dim"), x.rank),
+                keepdim=bool(a.get("keepdim", False)), correction=1 if correction is None else correction)
 
 
 @converts("softmax.int", "log_softmax.int")

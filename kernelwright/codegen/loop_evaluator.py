@@ -134,7 +134,7 @@ def _reduce(reduction: Reduction, values: torch.Tensor, outer: int) -> tuple[tor
         case "logsumexp":
             parts = (torch.logsumexp(rows, -1),)
         case "moments":
-            parts = (rows.mean(-1), rows.var(-1, correction=0))
+            parts = (rows.mean(-1), rows.var(-1, correction=0), rows.std(-1, correction=0))
         case other:
             raise ValueError(f"unknown reduction {other!r}")
     return tuple(part.reshape(shape) for part in parts)

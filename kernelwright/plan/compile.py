@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
+from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import INTEGERS
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
-from kernelwright.plan.groups import REDUCTIONS, Group, base, wide
+from kernelwright.plan.groups import Group, base, wide
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.typed import as_real, sum_type
 
-_KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments"}
+_KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments",
+          "std": "moments"}
+#: The component of moments that an operator is.
+_COMPONENT = {"mean": 0, "var": 1, "std": 2}
 
 
 # A longer row that is read along one axis and stored along another is not kept on chip: tiles of its neighbours
@@ -200,18 +204,18 @@ def _nodes_of(group: Group, stored: Callable[[Node], bool]) -> set[Node]:
 
 
 def reduced_value(node: Node, expression: Expression, own: Iterable[Node], reductions: list[Reduction]) -> Expression:
-    """Register a reduction; the expression of its result. Mean and variance of one value, of those in ``own``, share
-    moments."""
+    """Register a reduction; the expression of its result. Mean, variance and deviation of one value, of those in
+    ``own``, share moments."""
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
     value = base(node.inputs[0])  # of a norm over groups of channels another shape of the same
-    paired = any(n.op == "var" and base(n.inputs[0]) is value for n in own)
+    paired = any(n.op in MOMENTS and base(n.inputs[0]) is value for n in own)
     kind = "moments" if node.op == "mean" and paired else _KINDS[node.op]
     wanted = Reduction(kind, expression)
     if wanted not in reductions:
         reductions.append(wanted)
     number = reductions.index(wanted)
-    if node.op == "var":
-        return Reduced(number, 1)
+    if kind == "moments":
+        return Reduced(number, _COMPONENT[node.op])
     result: Expression = Reduced(number, 0)
     if node.op == "mean" and kind == "sum":  # a quotient, as in PyTorch: the mean of sevens is seven
         return Apply("div", (result, Constant(float(count))))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from kernelwright.algebra.build import REDUCTIONS
 from kernelwright.ir.node import Node
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear
 from kernelwright.plan.compile import Apart, reduced_value
 from kernelwright.plan.contraction_axes import FineDomain, indices_of
 from kernelwright.plan.expressions import Expression, Index, Reduced, walk
-from kernelwright.plan.groups import REDUCTIONS, Group
+from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Reduction
 from kernelwright.plan.positions import pooled, windows_below
 from kernelwright.plan.typed import as_real

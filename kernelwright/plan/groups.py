@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
+from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
@@ -22,7 +23,6 @@ from kernelwright.plan.typed import computable, sum_type
 
 PLACES = {"argmax": "amax", "argmin": "amin"}
 """Operators that give the place of an extremum, and those that give its value."""
-REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "var")
 _KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
@@ -54,7 +54,7 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
     if node.kind == "pointwise":
         return "pointwise" if typed and computable(node) else "torch"
     if node.op in REDUCTIONS:
-        biased = node.op != "var" or node["correction"] == 0
+        biased = node.op not in MOMENTS or node["correction"] == 0
         exact = node.inputs[0].dtype in FLOATS or sum_type(node) is not None
         return "reduction" if typed and biased and exact and node["axes"] else "torch"
     if node.op in SCANS:

@@ -20,7 +20,8 @@ class Reduction:
     sum         0: the sum
     max, min    0: the extremum (NaN if any element is NaN, as in PyTorch)
     logsumexp   0: log(sum(exp(e))), computed with the running maximum subtracted
-    moments     0: mean, 1: biased variance (sum of squared deviations / count), by Welford or Chan
+    moments     0: mean, 1: biased variance (sum of squared deviations / count), 2: its square root, which is in
+                range where the variance is not; sums are carried in float64
 
     An expression may use ``Reduced`` of an earlier reduction: the row is then walked again.
     """

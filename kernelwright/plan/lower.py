@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf, prod
 
-from kernelwright.algebra.build import NARROW, per_channel, reduce, reshape
+from kernelwright.algebra.build import MOMENTS, NARROW, per_channel, reduce, reshape
 from kernelwright.algebra.collapse import cast
+from kernelwright.algebra.moments import unbiasing
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.plan import lower_losses
+from kernelwright.plan.deviations import reads
 from kernelwright.plan.products import as_product
 
 FLOATS = ("float32", "float64", *NARROW)
@@ -101,13 +103,13 @@ def contract(node: Node) -> Node:
     return reshape(total, node.shape)
 
 
-def variance(node: Node) -> Node | None:
-    """A variance with a correction, by the biased one."""
+def corrected(node: Node) -> Node | None:
+    """A variance or deviation with a correction, by the biased one."""
     count = prod(node.inputs[0].shape[a] for a in node["axes"])
     if node["correction"] == 0:
         return None
-    biased = make("var", node.inputs[0], axes=node["axes"], keepdim=node["keepdim"], correction=0)
-    return make("mul", biased, constant(count / (count - node["correction"])))
+    biased = make(node.op, node.inputs[0], axes=node["axes"], keepdim=node["keepdim"], correction=0)
+    return make("mul", biased, constant(unbiasing(node.op, count, node["correction"])))
 
 
 def max_pool(node: Node) -> Node:
@@ -159,7 +161,7 @@ _LOWERINGS = {
     "adaptive_average_pool": adaptive_average_pool,
     "pow": power,
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
-    "group_norm": group_norm, "contract": contract, "var": variance, "max_pool": max_pool,
+    "group_norm": group_norm, "contract": contract, "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
     **lower_losses.LOWERINGS,
 }
@@ -177,7 +179,7 @@ def lowerable(node: Node) -> bool:
         return lower_losses.has_form(node)
     if node.op == "contract":
         return node.operator.operations(node) <= 2 * MOST_CONTRACTION
-    if node.op == "var":
+    if node.op in MOMENTS:
         return prod(node.inputs[0].shape[a] for a in node["axes"]) > node["correction"]
     if node.op == "max_pool":
         return not node["ceil"]
@@ -206,7 +208,7 @@ def _bias_cancels(node: Node, readers: list[Node]) -> bool:
     """
     others = (0, *range(2, node.rank))
     return all((r.op == "batch_norm_training" and node not in r.inputs[1:])
-               or (r.op in ("mean", "var") and r["axes"] == others) for r in readers)
+               or (r.op in ("mean", *MOMENTS) and r["axes"] == others) for r in readers)
 
 
 def _bias_can_move(node: Node, readers: list[Node], kept: frozenset[Node]) -> bool:
@@ -239,6 +241,9 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
             built = make("add", built, per_channel(bias, node.rank) if node["keepdim"] else bias, origin=node.origin)
         if node in products:
             built = as_product(built)
+        elif node.op == "std" and node not in kept and reads(node.inputs[0], products):  # which take variances along
+            variance = make("var", *built.inputs, origin=node.origin, **dict(node.attributes))
+            built = make("sqrt", _primitives(variance), origin=node.origin)
         elif node not in kept:
             built = _primitives(built)
         lowered[node] = built

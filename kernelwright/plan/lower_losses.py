@@ -134,19 +134,19 @@ def cosine_embedding(node: Node) -> Node:
 
 
 def cosine_similarity(node: Node) -> Node:
-    """x y / max(|x|, eps) / max(|y|, eps). PyTorch divides each vector first, which costs another pass; the product
-    of vectors with finite norms does not overflow, either."""
+    """(x / max(|x|, eps)) (y / max(|y|, eps)). Each vector is divided first, as PyTorch does: products of the elements
+    themselves leave the range where those of unit vectors do not."""
     x, y = node.inputs
     axis = node["axis"] % max(x.rank, y.rank)
-    result = _dot(x, y, axis)
+    units = []
     for vector in (x, y):
         lead = max(x.rank, y.rank) - vector.rank
         if axis < lead or vector.shape[axis - lead] != result_size(node, axis):
             vector = make("expand", vector, shape=_broadcast(x, y))
             lead = 0
-        norm = _norm(vector, 2.0, (axis - lead,), keepdim=False)
-        result = make("div", result, _make("clamp_min", norm, node["eps"]))
-    return result
+        norm = _norm(vector, 2.0, (axis - lead,), keepdim=True)
+        units.append(make("div", vector, _make("clamp_min", norm, node["eps"])))
+    return _dot(*units, axis)
 
 
 def _broadcast(x: Node, y: Node) -> tuple[int, ...]:

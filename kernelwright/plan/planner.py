@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from kernelwright.algebra.build import MOMENTS
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
@@ -70,7 +71,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
         return None
     node = step.covers[0]
     captured = (node.op, id(node.origin), node.dtype) in captured_operators
-    dear = node.kind in ("row", "norm", "window", "loss") or node.op in ("logsumexp", "var", "argmax", "argmin") or (
+    dear = node.kind in ("row", "norm", "window", "loss") or node.op in ("logsumexp", *MOMENTS, "argmax", "argmin") or (
         node.kind == "pointwise" and node.op in FUNCTIONS and FUNCTIONS[node.op].cost >= _DEAR) or (
         node.kind == "reduction" and node.inputs[0].bytes >= _LARGE_REDUCTION)
     return node if len(step.covers) == 1 and captured and not dear else None
@@ -215,7 +216,7 @@ def _computed(group: Group, grouping: Grouping) -> list[Node]:
 
 
 _SHORT = {"region_sum": "region_sum", "channel_energy": "channel_energy", "logsumexp": "logsumexp", "amax": "max",
-          "amin": "min", "var": "moments", "mean": "mean", "sum": "sum"}
+          "amin": "min", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
 
 
 def _name(steps: list[Step], nodes: Iterable[Node]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.affine_sums import affine_sums
+from kernelwright.plan.deviations import from_deviations
 from kernelwright.plan.groups import roles_of
 from kernelwright.plan.halves import in_halves
 from kernelwright.plan.layouts import lay_out
@@ -77,6 +78,7 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
         twice = computed_twice(graph.values.values(), graph.roles, graph.anchors)
         graph.move(twice.moved, twice.sources(graph.source))
         graph.anchors, graph.stored = twice.anchors, graph.stored | twice.stored
+    graph.move(from_deviations(graph.values.values(), graph.roles, graph.anchors))
     moved, stored = inlined(graph.values.values(), graph.roles, {first for first, _, _ in graph.firsts})
     graph.move(moved)
     graph.stored |= stored

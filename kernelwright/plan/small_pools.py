@@ -19,7 +19,7 @@ from functools import reduce as fold
 from itertools import product
 from math import prod
 
-from kernelwright.algebra.build import reshape
+from kernelwright.algebra.build import MOMENTS, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, users, walk
 from kernelwright.plan.positions import POOLS, windows_below
@@ -76,7 +76,7 @@ def _is_reduced(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, li
         size, (node,) = node.size, readers[node]
         if roles[node] == "reduction":
             # A variance may be read twice, and of windows neighbouring threads read no neighbours.
-            return node.op != "var" and windows_below(node) is None
+            return node.op not in MOMENTS and windows_below(node) is None
         if roles[node] not in ("pointwise", "view") or node.size > size:
             return False
     return False

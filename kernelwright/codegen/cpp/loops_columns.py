@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from kernelwright.codegen.cpp.expressions import Scope, cost
+from kernelwright.codegen.cpp.expressions import Scope, cost, varies
 from kernelwright.codegen.cpp.loops_columns_arrays import ROWS, ColumnArrays
 from kernelwright.codegen.cpp.loops_normal import expressions
 from kernelwright.codegen.cpp.loops_text import (
@@ -24,8 +24,12 @@ from kernelwright.codegen.cpp.loops_text import (
     store_lines,
 )
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Expression, Load
+from kernelwright.plan.expressions import Apply, Expression, Load, is_whole
 from kernelwright.plan.kernels import LoopKernel
+
+DEAR = 4
+"""Cost from which a value that every row of a column needs is kept for them."""
+MOST_FIXED = 4
 
 
 class _Columns(ColumnArrays):
@@ -36,7 +40,9 @@ class _Columns(ColumnArrays):
         kernel, lines = self.kernel, []
         if kernel.row_stores and row:
             roots = [store.expression for store in kernel.row_stores]
-            lines += self._named_columns(roots, scope, first, last)
+            once = scope.nested("f")
+            lines += self._once_per_column(roots, once)
+            lines += self._named_columns(roots, once, first, last)
         if kernel.outer_stores and outer:
             roots = [store.expression for store in kernel.outer_stores]
             inner = scope.nested("t")
@@ -52,6 +58,33 @@ class _Columns(ColumnArrays):
                 prefix="u",
                 kernel=kernel,
             )
+        return lines
+
+    def _once_per_column(self, roots: list[Expression], scope: Scope) -> list[str]:
+        """Arrays of what is dear in ``roots`` and the same in every row, and their names."""
+        found: dict[Expression, str] = {}
+
+        def visit(node: Expression) -> None:
+            if not isinstance(node, Apply) or node in scope.bound or is_whole(node):
+                return
+            if not varies(node, self.row_axes) and varies(node, [self.lane], True) and cost([node]) >= DEAR:
+                found.setdefault(node, f"fixed{len(found)}")
+            else:
+                for argument in node.arguments:
+                    visit(argument)
+
+        for root in roots:
+            visit(root)
+        if not 0 < len(found) <= MOST_FIXED:
+            return []
+        lines = [f"alignas(64) real {', '.join(f'{name}[{self.block}]' for name in found.values())};"]
+        inner = scope.nested("g")
+        lines += hoist(list(found), inner, self.names, [self.lane], True)
+        lines += lane_loop(
+            list(found), inner, self.names, self.lane, "left", "right",
+            lambda at: [f"{name}[{self.column}] = {at.text(node)};" for node, name in found.items()], prefix="h",
+        )
+        scope.bound.update({node: f"{name}[{self.column}]" for node, name in found.items()})
         return lines
 
     def _named_columns(self, roots: list[Expression], scope: Scope, first: str, last: str) -> list[str]:

@@ -18,13 +18,13 @@ CACHE_ELEMENTS = 65536
 TURNED_ELEMENTS = 16384
 """Elements of the local arrays of turned loads."""
 
-# Declarations, first values, update by v, of one reduction's arrays; {n} is its number, {j} the column.
+# The arrays of one reduction by their type. Moments are summed in double, as PyTorch sums them.
 _ARRAYS = {
-    "sum": ("part",),
-    "max": ("best",),
-    "min": ("best",),
-    "logsumexp": ("best", "part"),
-    "moments": ("shift", "part", "square"),
+    "sum": {"real": ("part",)},
+    "max": {"real": ("best",)},
+    "min": {"real": ("best",)},
+    "logsumexp": {"real": ("best", "part")},
+    "moments": {"real": ("shift",), "double": ("part", "square")},
 }
 _NEUTRAL = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf}
 
@@ -133,8 +133,8 @@ class ColumnArrays:
         size = self.block
         lines = []
         for n in numbers:
-            arrays = ", ".join(f"{a}{n}[{size}]" for a in _ARRAYS[kernel.reductions[n].kind])
-            lines.append(f"alignas(64) real {arrays};")
+            for c_type, arrays in _ARRAYS[kernel.reductions[n].kind].items():
+                lines.append(f"alignas(64) {c_type} {', '.join(f'{a}{n}[{size}]' for a in arrays)};")
             if joined:
                 lines.append(f"kw_{kernel.reductions[n].kind}_of<real> total{n}[{size}];")
         body = self._start(numbers, scope, joined)
@@ -199,7 +199,8 @@ class ColumnArrays:
         gaps = [f"d{n}_{place}" for place in range(len(values))]
         squares = nested("({} + {})", [f"{gap} * {gap}" for gap in gaps])
         return [
-            *(f"const real {gap} = {v} - shift{n}[{j}];" for gap, v in zip(gaps, values, strict=True)),
+            *(f"const double {gap} = double({v}) - double(shift{n}[{j}]);"
+              for gap, v in zip(gaps, values, strict=True)),
             f"part{n}[{j}] += {nested('({} + {})', gaps)};",
             f"square{n}[{j}] += {squares};",
         ]
@@ -211,7 +212,7 @@ class ColumnArrays:
         shifted = [n for n in numbers if kernel.reductions[n].kind == "moments"]
         plain = []
         for n in numbers:
-            for array in _ARRAYS[kernel.reductions[n].kind]:
+            for array in (a for arrays in _ARRAYS[kernel.reductions[n].kind].values() for a in arrays):
                 if array == "best":
                     sign = "" if kernel.reductions[n].kind == "min" else "-"
                     plain.append(f"best{n}[{j}] = {sign}real(INFINITY);")
@@ -251,7 +252,7 @@ class ColumnArrays:
                 return f"total{n}[{j}].merge({{{{best{n}[{j}]}}, part{n}[{j}]}});"
         return (
             f"total{n}[{j}].join(double(to - from), double(to - from) * shift{n}[{j}] + part{n}[{j}], "
-            f"square{n}[{j}] - double(part{n}[{j}]) * part{n}[{j}] / double(to - from));"
+            f"square{n}[{j}] - part{n}[{j}] * part{n}[{j}] / double(to - from));"
         )
 
     def _ignores_outside(self, numbers: list[int]) -> bool:
@@ -279,9 +280,11 @@ class ColumnArrays:
                 "max": f"best{n}[{j}]",
                 "min": f"best{n}[{j}]",
                 "logsumexp": f"kw_origin(best{n}[{j}]) + kw_log(part{n}[{j}])",
-                "moments": f"shift{n}[{j}] + part{n}[{j}] / {self.rows}"
-                if method == "mean"
-                else f"(square{n}[{j}] - part{n}[{j}] * (part{n}[{j}] / {self.rows})) / {self.rows}",
+                "moments": {
+                    "mean": f"real(double(shift{n}[{j}]) + part{n}[{j}] / {self.rows})",
+                    "variance": f"real(kw_spread(part{n}[{j}], square{n}[{j}], {self.rows}))",
+                    "deviation": f"real(std::sqrt(kw_spread(part{n}[{j}], square{n}[{j}], {self.rows})))",
+                }.get(method, ""),
             }[kernel.reductions[n].kind]
             body.append(f"{name}[{j}] = {f'total{n}[{j}].{method}()' if joined else text};")
             scope.bound[node] = f"{name}[{j}]"

@@ -200,7 +200,7 @@ def without_rows(kernel: LoopKernel) -> LoopKernel:
 def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
     """The components of a reduction of written-out elements."""
     if not elements:
-        empty = {"sum": (0.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,), "moments": (nan, nan)}
+        empty = {"sum": (0.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,), "moments": (nan, nan, nan)}
         return tuple(Constant(value) for value in empty[kind])
     match kind:
         case "sum":
@@ -212,11 +212,24 @@ def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
             total = _tree("add", [Apply("exp", (Apply("sub", (e, origin)),)) for e in elements])
             return (Apply("add", (origin, Apply("log", (total,)))),)
         case "moments":
-            share = Constant(1.0 / len(elements))
-            mean = Apply("mul", (_tree("add", elements), share))
-            gaps = [Apply("square", (Apply("sub", (e, mean)),)) for e in elements]
-            return (mean, Apply("mul", (_tree("add", gaps), share)))
+            return _moments(elements)
     raise ValueError(f"unknown reduction {kind!r}")
+
+
+def _moments(elements: list[Expression]) -> tuple[Expression, ...]:
+    """Mean, variance and deviation. Relative to the first element, as all moments; and the deviation in units of the
+    largest gap, whose squares are in range."""
+    share = Constant(1.0 / len(elements))
+    origin = Apply("origin", (elements[0],))
+    moved = [Apply("sub", (e, origin)) for e in elements]
+    centre = Apply("mul", (_tree("add", moved), share))
+    gaps = [Apply("sub", (e, centre)) for e in moved]
+    variance = Apply("mul", (_tree("add", [Apply("square", (g,)) for g in gaps]), share))
+    largest = _tree("maximum", [Apply("abs", (g,)) for g in gaps])
+    shares = [Apply("square", (Apply("div", (g, largest)),)) for g in gaps]
+    deviation = Apply("mul", (largest, Apply("sqrt", (Apply("mul", (_tree("add", shares), share)),))))
+    some = Apply("gt", (largest, Constant(0.0)))
+    return Apply("add", (origin, centre)), variance, Apply("where", (some, deviation, largest))
 
 
 def _tree(function: str, elements: list[Expression]) -> Expression:

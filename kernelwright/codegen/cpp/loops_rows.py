@@ -38,16 +38,18 @@ COMPONENTS = {
     "max": ("value",),
     "min": ("value",),
     "logsumexp": ("value",),
-    "moments": ("mean", "variance"),
+    "moments": ("mean", "variance", "deviation"),
 }
 
 
 def reduced_nodes(kernel: LoopKernel) -> list[tuple[Reduced, str, str]]:
-    """Every result of a kernel: its node, its name and the accumulator's method."""
+    """Every result that a kernel uses: its node, its name and the accumulator's method."""
+    used = {node for root in expressions(kernel) for node in walk(root) if isinstance(node, Reduced)}
     return [
         (Reduced(n, c), f"reduced{n}" + (f"_{method}" if len(COMPONENTS[r.kind]) > 1 else ""), method)
         for n, r in enumerate(kernel.reductions)
         for c, method in enumerate(COMPONENTS[r.kind])
+        if Reduced(n, c) in used
     ]
 
 

@@ -29,6 +29,7 @@ ROW_SNIPPETS["kw_vector"] = """\
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
+  typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
@@ -153,27 +154,47 @@ template <typename real> struct kw_sum_of {
 """
 ROW_SNIPPETS["kw_max_of"] = _EXTREMUM.format(word="Maximum", name="max", full="maximum", op=">", sign="-")
 ROW_SNIPPETS["kw_min_of"] = _EXTREMUM.format(word="Minimum", name="min", full="minimum", op="<", sign="")
+ROW_SNIPPETS["kw_fold_wide"] = """\
+// The sum of function(value) over a block, in double. function takes vectors and scalars of double.
+template <typename real, typename F>
+static inline double kw_fold_wide(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  typedef typename V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    b += function(__builtin_convertvector(V::load(values + i + L), wide));
+  }
+  a += b;
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+"""
 ROW_SNIPPETS["kw_moments_of"] = """\
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
-// divides what rounding leaves by the square root of its epsilon.
+// divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
+// squares nor sums of them leave its range where the elements are floats.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
   void join(double n, double sum, double deviations) {
     if (n == 0) return;
     const double gap = count > 0 ? sum / n - total / count : 0.0;
-    squares += deviations + gap * gap * (count * n / (count + n));
+    squares += (deviations < 0 ? 0.0 : deviations) + gap * gap * (count * n / (count + n));
     total += sum;
     count += n;
   }
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
-    const real base = origin;
-    const double sum = kw_fold_sum(values, n, [base](auto x) { return x - base; });
-    const real mean = base + real(sum / n);
-    const double rest = sum / n - (double(mean) - double(base));
-    const double around = kw_fold_sum(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
+    const double base = origin;
+    const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
+    const double mean = base + sum / n, rest = sum / n - (mean - base);
+    const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
     join(double(n), sum, around - n * rest * rest);
   }
   void merge(const kw_moments_of& other) {
@@ -182,7 +203,15 @@ template <typename real> struct kw_moments_of {
   }
   real mean() const { return real(double(origin) + total / count); }
   real variance() const { return real(squares / count); }
+  real deviation() const { return real(std::sqrt(squares / count)); }
 };
+"""
+ROW_SNIPPETS["kw_spread"] = """\
+// The biased variance from n deviations' sum and sum of squares.
+static inline double kw_spread(double sum, double squares, double n) {
+  const double spread = (squares - sum * (sum / n)) / n;
+  return spread < 0 ? 0.0 : spread;
+}
 """
 ROW_SNIPPETS["kw_rescale"] = """\
 // exp(old - now), the factor of a sum of exponentials whose maximum moves from old to now. Sums are

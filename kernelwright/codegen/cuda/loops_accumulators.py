@@ -4,7 +4,8 @@ Sums and the sums of exponentials are carried in double: a few elements (at most
 the kernel's type, then the group goes into the wide sum, so the error does not grow with the row.
 Moments are sums of (x - shift) and (x - shift)**2 in double, shift being the row's first element,
 which every thread of the row shares; merging them is then addition, and the cancellation in
-E[d * d] - E[d]**2 is bounded by the row's length times 1e-16.
+E[d * d] - E[d]**2 is bounded by the row's length times 1e-16. The deviation, their variance's root, is
+taken in double, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dataclasses import dataclass, replace
 from kernelwright.codegen.cuda.loops_domain import Pass, rewrite
 from kernelwright.codegen.cuda.loops_emitter import Emitter
 from kernelwright.codegen.cuda.loops_site import Site, loops
-from kernelwright.plan.expressions import Expression, Guard, Index, Load
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced
+from kernelwright.plan.expressions import walk as nodes
 from kernelwright.plan.kernels import LoopKernel
 
 RESULT_NAMES = {
@@ -23,7 +25,7 @@ RESULT_NAMES = {
     "max": ("maximum",),
     "min": ("minimum",),
     "logsumexp": ("logsumexp",),
-    "moments": ("mean", "variance"),
+    "moments": ("mean", "variance", "deviation"),
 }
 """Names of the results of a reduction, by kind; the reduction's number follows."""
 
@@ -35,7 +37,7 @@ class Accumulator:
     kind: a kind of :class:`Reduction`, or "softmax": the maximum and the sum of exp(e - maximum).
     numbers: the reductions that it answers (two for "softmax").
     wide: the C type of sums. ``per_lane``: lanes are different outer points, with a state each.
-    trip: steps of one trip of the walk, which sets it.
+    deviation: whether moments give it. trip: steps of one trip of the walk, which sets it.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Accumulator:
     expression: Expression
     site: Site
     wide: str
+    deviation: bool = False
     trip: int = 1
 
     @property
@@ -220,10 +223,13 @@ class Accumulator:
             f"const double centre{n} = {state[0]} / {count}.0;",
             f"const double spread{n} = {state[1]} / {count}.0 - centre{n} * centre{n};",
         ]
-        return [
+        results = [
             (n, 0, f"mean{n}", centre, f"{real}({self.at(f'shift{n}')} + centre{n})"),
             (n, 1, f"variance{n}", [], f"{real}(spread{n} < 0 ? 0.0 : spread{n})"),
         ]
+        if self.deviation:
+            results.append((n, 2, f"deviation{n}", [], f"{real}(spread{n} < 0 ? 0.0 : sqrt(spread{n}))"))
+        return results
 
 
 def _tree(terms: list[str]) -> str:
@@ -252,6 +258,8 @@ def _at_row_start(expression: Expression, split: int) -> Expression:
 def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str) -> list[Accumulator]:
     """The states of one pass."""
     pairs = {top: number for number, top in walk.exponential_sums}
+    stored = [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
+    used = {n for root in (*stored, *(r.expression for r in kernel.reductions)) for n in nodes(root)}
     result = []
     for number in walk.reductions:
         if number in pairs.values():
@@ -260,5 +268,5 @@ def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str) -> list[
         kind, numbers = reduction.kind, (number,)
         if number in pairs:
             kind, numbers = "softmax", (number, pairs[number])
-        result.append(Accumulator(kind, numbers, reduction.expression, site, wide))
+        result.append(Accumulator(kind, numbers, reduction.expression, site, wide, Reduced(number, 2) in used))
     return result

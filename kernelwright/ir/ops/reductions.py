@@ -18,10 +18,13 @@ for _name, _function, _linear in (("sum", torch.sum, (0,)), ("mean", torch.mean,
     declare(_name, "reduction", lambda x, *, axes, keepdim, function=_function: function(x, axes, keepdim=keepdim),
             _CALLS[_name], operations=lambda node, cost=10 if _name == "logsumexp" else 1: cost * node.inputs[0].size,
             linear_in=_linear)
-declare("var", "reduction",
-        lambda x, *, axes, keepdim, correction: torch.var(x, axes, correction=correction, keepdim=keepdim),
-        "torch.var({0}, {axes}, correction={correction}, keepdim={keepdim})",
-        operations=lambda node: 4 * node.inputs[0].size)
+for _name, _function in (("var", torch.var), ("std", torch.std)):
+    # The deviation is in range where the variance, whose root it is, is not.
+    declare(_name, "reduction",
+            lambda x, *, axes, keepdim, correction, function=_function: function(x, axes, correction=correction,
+                                                                                keepdim=keepdim),
+            f"torch.{_name}({{0}}, {{axes}}, correction={{correction}}, keepdim={{keepdim}})",
+            operations=lambda node: 4 * node.inputs[0].size)
 for _name, _function in (("argmax", torch.argmax), ("argmin", torch.argmin)):
     # Over the one axis in ``axes``: the place of the first extremum, NaN before numbers.
     declare(_name, "reduction", lambda x, *, axes, keepdim, function=_function: function(x, axes[0], keepdim),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.algebra.build import MOMENTS
 from kernelwright.ir.node import Node
 from kernelwright.judge.diagnose.change import Change, after, applied, attribute, on_input
 from kernelwright.judge.diagnose.changes_pointwise import about
@@ -47,22 +48,23 @@ def reductions(node: Node) -> Iterator[Change]:
                 yield Change("wrong-divisor", f"with {told(node)} divided by {wrong} instead of {count}",
                              f"divide by {count}", 1.5,
                              {node: after(node, lambda v, f=count / wrong: v * f)}, {**here, "divisor": wrong})
-    if node.op == "var":
+    if node.op in MOMENTS:
+        root: Callable[[Any], Any] = torch.sqrt if node.op == "std" else torch.Tensor.clone
         count = prod(x.shape[a] for a in axes) - node["correction"]
         squares: Callable[[Get], Any] = lambda get: (get(x) - get(x).mean(axes, keepdim=True)).square()  # noqa: E731
         for change in cut(node, x, axes, lambda part: (
-                lambda get: part(squares(get)).sum(axes, keepdim=keep) / count), 1.2, summed=True):
+                lambda get: root(part(squares(get)).sum(axes, keepdim=keep) / count)), 1.2, summed=True):
             yield replace(change, words=f"{change.words}, of the squares alone")
         yield Change("biased-variance", f"with the other divisor (N - 1 for N, or N for N - 1) in {told(node)}",
                      "divide by N - 1" if node["correction"] else "divide by N (unbiased=False)", 0.5,
                      {node: attribute(node, correction=1 - node["correction"])}, here)
         yield Change("mean-not-subtracted", f"with the mean of squares in place of {told(node)}", "subtract the mean",
                      1.0,
-                     {node: applied(node, lambda v: v.square().mean(axes, keepdim=keep))}, here)
+                     {node: applied(node, lambda v: root(v.square().mean(axes, keepdim=keep)))}, here)
         yield Change("one-pass-variance", f"with {told(node)} as mean of squares minus square of mean",
                      "subtract the mean before squaring (two passes, or Welford's update)", 2.0,
-                     {node: applied(node, lambda v: v.square().mean(axes, keepdim=keep)
-                                    - v.mean(axes, keepdim=keep).square())}, here)
+                     {node: applied(node, lambda v: root(v.square().mean(axes, keepdim=keep)
+                                                         - v.mean(axes, keepdim=keep).square()))}, here)
     if node.op in ("amax", "amin"):
         bound = "clamp_min" if node.op == "amax" else "clamp_max"
         yield Change("extremum-start", f"with {told(node)} starting at 0",
@@ -153,7 +155,7 @@ def cut(node: Node, x: Node, axes: tuple[int, ...], changed: Callable[[Callable[
                                                       size - size // 2)] if size > 3 else []
         parts += [(f"all but the first {lanes}", 0, lanes) for lanes in (32, 64, 128, 256, 512, 1024) if lanes < size
                   and lanes not in (size - 1, size // 2)]
-        parts += [("all but the last position", size - 1, 1)] if size > 2 and node.op != "var" else []
+        parts += [("all but the last position", size - 1, 1)] if size > 2 and node.op not in MOMENTS else []
         parts += [(f"all but the last tile of {tile}", (size - 1) // tile * tile, size - (size - 1) // tile * tile)
                   for tile in TILES if tile < size and size % tile != 1]
         for words, start, length in parts:
