@@ -249,22 +249,24 @@ def order_of(shift: Shift) -> Shift:
 def slope_of(expression: Expression) -> Expression | None:
     """What a change of the sums is multiplied by, where an expression is affine in them, with coefficients that are the
     same at all positions; else None."""
-    if expression == Reduced(0):
-        return Constant(1.0)
-    if not isinstance(expression, Apply) or expression.function not in ("add", "sub", "mul", "div", "neg"):
-        return None
-    moving = [any(part == Reduced(0) for part in walk(argument)) for argument in expression.arguments]
-    others = [argument for argument, moves in zip(expression.arguments, moving, strict=True) if not moves]
-    if sum(moving) != 1 or any(_moves(other) for other in others) or (expression.function == "div" and moving[1]):
-        return None
-    slope = slope_of(expression.arguments[moving.index(True)])
-    if slope is None:
-        return None
-    if expression.function in ("mul", "div"):
-        return others[0] if slope == Constant(1.0) and expression.function == "mul" else \
-            Apply(expression.function, (slope, others[0]))
-    negative = expression.function == "neg" or (expression.function == "sub" and moving[1])
-    return Apply("neg", (slope,)) if negative else slope
+    path: list[tuple[Apply, bool]] = []
+    while expression is not Reduced(0):
+        if not isinstance(expression, Apply) or expression.function not in ("add", "sub", "mul", "div", "neg"):
+            return None
+        moving = [Reduced(0) in walk(argument) for argument in expression.arguments]
+        others = [argument for argument, moves in zip(expression.arguments, moving, strict=True) if not moves]
+        if sum(moving) != 1 or any(_moves(other) for other in others) or (expression.function == "div" and moving[1]):
+            return None
+        path.append((expression, moving[0]))
+        expression = expression.arguments[moving.index(True)]
+    slope: Expression = Constant(1.0)
+    for part, first in reversed(path):
+        if part.function in ("mul", "div"):
+            other = part.arguments[first]
+            slope = other if slope is Constant(1.0) and part.function == "mul" else Apply(part.function, (slope, other))
+        elif part.function == "neg" or (part.function == "sub" and not first):
+            slope = Apply("neg", (slope,))
+    return slope
 
 
 def _moves(expression: Expression) -> bool:

@@ -12,7 +12,7 @@ from math import prod
 from kernelwright.codegen.loop_order import WASTEFUL, Access, Memory, accesses, waste
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.registry import ITEM_BYTES
-from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import LoopKernel, Store
 
 TILED = 1.3
@@ -61,19 +61,9 @@ def apart(kernel: LoopKernel, order: Sequence[int], memory: Memory) -> Parts | N
         output_dtypes=kernel.output_dtypes + (kernel.compute,) * len(used),
     )
     values = {Reduced(*key): Load(len(kernel.input_dtypes) + n, Index(strides)) for n, key in enumerate(used)}
-    memo: dict[Expression, Expression] = {}
-
-    def read_back(node: Expression) -> Expression:
-        if node not in memo:
-            memo[node] = (
-                Apply(node.function, tuple(read_back(a) for a in node.arguments)) if isinstance(node, Apply)
-                else values.get(node, node)
-            )
-        return memo[node]
-
     second = replace(
         points,
-        outer_stores=tuple(Store(s.buffer, s.index, read_back(s.expression)) for s in kernel.row_stores),
+        outer_stores=tuple(Store(s.buffer, s.index, replaced(s.expression, values.get)) for s in kernel.row_stores),
         input_dtypes=kernel.input_dtypes + (kernel.compute,) * len(used),
     )
     return Parts(first, second, len(used), prod(kernel.outer) * ITEM_BYTES[kernel.compute])

@@ -26,6 +26,7 @@ import torch
 
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, number_of
+from kernelwright.ir.recursion import Task, run
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS, PRODUCTS, ROUNDINGS, UNFUSED
 from kernelwright.plan.activations import as_one_function
@@ -113,22 +114,25 @@ class Puller:
         self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
         self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
         self.copied: Node | None = None  # the copy whose pieces are being read, if any
-        self.memory: dict[tuple[Node, Position, bool], Expression] = {}
+        self.memory: dict[tuple, Expression] = {}
 
     def zero(self) -> Affine:
         return Affine((0,) * len(self.domain))
 
-    def pull(self, node: Node, position: Position, guards: tuple[Guard, ...] = (), fill: float = 0.0) -> Expression:
-        """The expression of ``node`` at ``position``."""
-        key = (node, position, self.rounding)
-        if not guards and key in self.memory:
-            return self.memory[key]
-        result = self._pull(node, position, guards, fill)
-        if not guards:
-            self.memory[key] = result
-        return result
+    def pull(self, node: Node, position: Position) -> Expression:
+        """The expression of ``node`` at ``position``. Raises MustStore and SplitAxis."""
+        return run(self._pull(node, position))
 
-    def _pull(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+    def _pull(self, node: Node, position: Position, guards: tuple[Guard, ...] = (), fill: float = 0.0
+              ) -> Task[Expression]:
+        """The expression of ``node`` at ``position``, or ``fill`` where a guard fails."""
+        key = (node, position, guards, repr(fill), self.rounding, self.guarded, self.copied)
+        if key not in self.memory:
+            self.memory[key] = yield self._pulled(node, position, guards, fill)
+        return self.memory[key]
+
+    def _pulled(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
+                ) -> Task[Expression]:
         if node.op == "constant":
             return Constant(float(node["value"]))
         known = self.resolve(node, position)
@@ -146,23 +150,25 @@ class Puller:
             flat = linear(position, node.shape, len(self.domain))
             return _load(node, number, flat, guards, fill)
         if node.kind == "view":
-            return self._through_view(node, position, guards, fill)
+            return (yield self._through_view(node, position, guards, fill))
         if node.op in COPIES:
-            return self._through_copy(node, position, guards, fill)
+            return (yield self._through_copy(node, position, guards, fill))
         if node.op == "literal":
             raise MustStore(node)
         if guards:
-            return self._under_guards(node, position, guards, fill)
+            return (yield self._under_guards(node, position, guards, fill))
         if node.op == "copy":
-            return self.pull(node.inputs[0], position)
+            return (yield self._pull(node.inputs[0], position))
         jumps = node.op in JUMPS or (node.op == "cast" and node.dtype in (*INTEGERS, "bool")) or _widens(node)
         before, self.rounding = self.rounding, self.rounding or jumps
         try:
             if node.op == "cast":
-                value = converted(node, self.pull(node.inputs[0], position), self.compute)
+                value = converted(node, (yield self._pull(node.inputs[0], position)), self.compute)
                 return self._rounded(value, node) if self.rounding or _narrows(node) else value
-            arguments = tuple(self._operand(i, position, node) for i in node.inputs)
-            value = applied(node, arguments, self.compute)
+            arguments = []
+            for operand in node.inputs:
+                arguments.append((yield self._operand(operand, position, node)))
+            value = applied(node, tuple(arguments), self.compute)
             if not (self.rounding or self.strict) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
                 one = node.op in ("mul", "div", "reciprocal")
                 return as_one_function(value, self.compute) if one else self._unfused(value)
@@ -177,7 +183,8 @@ class Puller:
             return value
         return Apply(UNFUSED[value.function].name, value.arguments)
 
-    def _under_guards(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+    def _under_guards(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
+                      ) -> Task[Expression]:
         """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
         outermost = self.guarded or node
         whole = any(i.dtype in INTEGERS for i in (node, *node.inputs))
@@ -187,18 +194,19 @@ class Puller:
             raise MustStore(outermost)
         before, self.guarded = self.guarded, outermost
         try:
-            arguments = tuple(self.pull(i, self._broadcast(i, position, node),
-                                        guards if number_of(i) is None else (), value)
-                              for i, value in zip(node.inputs, fills, strict=True))
+            arguments = []
+            for operand, value in zip(node.inputs, fills, strict=True):
+                arguments.append((yield self._pull(operand, self._broadcast(operand, position, node),
+                                                   guards if number_of(operand) is None else (), value)))
         finally:
             self.guarded = before
         if node.op != "cast":
-            value = self._unfused(Apply(node.op, arguments))
+            value = self._unfused(Apply(node.op, tuple(arguments)))
             return self._rounded(value, node) if self.strict else value
         return self._rounded(arguments[0], node) if _narrows(node) else arguments[0]
 
-    def _operand(self, operand: Node, position: Position, node: Node) -> Expression:
-        value = self.pull(operand, self._broadcast(operand, position, node))
+    def _operand(self, operand: Node, position: Position, node: Node) -> Task[Expression]:
+        value = yield self._pull(operand, self._broadcast(operand, position, node))
         if type(value) is Constant and (node.op in JUMPS or self.rounding or self.strict):
             # PyTorch compares with a number of the tensor's type, and computes with one of float32 or wider.
             dtype = operand_type(node)
@@ -219,53 +227,57 @@ class Puller:
         lead = node.rank - operand.rank
         return tuple(self.zero() if size == 1 else position[lead + axis] for axis, size in enumerate(operand.shape))
 
-    def _through_view(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+    def _through_view(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
+                      ) -> Task[Expression]:
         x = node.inputs[0]
         if node.op == "permute":
             moved: list[Affine] = [self.zero()] * x.rank
             for axis, source in enumerate(node["axes"]):
                 moved[source] = position[axis]
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         if node.op == "expand":
             lead = node.rank - x.rank
             moved = [self.zero() if s == 1 else position[lead + a] for a, s in enumerate(x.shape)]
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         if node.op == "flip":
             moved = list(position)
             for axis in node["axes"]:
                 moved[axis] = position[axis].scaled(-1).shifted(x.shape[axis] - 1)
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         if node.op == "slice":
             axis = node["axis"]
             moved = list(position)
             moved[axis] = position[axis].scaled(node["step"]).shifted(node["start"])
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         if node.op == "windows":
             return self._through_windows(node, position)
         if node.op == "unfold":
             moved = list(position[:-1])
             moved[node["axis"]] = moved[node["axis"]].scaled(node["step"]) + position[-1]
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         if node.op == "diagonal":
             first, second = node["axes"]
             moved = list(position[:-1])
             for axis, shift in sorted(((first, max(-node["offset"], 0)), (second, max(node["offset"], 0)))):
                 moved.insert(axis, position[-1].shifted(shift))
-            return self.pull(x, tuple(moved), guards, fill)
+            return self._pull(x, tuple(moved), guards, fill)
         return self._through_reshape(node, position, guards, fill)
 
-    def _through_copy(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+    def _through_copy(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
+                      ) -> Task[Expression]:
         if node.op == "upsample_nearest":
             moved = list(position)
             for axis, factor in enumerate(node["factors"], node.rank - len(node["factors"])):
                 if factor != 1:
                     moved[axis] = self._digits(position[axis], (node.inputs[0].shape[axis], factor), node)[0]
-            return self.pull(node.inputs[0], tuple(moved), guards, fill)
+            return (yield self._pull(node.inputs[0], tuple(moved), guards, fill))
         if guards:
             raise MustStore(self.guarded or node)
         before, self.copied = self.copied, node
         try:
-            parts = [self.pull(p.source, p.position, p.guards, p.fill) for p in pieces(node, position)]
+            parts = []
+            for piece in pieces(node, position):
+                parts.append((yield self._pull(piece.source, piece.position, piece.guards, piece.fill)))
         finally:
             self.copied = before
         result = parts[0]
@@ -273,7 +285,7 @@ class Puller:
             result = Apply("add", (result, part))
         return result
 
-    def _through_windows(self, node: Node, position: Position) -> Expression:
+    def _through_windows(self, node: Node, position: Position) -> Task[Expression]:
         x, rank = node.inputs[0], len(node["kernel"])
         first = x.rank - rank
         moved, guards = list(position[:first]), []
@@ -283,14 +295,15 @@ class Puller:
             if node["padding"][i]:
                 guards.append(Guard(Index(at.coefficients, at.constant), x.shape[first + i]))
             moved.append(at)
-        return self.pull(x, tuple(moved), tuple(guards), node["fill"])
+        return self._pull(x, tuple(moved), tuple(guards), node["fill"])
 
-    def _through_reshape(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float) -> Expression:
+    def _through_reshape(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
+                         ) -> Task[Expression]:
         x = node.inputs[0]
         if self.buffer(x) is not None and self.resolve(x, position) is None:
             flat = linear(position, node.shape, len(self.domain))
             return _load(x, self.buffer(x), flat, guards, fill)
-        return self.pull(x, self.reshaped(position, node.shape, x), guards, fill)
+        return (yield self._pull(x, self.reshaped(position, node.shape, x), guards, fill))
 
     def reshaped(self, position: Position, shape: tuple[int, ...], x: Node) -> Position:
         """The position in ``x`` of an element that stands at ``position`` in a reshape of x to ``shape``.

@@ -1,14 +1,17 @@
 """Scalar expressions: what a kernel computes at one point of its iteration domain.
 
-Target independent; a target turns them into text. Expressions are immutable and
-compare by value, so a shared subexpression is found by equality. Numbers compare by what they are to a
-kernel: 0.0 and -0.0 are two, and NaN is one.
+Target independent; a target turns them into text. Expressions are immutable, and equal ones are the same object, as
+nodes are: equality is identity, and what several expressions share stands once below all of them. There may be
+exponentially many paths to what is used twice at each of many steps, and a chain is as deep as it is long: whoever
+goes through expressions does so by :func:`walk` or :func:`replaced`, which visit each one once and do not recurse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
 
 from kernelwright.ir.scalar import WHOLE_RESULTS
 
@@ -29,8 +32,35 @@ class Guard:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+_interned: WeakValueDictionary[tuple, _Interned] = WeakValueDictionary()
+
+
+class _Interning(type):
+    """Building an object of such a class that exists already returns the existing one."""
+
+    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+        new = super().__call__(*arguments, **keywords)
+        return _interned.setdefault((cls, *new.key()), new)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class _Interned(metaclass=_Interning):
+    """What all expressions have.
+
+    axes: bit ``a`` is set where the index or a guard of a load below moves along axis ``a``.
+    reduced: whether the result of a reduction is below.
+    """
+
+    axes: int = field(init=False, repr=False, default=0)
+    reduced: bool = field(init=False, repr=False, default=False)
+
+    def key(self) -> tuple:
+        """What tells this expression from others of its class; numbers by their text, as 0.0 == -0.0."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(_Interned):
     """Element ``index`` of input number ``buffer``; ``otherwise`` where a guard fails.
 
     The value is of the kernel's arithmetic, or where ``whole`` a 64-bit integer.
@@ -39,46 +69,77 @@ class Load:
     buffer: int
     index: Index
     guards: tuple[Guard, ...] = ()
-    otherwise: float = field(default=0.0, compare=False)
+    otherwise: float = 0.0
     whole: bool = False
-    identity: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "identity", repr(self.otherwise))
+        moved = 0
+        for index in (self.index, *(guard.index for guard in self.guards)):
+            for axis, stride in enumerate(index.strides):
+                moved |= bool(stride) << axis
+        object.__setattr__(self, "axes", moved)
+
+    def key(self) -> tuple:
+        return self.buffer, self.index, self.guards, repr(self.otherwise), self.whole
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(_Interned):
     """A literal. ``inf``, ``-inf`` and ``nan`` are allowed."""
 
-    value: float = field(compare=False)
-    identity: str = field(init=False, repr=False)
+    value: float
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "identity", repr(self.value))
+    def key(self) -> tuple:
+        return (repr(self.value),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Whole(Constant):
-    """A literal of type 64-bit integer. It never equals a Constant of the same value."""
+    """A literal of type 64-bit integer."""
 
-    value: int = field(compare=False)
+    value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Apply(_Interned):
     """A scalar function of :mod:`kernelwright.ir.scalar`, by name."""
 
     function: str
     arguments: tuple[Expression, ...]
 
+    def __post_init__(self) -> None:
+        moved = 0
+        for argument in self.arguments:
+            moved |= argument.axes
+        object.__setattr__(self, "axes", moved)
+        object.__setattr__(self, "reduced", any(argument.reduced for argument in self.arguments))
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
+    def key(self) -> tuple:
+        return self.function, *map(id, self.arguments)
+
+    def __repr__(self) -> str:
+        """Every part below once, by number."""
+        numbers: dict[Expression, int] = {}
+        parts = []
+        for part in walk(self):
+            numbers[part] = len(numbers)
+            parts.append(f"{part.function}({', '.join(f'${numbers[a]}' for a in part.arguments)})"
+                         if isinstance(part, Apply) else repr(part))
+        return f"Apply<{'; '.join(parts)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduced(_Interned):
     """A component of the result of reduction number ``reduction`` of the kernel."""
 
     reduction: int
     component: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reduced", True)
+
+    def key(self) -> tuple:
+        return self.reduction, self.component
 
 
 Expression = Load | Constant | Apply | Reduced
@@ -94,32 +155,52 @@ def is_whole(expression: Expression) -> bool:
     return isinstance(expression, Whole)
 
 
-def walk(expression: Expression) -> Iterator[Expression]:
-    """Yield every distinct subexpression, arguments before the functions that use them."""
+def varies(expression: Expression, axes: range | tuple[int, ...]) -> bool:
+    """Whether something that the expression loads moves along any of ``axes``."""
+    return any(expression.axes >> axis & 1 for axis in axes)
+
+
+def walk(*roots: Expression, into: Callable[[Expression], bool] | None = None) -> Iterator[Expression]:
+    """Yield every distinct expression at and below the roots, arguments before the functions that use them.
+
+    into: whether to go on below a function; if not, it is yielded as if it had no arguments.
+    """
     seen: set[Expression] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        expression, ready = stack.pop()
+        if ready:
+            yield expression
+        elif expression not in seen:
+            seen.add(expression)
+            if isinstance(expression, Apply) and (into is None or into(expression)):
+                stack.append((expression, True))
+                stack.extend((argument, False) for argument in reversed(expression.arguments) if argument not in seen)
+            else:
+                yield expression
 
-    def visit(node: Expression) -> Iterator[Expression]:
-        if node in seen:
-            return
-        seen.add(node)
-        if isinstance(node, Apply):
-            for argument in node.arguments:
-                yield from visit(argument)
-        yield node
 
-    yield from visit(expression)
+def replaced(expression: Expression, change: Callable[[Expression], Expression | None],
+             memo: dict[Expression, Expression] | None = None) -> Expression:
+    """``expression`` with everything for which ``change`` answers replaced, outermost first.
 
-
-def replaced(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
-    """``expression`` with every node for which ``change`` answers replaced, outermost first."""
-    memo: dict[Expression, Expression] = {}
-
-    def visit(node: Expression) -> Expression:
-        if node not in memo:
-            new = change(node)
-            if new is None:
-                new = Apply(node.function, tuple(map(visit, node.arguments))) if isinstance(node, Apply) else node
-            memo[node] = new
-        return memo[node]
-
-    return visit(expression)
+    memo: what has been replaced already, for several expressions under the same change.
+    """
+    memo = {} if memo is None else memo
+    opened: set[Expression] = set()
+    stack = [expression]
+    while stack:
+        current = stack.pop()
+        if current in memo:
+            continue
+        if current in opened:
+            memo[current] = Apply(current.function, tuple(memo[argument] for argument in current.arguments))
+            continue
+        new = change(current)
+        if new is None and isinstance(current, Apply):
+            opened.add(current)
+            stack.append(current)
+            stack.extend(reversed(current.arguments))
+        else:
+            memo[current] = current if new is None else new
+    return memo[expression]

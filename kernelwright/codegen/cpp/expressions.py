@@ -103,19 +103,6 @@ def guarded_text(load: Load, names: Sequence[str]) -> str:
     return f"({guard_text(load.guards, names)}) ? {element_text(load, names)} : {otherwise_text(load)}"
 
 
-def varies(node: Expression, axes: Sequence[int], reduced: bool = False) -> bool:
-    """Whether ``node`` changes along any of ``axes``; ``reduced``: whether Reduced does."""
-    match node:
-        case Load(index=index, guards=guards):
-            indices = (index, *(guard.index for guard in guards))
-            return any(i.strides[axis] for i in indices for axis in axes)
-        case Apply(arguments=arguments):
-            return any(varies(argument, axes, reduced) for argument in arguments)
-        case Reduced():
-            return reduced
-    return False
-
-
 class Scope:
     """The expressions that have a name at one place of the generated text.
 
@@ -141,23 +128,15 @@ class Scope:
     ) -> list[str]:
         """Definitions of every unnamed subexpression of ``roots`` for which ``only`` holds."""
         lines: list[str] = []
-        for root in roots:
-            self._visit(root, load_text, only, lines)
+        for node in walk(*roots, into=lambda node: node not in self.bound):
+            if node in self.bound or isinstance(node, (Constant, Reduced)) or not only(node):
+                continue
+            name = f"{self.prefix}{self._count}"
+            self._count += 1
+            text = load_text(node) if isinstance(node, Load) else self._apply(node)
+            lines.append(f"const {value_type(node)} {name} = {_bare(text)};")
+            self.bound[node] = name
         return lines
-
-    def _visit(self, node: Expression, load_text: LoadText, only, lines: list[str]) -> None:
-        if node in self.bound or isinstance(node, Constant):
-            return
-        if isinstance(node, Apply):
-            for argument in node.arguments:
-                self._visit(argument, load_text, only, lines)
-        if isinstance(node, Reduced) or not only(node):
-            return
-        name = f"{self.prefix}{self._count}"
-        self._count += 1
-        text = load_text(node) if isinstance(node, Load) else self._apply(node)
-        lines.append(f"const {value_type(node)} {name} = {_bare(text)};")
-        self.bound[node] = name
 
     def _apply(self, node: Apply) -> str:
         names = [self.text(argument) for argument in node.arguments]
@@ -195,25 +174,12 @@ def angles(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Ex
 
 def unnamed_loads(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Load]:
     """The distinct loads that evaluating ``roots`` still has to do."""
-    result: dict[Load, None] = {}
-
-    def visit(node: Expression) -> None:
-        if node in bound:
-            return
-        if isinstance(node, Load):
-            result[node] = None
-        elif isinstance(node, Apply):
-            for argument in node.arguments:
-                visit(argument)
-
-    for root in roots:
-        visit(root)
-    return list(result)
+    return [n for n in walk(*roots, into=lambda node: node not in bound) if isinstance(n, Load) and n not in bound]
 
 
 def cost(roots: Iterable[Expression]) -> int:
     """Operations of one evaluation of ``roots``, in multiply-adds; a load counts 1."""
-    nodes = {node for root in roots for node in walk(root)}
+    nodes = list(walk(*roots))
     applied = sum(
         KERNEL_FUNCTIONS[n.function].cost
         for n in nodes

@@ -90,7 +90,7 @@ def _pointwise(kernel: LoopKernel, name: str) -> KernelSource:
 def _lane_cost(kernel: LoopKernel, axis: int) -> float:
     """Cost of one element when ``axis`` is the vector axis, in loads of a vector's share."""
     length = (kernel.outer + kernel.row)[axis]
-    used = [node.index for root in expressions(kernel) for node in walk(root) if isinstance(node, Load)]
+    used = [node.index for node in walk(*expressions(kernel)) if isinstance(node, Load)]
     used += [store.index for store in kernel.row_stores]
     total = 0.25 * sum(_stride_cost(index.strides[axis]) for index in dict.fromkeys(used)) + 0.25
     return total * VECTOR * ceil(length / VECTOR) / length
@@ -113,8 +113,7 @@ def _window(kernel: LoopKernel) -> bool:
         return False
     strides = [
         node.index.strides[len(kernel.outer) - 1]
-        for root in expressions(kernel)
-        for node in walk(root)
+        for node in walk(*expressions(kernel))
         if isinstance(node, Load)
     ]
     return all(abs(stride) <= 4 for stride in strides)

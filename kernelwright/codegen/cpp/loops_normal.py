@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import inf, nan, prod
 
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, walk
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 
@@ -70,37 +70,18 @@ def expressions(kernel: LoopKernel) -> Iterator[Expression]:
 
 def indices(kernel: LoopKernel) -> Iterator[Index]:
     """Every index of a kernel, those of guards included."""
-    for root in expressions(kernel):
-        for node in walk(root):
-            if isinstance(node, Load):
-                yield node.index
-                yield from (guard.index for guard in node.guards)
+    for node in walk(*expressions(kernel)):
+        if isinstance(node, Load):
+            yield node.index
+            yield from (guard.index for guard in node.guards)
     yield from (store.index for store in kernel.row_stores + kernel.outer_stores)
 
 
 def _by_traffic(kernel: LoopKernel) -> list[Index]:
     """Indices of loads and stores, those that touch the most axes first (stores before loads)."""
     stores = [store.index for store in kernel.row_stores + kernel.outer_stores]
-    loads = [node.index for root in expressions(kernel) for node in walk(root) if isinstance(node, Load)]
+    loads = [node.index for node in walk(*expressions(kernel)) if isinstance(node, Load)]
     return sorted(dict.fromkeys(stores + loads), key=lambda index: -sum(s != 0 for s in index.strides))
-
-
-def substitute(
-    expression: Expression,
-    replace: Callable[[Expression], Expression | None],
-    memo: dict[Expression, Expression],
-) -> Expression:
-    """``expression`` with every node for which ``replace`` answers replaced, outermost first."""
-    if expression not in memo:
-        new = replace(expression)
-        if new is None:
-            new = expression
-            if isinstance(expression, Apply):
-                new = Apply(
-                    expression.function, tuple(substitute(a, replace, memo) for a in expression.arguments)
-                )
-        memo[expression] = new
-    return memo[expression]
 
 
 def binding(guards: tuple[Guard, ...], sizes: tuple[int, ...]) -> tuple[Guard, ...]:
@@ -124,7 +105,7 @@ def shifted(expression: Expression, axis: int, places: int) -> Expression:
         index = Index(node.index.strides, node.index.offset + places * node.index.strides[axis])
         return dataclasses.replace(node, index=index)
 
-    return substitute(expression, replace, {})
+    return replaced(expression, replace)
 
 
 def rewrite(
@@ -140,12 +121,12 @@ def rewrite(
         return dataclasses.replace(node, index=change(node.index), guards=binding(guards, outer + row))
 
     def stores(old: tuple[Store, ...]) -> tuple[Store, ...]:
-        return tuple(Store(s.buffer, change(s.index), substitute(s.expression, replace, memo)) for s in old)
+        return tuple(Store(s.buffer, change(s.index), replaced(s.expression, replace, memo)) for s in old)
 
     return LoopKernel(
         outer,
         row,
-        tuple(Reduction(r.kind, substitute(r.expression, replace, memo)) for r in kernel.reductions),
+        tuple(Reduction(r.kind, replaced(r.expression, replace, memo)) for r in kernel.reductions),
         stores(kernel.row_stores),
         stores(kernel.outer_stores),
         kernel.input_dtypes,
@@ -176,7 +157,7 @@ def without_rows(kernel: LoopKernel) -> LoopKernel:
                 )
             return None
 
-        return lambda expression: substitute(expression, replace, memo)
+        return lambda expression: replaced(expression, replace, memo)
 
     def fixed(index: Index, point: tuple[int, ...]) -> Index:
         moved = sum(stride * place for stride, place in zip(index.strides[split:], point, strict=False))

@@ -15,11 +15,10 @@ from kernelwright.codegen.cpp.expressions import (
     index_text,
     otherwise_text,
     unnamed_loads,
-    varies,
 )
 from kernelwright.codegen.cpp.support import used_snippets
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Expression, Guard, Index, Load
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, varies
 from kernelwright.plan.kernels import LoopKernel, Store
 
 SERIAL_WORK = 30_000
@@ -122,7 +121,9 @@ def hoist(
 ) -> list[str]:
     """Definitions of the subexpressions of ``roots`` that do not change along ``axes``."""
     return scope.define(
-        roots, lambda load: guarded_text(load, names), lambda node: not varies(node, axes, reduced_varies)
+        roots,
+        lambda load: guarded_text(load, names),
+        lambda node: not varies(node, axes) and not (reduced_varies and node.reduced),
     )
 
 

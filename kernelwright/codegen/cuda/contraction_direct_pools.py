@@ -34,7 +34,7 @@ class _WindowEmitter(SumEmitter):
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         row, lane = super().depends(node)
-        return row or any(isinstance(part, Reduced) for part in walk(node)), lane
+        return row or node.reduced, lane
 
     def fresh(self, prefix: str) -> str:
         return super().fresh(f"w{prefix}")

@@ -25,7 +25,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
 )
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.expressions import Apply, Expression, Reduced, is_whole, replaced, walk
+from kernelwright.plan.expressions import Expression, Reduced, is_whole, replaced, varies, walk
 from kernelwright.plan.kernels import Store
 
 #: Values of a column at most, its scale included.
@@ -64,7 +64,7 @@ class ColumnTable:
     @cached_property
     def of_entries(self) -> bool:
         """Whether there are values of entries."""
-        return any(_moves(value, 0) for value in self.values)
+        return any(varies(value, (0,)) for value in self.values)
 
     @property
     def entry_rows(self) -> int:
@@ -198,22 +198,14 @@ def _may_hold_entries(geometry: Geometry) -> bool:
 def _of_columns(root: Expression, entries: bool) -> Iterator[Expression]:
     """The largest parts of an expression that depend on loads and on nothing but (g, o), or (n, g, o) where there may
     be values of ``entries``, outermost first."""
-    if not is_whole(root) and not any(isinstance(part, Reduced) for part in walk(root)):
-        moved = [a for a in range(_rank(root)) if _moves(root, a)]
-        if _rank(root) and not any(a > 2 or (a == 0 and not entries) for a in moved):
-            yield root
-            return
-    if isinstance(root, Apply):
-        for argument in root.arguments:
-            yield from _of_columns(argument, entries)
+    def is_part(node: Expression) -> bool:
+        moved = [a for a in range(_rank(node)) if varies(node, (a,))]
+        return not is_whole(node) and not node.reduced and bool(_rank(node)) and \
+            not any(a > 2 or (a == 0 and not entries) for a in moved)
+
+    return filter(is_part, walk(root, into=lambda node: not is_part(node)))
 
 
 def _rank(root: Expression) -> int:
     """Axes of what an expression loads; 0 where it loads nothing."""
     return max((len(load.index.strides) for load in loads_of([root])), default=0)
-
-
-def _moves(root: Expression, axis: int) -> bool:
-    """Whether what an expression loads depends on an axis."""
-    return any(index.strides[axis] for load in loads_of([root])
-               for index in (load.index, *(guard.index for guard in load.guards)))

@@ -42,7 +42,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.loops_site import indent
 from kernelwright.plan.contraction import Contraction, Tiling
-from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.expressions import Expression
 
 
 def refusal(kernel: Contraction, tiling: Tiling) -> str:
@@ -79,7 +79,7 @@ class _WindowEmitter(PointEmitter):
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         row, lane = super().depends(node)
-        return row or any(isinstance(part, Reduced) for part in walk(node)), lane
+        return row or node.reduced, lane
 
     def fresh(self, prefix: str) -> str:
         return super().fresh(f"w{prefix}")

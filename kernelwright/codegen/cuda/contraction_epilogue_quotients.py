@@ -90,9 +90,8 @@ def decaying(roots: Sequence[Expression], reductions: Sequence[tuple[str, Expres
 
 def _tells(node: Expression) -> bool:
     """Whether a value may tell shares below 2^-126 from zeros."""
-    if not isinstance(node, Apply) or node.function in _BLUNT:
-        return False
-    return node.function == _SHARE or any(map(_tells, node.arguments))
+    return any(isinstance(part, Apply) and part.function == _SHARE
+               for part in walk(node, into=lambda part: part.function not in _BLUNT))
 
 
 def quotient_functions(name: str) -> list[str]:

@@ -72,7 +72,7 @@ def guessed(geometry: Geometry, side: str) -> bool:
 
 def loads_of(roots: Sequence[Expression]) -> list[Load]:
     """The distinct loads below the roots, in order."""
-    return list(dict.fromkeys(n for root in roots for n in walk(root) if isinstance(n, Load)))
+    return [n for n in walk(*roots) if isinstance(n, Load)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class PointEmitter(Emitter):
     def depends(self, node: Expression) -> tuple[bool, bool]:
         """The level of a node: whether it depends on the row, and on the lane."""
         row, lane = super().depends(node)
-        if any(isinstance(part, Reduced) and part.reduction <= 0 for part in walk(node)):
+        if node.reduced and any(isinstance(part, Reduced) and part.reduction <= 0 for part in walk(node)):
             return True, self.site.lanes > 1
         return row, lane
 

@@ -21,7 +21,7 @@ from kernelwright.codegen.cuda.contraction_points import (
 )
 from kernelwright.codegen.cuda.contraction_strips_stores import PAIR, Writer, channel
 from kernelwright.codegen.cuda.loops_site import indent
-from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.expressions import Expression
 
 #: Windows that four lanes have together, positions of a block.
 _FOUR, _BLOCK = 4, 8
@@ -32,7 +32,7 @@ class _WindowEmitter(PointEmitter):
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         row, lane = super().depends(node)
-        return row or any(isinstance(part, Reduced) for part in walk(node)), lane
+        return row or node.reduced, lane
 
 
 class PoolWriter(Writer):

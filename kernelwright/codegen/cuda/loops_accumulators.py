@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelwright.codegen.cuda.loops_domain import Pass, rewrite
+from kernelwright.codegen.cuda.loops_domain import Pass
 from kernelwright.codegen.cuda.loops_emitter import Emitter
 from kernelwright.codegen.cuda.loops_site import Site, loops
-from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced
 from kernelwright.plan.expressions import walk as nodes
 from kernelwright.plan.kernels import LoopKernel
 
@@ -252,7 +252,7 @@ def _at_row_start(expression: Expression, split: int) -> Expression:
             node, index=still(node.index), guards=tuple(Guard(still(g.index), g.size) for g in node.guards)
         )
 
-    return rewrite(expression, change, {})
+    return replaced(expression, change)
 
 
 def accumulators(kernel: LoopKernel, walk: Pass, site: Site, wide: str) -> list[Accumulator]:

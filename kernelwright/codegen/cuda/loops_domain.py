@@ -16,6 +16,7 @@ from kernelwright.plan.expressions import (
     Load,
     Reduced,
     is_whole,
+    replaced,
     walk,
 )
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
@@ -29,25 +30,7 @@ def roots(kernel: LoopKernel) -> Iterator[Expression]:
 
 def loads(kernel: LoopKernel) -> list[Load]:
     """The distinct loads of a kernel."""
-    return list(dict.fromkeys(n for root in roots(kernel) for n in walk(root) if isinstance(n, Load)))
-
-
-def rewrite(
-    expression: Expression,
-    change: Callable[[Expression], Expression | None],
-    memo: dict[Expression, Expression],
-) -> Expression:
-    """``expression`` with every node for which ``change`` answers replaced, outermost first."""
-    if expression not in memo:
-        new = change(expression)
-        if new is None:
-            new = expression
-            if isinstance(expression, Apply):
-                new = Apply(
-                    expression.function, tuple(rewrite(a, change, memo) for a in expression.arguments)
-                )
-        memo[expression] = new
-    return memo[expression]
+    return [n for n in walk(*roots(kernel)) if isinstance(n, Load)]
 
 
 def change_kernel(
@@ -59,11 +42,11 @@ def change_kernel(
     memo: dict[Expression, Expression] = {}
 
     def stores(old: tuple[Store, ...]) -> tuple[Store, ...]:
-        return tuple(Store(s.buffer, index(s.index), rewrite(s.expression, change, memo)) for s in old)
+        return tuple(Store(s.buffer, index(s.index), replaced(s.expression, change, memo)) for s in old)
 
     return replace(
         kernel,
-        reductions=tuple(Reduction(r.kind, rewrite(r.expression, change, memo)) for r in kernel.reductions),
+        reductions=tuple(Reduction(r.kind, replaced(r.expression, change, memo)) for r in kernel.reductions),
         row_stores=stores(kernel.row_stores),
         outer_stores=stores(kernel.outer_stores),
     )
@@ -209,26 +192,13 @@ def shared_rows(kernel: LoopKernel, walks: list[list[Expression]]) -> list[Expre
             for n in walk(node)
         )
 
-    memo: dict[Expression, bool] = {}
+    def frontier(roots: Sequence[Expression]) -> list[Expression]:
+        """The largest subexpressions without a reduction's result, of those that can be kept: they are of the
+        kernel's floating type."""
+        return [n for n in walk(*roots, into=lambda node: node.reduced)
+                if not n.reduced and not is_whole(n) and not isinstance(n, Constant) and varies(n)]
 
-    def free(node: Expression) -> bool:
-        if node not in memo:
-            memo[node] = not isinstance(node, Reduced) and (
-                not isinstance(node, Apply) or all([free(a) for a in node.arguments])
-            )
-        return memo[node]
-
-    def frontier(node: Expression) -> Iterator[Expression]:
-        if free(node):
-            if is_whole(node):
-                return  # what is kept is of the kernel's floating type
-            if not isinstance(node, Constant) and varies(node):
-                yield node
-        elif isinstance(node, Apply):
-            for argument in node.arguments:
-                yield from frontier(argument)
-
-    fronts = [set(f for root in walk_roots for f in frontier(root)) for walk_roots in walks]
+    fronts = [frontier(walk_roots) for walk_roots in walks]
     counts: dict[Expression, int] = {}
     for front in fronts:
         for node in front:
@@ -236,10 +206,7 @@ def shared_rows(kernel: LoopKernel, walks: list[list[Expression]]) -> list[Expre
     kept = [node for node, count in counts.items() if count > 1]
     uses: dict[Load, int] = {}
     for front in fronts:
-        rest = {
-            n for f in front if f not in kept for n in walk(f) if isinstance(n, Load) and not n.whole and varies(n)
-        }
-        for load in rest:
-            uses[load] = uses.get(load, 0) + 1
-    kept += [load for load, count in uses.items() if count > 1 and load not in kept]
-    return sorted(kept, key=repr)
+        for load in walk(*(f for f in front if f not in kept)):
+            if isinstance(load, Load) and not load.whole and varies(load):
+                uses[load] = uses.get(load, 0) + 1
+    return kept + [load for load, count in uses.items() if count > 1 and load not in kept]

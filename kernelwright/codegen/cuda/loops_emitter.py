@@ -18,7 +18,18 @@ from dataclasses import dataclass, field
 
 from kernelwright.codegen.cuda.expressions import affine_text, apply_text, literal
 from kernelwright.codegen.cuda.loops_site import Site, indent, loops, subscript
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, is_whole, walk
+from kernelwright.plan.expressions import (
+    Apply,
+    Constant,
+    Expression,
+    Guard,
+    Index,
+    Load,
+    Reduced,
+    is_whole,
+    varies,
+    walk,
+)
 
 WHOLE = "long long"
 """The C type of 64-bit integers."""
@@ -102,17 +113,24 @@ class Emitter:
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         """The level of a node: whether it depends on the row, and on the lane."""
-        row = lane = False
-        for part in walk(node):
-            if isinstance(part, Load):
-                of_row, of_lane = self.site.depends([part.index, *(g.index for g in part.guards)])
-                row, lane = row or of_row, lane or of_lane
-            elif isinstance(part, Reduced):
-                lane = lane or self.site.per_outer
-        return row, lane
+        site = self.site
+        row, lane = varies(node, site.walked), site.lanes > 1 and varies(node, (site.lane_axis,))
+        window = site.window > 1 and varies(node, (site.window_axis,))
+        return row or window, lane or window or (node.reduced and site.per_outer)
 
     def value(self, node: Expression) -> str:
         """Text of a node's value, legal in its level and below it; defines what it needs."""
+        text = ""
+        for part in walk(node, into=self._is_open):
+            text = self._value(part)
+        return text
+
+    def _is_open(self, node: Expression) -> bool:
+        """Whether a value is still to be computed."""
+        kept = self.kept.get(node) if self.keeping else None
+        return node not in self._fixed and node not in self._walk and not (kept is not None and kept.ready)
+
+    def _value(self, node: Expression) -> str:
         if isinstance(node, Constant):
             return literal(node.value, self.site.real)
         if isinstance(node, Reduced):
@@ -134,7 +152,7 @@ class Emitter:
         return text
 
     def _define(self, node: Apply, row: bool, lane: bool) -> str:
-        text = apply_text(node, [self.value(argument) for argument in node.arguments], self.site.real)
+        text = apply_text(node, [self._value(argument) for argument in node.arguments], self.site.real)
         name = self.fresh("t")
         if lane and not row:
             self.fixed_lines.append(f"{self._type(node)} {name}[{self.site.lanes}];")

@@ -6,9 +6,9 @@ from dataclasses import replace
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import affine_text, reach
-from kernelwright.codegen.cuda.loops_domain import loads, rewrite
+from kernelwright.codegen.cuda.loops_domain import loads
 from kernelwright.codegen.cuda.loops_site import Site
-from kernelwright.plan.expressions import Expression, Guard, Index, Load
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, replaced
 from kernelwright.plan.kernels import LoopKernel
 
 #: A walk is written twice, with and without guards, for rows up to this long.
@@ -38,6 +38,6 @@ def _test(guard: Guard, site: Site) -> str:
 
 def unguarded(expression: Expression) -> Expression:
     """The expression where all guards hold."""
-    return rewrite(
-        expression, lambda node: replace(node, guards=()) if isinstance(node, Load) and node.guards else None, {}
+    return replaced(
+        expression, lambda node: replace(node, guards=()) if isinstance(node, Load) and node.guards else None
     )

@@ -17,7 +17,7 @@ from kernelwright.plan.kernels import Extremum, Scan
 
 def loads_of(roots: Sequence[Expression]) -> list[Load]:
     """The distinct loads below the roots, in order."""
-    return list(dict.fromkeys(n for root in roots for n in walk(root) if isinstance(n, Load)))
+    return [n for n in walk(*roots) if isinstance(n, Load)]
 
 
 def moves(load: Load) -> bool:
@@ -126,20 +126,20 @@ class Points:
 
     def value(self, node: Expression, memo: dict[Expression, str], lines: list[str], prefix: str) -> str:
         """The text of a value at (k, v); appends the definitions that it needs."""
-        if node in memo:
-            return memo[node]
+        for part in walk(node, into=lambda part: part not in memo):
+            if isinstance(part, Apply) and part not in memo:
+                arguments = [self._text(argument, memo) for argument in part.arguments]
+                name = f"{prefix}{len(memo)}"
+                lines.append(f"const {self.type_of(part)} {name} = {apply_text(part, arguments, self.real)};")
+                memo[part] = name
+        return self._text(node, memo)
+
+    def _text(self, node: Expression, memo: dict[Expression, str]) -> str:
         if isinstance(node, Constant):
             return literal(node.value, self.real)
         if isinstance(node, Load):
             return self.registers[node]
-        if isinstance(node, Reduced):
-            return self.states[node]
-        assert isinstance(node, Apply)
-        text = apply_text(node, [self.value(a, memo, lines, prefix) for a in node.arguments], self.real)
-        name = f"{prefix}{len(memo)}"
-        lines.append(f"const {self.type_of(node)} {name} = {text};")
-        memo[node] = name
-        return name
+        return self.states[node] if isinstance(node, Reduced) else memo[node]
 
     def per_lane(self, lines: Sequence[str]) -> list[str]:
         """``lines`` for every lane."""
