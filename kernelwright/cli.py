@@ -57,6 +57,7 @@ def optimize(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     tiny: options.Tiny = False,
+    model: options.Model = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -68,7 +69,7 @@ def optimize(
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
                             baselines=baselines, force=force, quiet=quiet, json=json, output=output, seed=seed,
-                            threads=threads, tiny=tiny)
+                            threads=threads, tiny=tiny, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -85,6 +86,7 @@ def explain(
     contractions: options.Contractions = "auto",
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    model: options.Model = None,
     verbose: Annotated[bool, typer.Option(
         "--verbose", "-v", help="Print the captured and the rewritten graph, too.")] = False,
     json: options.Json = False,
@@ -97,7 +99,7 @@ def explain(
 
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
-                            seed=seed, threads=threads)
+                            seed=seed, threads=threads, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
 
@@ -134,6 +136,7 @@ def fuzz(
     level: options.Level = "kernels",
     target: options.FuzzedTarget = "cpp",
     output: options.FailuresFolder = None,
+    model: options.Model = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -146,7 +149,7 @@ def fuzz(
         from kernelwright.fuzz.command import fuzz as run
 
         text, document, well = run(path=path, seed=seed, count=count, seconds=seconds, level=level, target=target,
-                                   output=output, progress=progress)
+                                   output=output, model=model, progress=progress)
         return lambda: text, lambda: document, 0 if well else 1
 
     return perform(work, json, quiet)
@@ -173,6 +176,7 @@ def bench(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     tiny: options.Tiny = False,
+    model: options.Model = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -186,7 +190,7 @@ def bench(
         from kernelwright.suite.runner import render_text, run_suite
 
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
-                            baselines=baselines, seed=seed, threads=threads, tiny=tiny)
+                            baselines=baselines, seed=seed, threads=threads, tiny=tiny, model=model)
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
                              limit=limit, memory=memory, runner=runner, address=address)
@@ -198,7 +202,7 @@ def bench(
 
 @app.command()
 def judge(
-    model: options.Problem,
+    path: options.Problem,
     candidates: options.Candidates,
     output: options.Document = None,
     force: options.ReplaceDocument = False,
@@ -212,6 +216,7 @@ def judge(
     threads: options.Threads = None,
     no_time: options.NoTime = False,
     tiny: options.Tiny = False,
+    model: options.Model = None,
     limit: options.StageLimit = None,
     memory: options.CandidateMemory = None,
     json: options.Json = False,
@@ -231,8 +236,9 @@ def judge(
         silence_torch()
         settings = JudgeSettings(target=target, device=device, precision=precision, effort=effort, backward=backward,
                                  own_kernels=own_kernels, seed=seed, threads=threads, time=not no_time, tiny=tiny,
-                                 limit=limit, memory=memory, output=output, force=force, json=json, quiet=quiet)
-        result = judge_files(model, candidates, settings, progress)
+                                 model=model, limit=limit, memory=memory, output=output, force=force, json=json,
+                                 quiet=quiet)
+        result = judge_files(path, candidates, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status
 
     return perform(work, json, quiet)

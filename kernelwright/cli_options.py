@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 Problem = Annotated[Path, typer.Argument(
-    metavar="PATH", help="A Python file that defines Model and get_inputs (and get_init_inputs).")]
+    metavar="PATH", help="A Python file that defines a model's class and get_inputs (and get_init_inputs).")]
+Model = Annotated[str | None, typer.Option(
+    "--model", metavar="NAME", help="The model's class; by default Model, else the only module class of the file that "
+    "no other one uses.")]
 Target = Annotated[str, typer.Option(
     metavar="auto|cpp|cuda", help="Language of the kernels; auto is cuda where PyTorch sees a CUDA device.")]
 Precision = Annotated[str, typer.Option(

@@ -123,9 +123,10 @@ class NoModelClass(KernelwrightError):
     """The file defines no name ``Model``."""
 
     code = "KW106"
-    sentence = "{path} defines no class Model."
-    reason = "The class to optimize is found by the name Model; {classes}."
-    remedy = "Name the class Model, or add `Model = YourClass` to the file."
+    sentence = "{path} has no class {name} to optimize."
+    reason = ("The class is the one that --model (or `model=`) names, else Model, else the only module class that no "
+              "other one of the file uses; {classes}.")
+    remedy = "Name the class: `--model {example}`, or `Model = {example}` at the end of the file."
 
 
 class ModelNotModule(KernelwrightError):
@@ -147,12 +148,12 @@ class NoGetInputs(KernelwrightError):
 
 
 class GetInitInputsFailed(KernelwrightError):
-    """``get_init_inputs`` raised or did not return a list. Leaving it out is fine: it means ``[]``."""
+    """``get_init_inputs`` raised. Leaving it out is fine: it means ``[]``."""
 
     code = "KW109"
-    sentence = "get_init_inputs() of {path} {problem}."
-    reason = "Its result is the list of positional arguments of Model's constructor."
-    remedy = "Return a list, such as `return [64, 128]`, or leave the function out for none."
+    sentence = "get_init_inputs() of {path} raised {exception}."
+    reason = "It is called once, for the arguments of the model's constructor, and this line of it failed."
+    remedy = "Mend that line, or leave the function out where the constructor takes no arguments."
 
 
 class ConstructorRaised(KernelwrightError):
@@ -165,12 +166,13 @@ class ConstructorRaised(KernelwrightError):
 
 
 class InitInputsMismatch(KernelwrightError):
-    """The constructor does not take the arguments given."""
+    """The constructor does not take the arguments given, in whichever form they are read."""
 
     code = "KW111"
     sentence = "{model} cannot be constructed from {count} initial input(s): {exception}."
     reason = "The constructor's signature is {model}{signature}; get_init_inputs gave ({arguments})."
-    remedy = "Make get_init_inputs (or `init_inputs=`) return one value per parameter, in order."
+    remedy = ("Make get_init_inputs (or `init_inputs=`) return a list with one value per parameter, a dictionary of "
+              "keyword arguments, or a list of positional arguments beside such a dictionary.")
 
 
 class GetInputsRaised(KernelwrightError):
@@ -183,13 +185,19 @@ class GetInputsRaised(KernelwrightError):
 
 
 class InputsInvalid(KernelwrightError):
-    """Inputs are not a list of tensors, numbers, booleans, None, or nested lists of these."""
+    """Inputs are not arguments of forward: tensors, plain values, or containers of these.
+
+    They may be given as a list or tuple of positional arguments, as ``[[positional], {keyword}]``, as a dictionary of
+    keyword arguments, or as the one argument itself. Containers are lists, tuples, dictionaries, and objects of other
+    classes that hold nothing else, such as NamedTuples and dataclasses.
+    """
 
     code = "KW113"
     sentence = "The inputs from {source} cannot be used: {found}."
-    reason = ("forward is called with a list of positional arguments, each a tensor, int, float, bool, None, "
-              "or a nested list of these.")
-    remedy = "Return a list: `return [x]` instead of `return x`, and move other values into the model."
+    reason = ("forward is called with tensors, NumPy arrays (as tensors), numbers, strings, None, and containers of "
+              "these, as positional or keyword arguments.")
+    remedy = ("Return a list with one value per parameter, a dictionary of keyword arguments, or a list of positional "
+              "arguments beside such a dictionary; move other values into the model.")
 
 
 class ForwardRaised(KernelwrightError):
@@ -301,12 +309,16 @@ class HiddenState(KernelwrightError):
 
 
 class OutputsUnsupported(KernelwrightError):
-    """``forward`` returns something else than tensors or nested tuples, lists and dicts of tensors and None."""
+    """``forward`` returns something else than tensors, plain values (numbers, strings, None) and containers of these.
+
+    Containers are tuples, lists, dictionaries, and objects of other classes that hold nothing else, such as
+    NamedTuples, dataclasses and what ``torch.max`` returns.
+    """
 
     code = "KW203"
     sentence = "The forward of {model} returns {found}."
     reason = "Outputs are compared as tensors; other values have no error bound."
-    remedy = "Return tensors, or (nested) tuples, lists or dicts of tensors and None only."
+    remedy = "Return tensors, plain values, or containers of these: tuples, lists, dictionaries, dataclasses."
 
 
 # ---- KW3xx: the machine --------------------------------------------------------------------------

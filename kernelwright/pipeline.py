@@ -30,7 +30,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
              progress: Progress | None = None, **options: Any) -> Result:
     """Compile a model to a file with ModelNew, verified and timed.
 
-    model_or_path: a problem file, or a module with example ``inputs``. ``options`` are fields of
+    model_or_path: a problem file, or a module with example ``inputs``: a list or tuple of positional arguments, a
+    dictionary of keyword arguments, a list of both, or the one argument itself. ``options`` are fields of
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so.
     Raises KernelwrightError for what the user can mend; then nothing is written.
@@ -121,7 +122,7 @@ def _memory_reported(subject: Any) -> Iterator[None]:
 
 def _load(model_or_path: Any, inputs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
     place = "cuda" if target == "cuda" and torch.cuda.is_available() else "cpu"
-    problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny)
+    problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny, model=settings.model)
     return problem, problem.make_inputs(settings.seed)
 
 

@@ -53,6 +53,9 @@ class Settings:
     """Number of CPU threads, at least 1, or None for PyTorch's own number."""
     tiny: bool = _option(False, "Give the problem file's globals the small values of its dictionary TINY.")
     """Run a problem file with the values of its TINY."""
+    model: str | None = _option(None, "The class of the file to work on; by default Model, else the only module class "
+                                "that no other one of the file uses.")
+    """Name of the model's class in its file, or None to find it."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -67,6 +70,8 @@ class Settings:
             raise _invalid("output", self.output, "the path of a file ending in .py", "NAME_new.py")
         if not _is_integer(self.seed) or not 0 <= self.seed < 2**63:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
+        if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
+            raise _invalid("model", self.model, "the name of a class", "the file's Model")
         if self.threads is not None and (not _is_integer(self.threads) or not 1 <= self.threads <= 4096):
             raise _invalid("threads", self.threads, "a whole number from 1 to 4096", "PyTorch's number")
 

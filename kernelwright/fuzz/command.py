@@ -16,8 +16,8 @@ CHOICES = {"level": ("kernels", "graph"), "target": ("cpp", "cuda")}
 
 
 def fuzz(*, path: Path | None, seed: int, count: int | None, seconds: float | None, level: str, target: str,
-         output: Path | None, progress: Progress) -> tuple[str, dict[str, Any], bool]:
-    """Fuzz, or judge the one file ``path``: the text, the JSON document, and whether all is well.
+         output: Path | None, progress: Progress, model: str | None = None) -> tuple[str, dict[str, Any], bool]:
+    """Fuzz, or judge the one file ``path`` (its class ``model``): the text, the JSON document, and whether all is well.
 
     Raises InvalidOption (KW403).
     """
@@ -26,7 +26,7 @@ def fuzz(*, path: Path | None, seed: int, count: int | None, seconds: float | No
             raise InvalidOption(option=f"--{option}", value=repr(value), choices=" or ".join(CHOICES[option]),
                                 default=CHOICES[option][0])
     if path is not None:
-        return _one(path, seed, level, target)
+        return _one(path, seed, level, target, model)
     if seed < 0 or (count is not None and count < 1):
         raise InvalidOption(option="--seed" if seed < 0 else "--count", value=seed if seed < 0 else count,
                             choices="a whole number that is not negative", default=0)
@@ -38,11 +38,13 @@ def fuzz(*, path: Path | None, seed: int, count: int | None, seconds: float | No
     return _words(report, seed), _document(report, seed), not report.findings
 
 
-def _one(path: Path, seed: int, level: str, target: str) -> tuple[str, dict[str, Any], bool]:
+def _one(path: Path, seed: int, level: str, target: str, model: str | None) -> tuple[str, dict[str, Any], bool]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise FileMissing(path=path, folder=Path.cwd()) from error
+    if model:
+        text += f"\n\nModel = {model}\n"
     with Worker() as worker:
         outcome = worker.check(text, level, target, seed)
     return f"{path}: {_sentence(outcome)}\n", {"schema": 1, "path": str(path), **outcome.as_json()}, \

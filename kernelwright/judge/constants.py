@@ -56,7 +56,7 @@ def _run_anew(problem: Problem, seed: int, tiny: bool) -> type[nn.Module]:
     try:
         with seeded(seed):
             return load_problem(problem.path, init_inputs=problem.init_inputs, device=problem.device,
-                                tiny=tiny).model_class
+                                tiny=tiny, model=problem.asked).model_class
     except KernelwrightError:  # operators are registered once in a process, say
         return problem.model_class
 

@@ -53,7 +53,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
         torch.set_num_threads(settings.threads)
     budget, limits = BUDGETS[settings.effort], settings.limits()
     with progress.stage("load"):
-        problem = load_problem(path, device=device, tiny=settings.tiny)
+        problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
         fitness = self_test(device, limits)
     with progress.stage("card"):

@@ -47,6 +47,8 @@ class JudgeSettings:
     """Whether candidates that pass are timed and ranked."""
     tiny: bool = False
     """Give the problem file's globals the small values of its dictionary TINY."""
+    model: str | None = None
+    """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
     limit: float | None = None
     """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
     memory: float | None = None
@@ -60,8 +62,8 @@ class JudgeSettings:
 
     def __post_init__(self) -> None:
         # The values of the options that every command has are checked in one place.
-        Settings(target=self.target, effort=self.effort, threads=self.threads, tiny=self.tiny, force=self.force,
-                 json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
+        Settings(target=self.target, effort=self.effort, threads=self.threads, tiny=self.tiny, model=self.model,
+                 force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
         for name in ("backward", "own_kernels", "time"):

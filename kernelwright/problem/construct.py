@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.errors import ConstructorRaised, InitInputsMismatch, StateWithoutValues, describe, place, where_of
+from kernelwright.problem.arguments import mismatch, signature_of, split
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import is_opaque, plain_attributes, same, without_values
@@ -33,7 +34,7 @@ class _Kept:
 
 
 class Constructor:
-    """``kind(*arguments)`` under a seed, on a device.
+    """``kind(*arguments)`` under a seed, on a device; `Keywords` that stand last are its keyword arguments.
 
     Large weights are drawn once: further models of the same seed get copies of them. That is done only where
     it cannot be noticed: a constructor whose plain attributes hold tensors, or come out otherwise when the
@@ -65,21 +66,21 @@ class Constructor:
 
     def _constructed(self, kind: type[nn.Module], seed: int) -> nn.Module:
         # A constructor may keep or change a list it is given.
-        given = copy.deepcopy(self._arguments)
+        given, keywords = split(copy.deepcopy(self._arguments))
         with memory_checked("the parameters", self._device, self._file):
             try:
                 with seeded(seed):
-                    model = kind(*given)
+                    model = kind(*given, **keywords)
             except Exception as exception:
                 if is_out_of_memory(exception):
                     raise
-                shown = ", ".join(_short(value) for value in self._arguments)
-                mismatch = isinstance(exception, TypeError) and _mismatch(kind, given)
+                shown = shown_arguments(self._arguments)
+                unfit = isinstance(exception, TypeError) and mismatch(self._arguments, signature_of(kind))
                 where = where_of(exception, self._file)
-                if mismatch:
+                if unfit:
                     raise InitInputsMismatch(
-                        where=where, model=kind.__name__, count=len(given), arguments=shown,
-                        exception=mismatch, signature=inspect.signature(kind)) from exception
+                        where=where, model=kind.__name__, count=len(given) + len(keywords), arguments=shown,
+                        exception=unfit, signature=inspect.signature(kind)) from exception
                 raise ConstructorRaised(where=where, model=kind.__name__, arguments=shown,
                                         exception=describe(exception)) from exception
             if empty := without_values(model):
@@ -145,15 +146,10 @@ def _holds_tensor(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(map(_holds_tensor, value))
 
 
-def _mismatch(kind: type, arguments: tuple[Any, ...]) -> str:
-    """Why ``arguments`` do not fit the constructor's signature, or ""."""
-    try:
-        inspect.signature(kind).bind(*arguments)
-    except TypeError as exception:
-        return str(exception)
-    except ValueError:
-        return ""  # no signature to compare with
-    return ""
+def shown_arguments(arguments: Sequence[Any]) -> str:
+    """Arguments as a call shows them."""
+    given, keywords = split(arguments)
+    return ", ".join([*map(_short, given), *(f"{name}={_short(value)}" for name, value in keywords.items())])
 
 
 def _short(value: Any) -> str:

@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from kernelwright.containers import PLAIN, Keywords, entries, mapped
 from kernelwright.errors import InputsInvalid
 
 
-def checked_inputs(values: Any, source: str, where: str = "") -> list[Any]:
-    """``values`` as a list of tensors, ints, floats, bools, None, or nested lists of these.
+def checked_inputs(values: Sequence[Any], source: str, where: str = "") -> list[Any]:
+    """``values``, the arguments of forward, as a list of tensors, plain values and containers of them.
 
-    Tuples become lists only at the top level, since a model may tell them apart below it.
-    Raises InputsInvalid (KW113), naming the position of what is wrong.
+    NumPy arrays become tensors of their type, and its scalars numbers. Raises InputsInvalid (KW113), naming the
+    position of what is wrong.
     """
-    if not isinstance(values, (list, tuple)):
-        raise InputsInvalid(where=where, source=source, found=f"they are {_kind(values)}, not a list")
-    for position, value in enumerate(values):
-        for found in _unusable(value, f"item {position}"):
+    usable = [_with_tensors(value) for value in values]
+    for position, value in enumerate(usable):
+        outer = "" if isinstance(value, Keywords) else f"item {position}"
+        for found in _unusable(value, outer):
             raise InputsInvalid(where=where, source=source, found=found)
-    return list(values)
+    return usable
+
+
+def _with_tensors(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+        return torch.from_numpy(value.copy())
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    return mapped(value, _with_tensors)
 
 
 def _unusable(value: Any, position: str) -> Iterator[str]:
+    parts = entries(value)
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested or value.is_quantized:
             yield f"{position} is a sparse, nested or quantized tensor"
         elif value.device.type == "meta":
             yield f"{position} is on the meta device, which holds no values"
-    elif isinstance(value, (list, tuple)):
-        for inner, item in enumerate(value):
-            yield from _unusable(item, f"{position}[{inner}]")
-    elif value is not None and not isinstance(value, (bool, int, float)):
-        yield f"{position} is {_kind(value)}"
+    elif parts is not None:
+        for inner, item in parts:
+            yield from _unusable(item, f"{position}[{inner!r}]" if position else f"keyword {inner}")
+    elif type(value) not in PLAIN:
+        yield f"{position} is an object of type {type(value).__name__}"
 
 
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"an object of type {name}" if value is not None else "None"
-
-
-def map_tensors(values: Any, change: Any) -> Any:
-    """``values`` with ``change(tensor)`` in place of every tensor of its nested lists and tuples."""
+def map_tensors(values: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """``values`` with ``change(tensor)`` in place of every tensor in their containers."""
     if isinstance(values, torch.Tensor):
         return change(values)
-    if isinstance(values, (list, tuple)):
-        changed = [map_tensors(item, change) for item in values]
-        return type(values)(*changed) if hasattr(values, "_fields") else type(values)(changed)
-    return values
+    return mapped(values, lambda part: map_tensors(part, change))
 
 
 def fresh_copy(x: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
 from collections.abc import Callable
@@ -16,18 +15,31 @@ from torch import nn
 from kernelwright.errors import (
     GetInitInputsFailed,
     GetInputsRaised,
+    InitInputsMismatch,
+    InputsInvalid,
     InstanceNeedsInputs,
     ModelNotCopyable,
     ModelNotModule,
     NoCudaDevice,
     NoGetInputs,
-    NoModelClass,
     StateWithoutValues,
     describe,
     place,
     where_of,
 )
-from kernelwright.problem.construct import Constructor
+from kernelwright.problem.arguments import (
+    Unreadable,
+    chosen,
+    forward_signature,
+    in_order,
+    readings,
+    signature_of,
+    split,
+    takes_keywords_only,
+    unpack_keywords,
+)
+from kernelwright.problem.choice import line_of, model_class
+from kernelwright.problem.construct import Constructor, shown_arguments
 from kernelwright.problem.importing import import_file, read_source
 from kernelwright.problem.inputs import checked_inputs, fresh_copy, map_tensors, random_like
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
@@ -39,61 +51,119 @@ from kernelwright.settings import check_versions
 
 
 def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs: Any = None,
-                 init_inputs: Any = None, device: str | torch.device | None = None, tiny: bool = False) -> Problem:
+                 init_inputs: Any = None, device: str | torch.device | None = None, tiny: bool = False,
+                 model: str | None = None) -> Problem:
     """Load a problem: a file in the KernelBench form, an nn.Module instance, or an nn.Module class.
 
-    A file defines ``Model``, ``get_inputs()`` and, if the constructor takes arguments,
-    ``get_init_inputs()``; ``inputs`` and ``init_inputs`` (lists or tuples) take their place where given,
-    and ``inputs`` are required for an instance or a class. ``device`` is where models and inputs are put;
-    by default the current CUDA device if there is one, else the CPU. ``tiny`` gives globals of a file the values of
-    its dictionary ``TINY``.
+    A file defines the model's class, ``get_inputs()`` and, if the constructor takes arguments,
+    ``get_init_inputs()``; ``inputs`` and ``init_inputs`` take their place where given, and ``inputs`` are required for
+    an instance or a class. Both may be a list or tuple of positional arguments, ``[[positional], {keyword}]``, a
+    dictionary of keyword arguments, or the one argument itself. ``model`` names the class in a file; by default it is
+    ``Model``, else the only module class that no other one of the file uses. ``device`` is where models and inputs are
+    put; by default the current CUDA device if there is one, else the CPU. ``tiny`` gives globals of a file the values
+    of its dictionary ``TINY``.
 
-    The file's top level and ``get_init_inputs`` run once, here; nothing is constructed yet.
-    Raises KW101 to KW109, KW113, KW116, KW119, KW302 and KW304.
+    The file's top level and ``get_init_inputs`` run once, here; a model is constructed only where nothing else can tell
+    in which form arguments are given.
+    Raises KW101 to KW109, KW111, KW113, KW116, KW119, KW302 and KW304.
     """
     check_versions(torch.__version__)
     place_on = _device(device)
     if isinstance(model_or_path, (str, Path)):
-        return _load_file(Path(model_or_path), inputs, init_inputs, place_on, tiny)
+        return _load_file(Path(model_or_path), inputs, init_inputs, place_on, tiny, model)
     if inputs is None:
         raise InstanceNeedsInputs(model=_label(model_or_path))
-    make_inputs = _given_inputs(checked_inputs(inputs, "load_problem"), place_on)
     if isinstance(model_or_path, nn.Module):
         kind: type[nn.Module] = type(model_or_path)
         arguments: tuple[Any, ...] = ()
-        make_model = _copier(model_or_path, place_on)
+        build_model: Callable[..., nn.Module] = _copier(model_or_path, place_on)
     elif isinstance(model_or_path, type) and issubclass(model_or_path, nn.Module):
         kind = model_or_path
-        arguments = _checked_arguments(init_inputs, "init_inputs", "")
-        make_model = Constructor(kind, arguments, source_file(kind), place_on)
+        arguments = _constructor_arguments(init_inputs, kind, "init_inputs", source_file(kind), "", place_on,
+                                           lambda _: inputs)
+        build_model = Constructor(kind, arguments, source_file(kind), place_on)
     else:
         raise ModelNotModule(subject="The first argument of load_problem", found=_label(model_or_path),
                              expected="a path, an nn.Module instance or an nn.Module class")
+    signature = forward_signature(model_or_path)
+    build_model = _unpacking(build_model, signature)
+    make_inputs = _given_inputs(_Reader("load_problem", "", signature, build_model)(inputs), place_on)
     file = source_file(kind)
     source = read_source(file) if file is not None and file.suffix == ".py" and file.exists() else None
     return Problem(name=kind.__name__, path=None, source=source, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=place_on, is_instance=isinstance(model_or_path, nn.Module),
-                   build_inputs=make_inputs, build_model=make_model)
+                   build_inputs=make_inputs, build_model=build_model)
 
 
-def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, tiny: bool) -> Problem:
+def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, tiny: bool, model: str | None
+               ) -> Problem:
     module, text = import_file(path)
     if tiny:
         text = apply_tiny(module, text, path)
-    kind = _model_class(module, text, path)
-    if inputs is not None:
-        make_inputs = _given_inputs(checked_inputs(inputs, "load_problem"), device)
-    elif callable(getattr(module, "get_inputs", None)):
-        make_inputs = _called_inputs(module.get_inputs, path, device)
-    else:
+    kind = model_class(module, text, path, model)
+    get_inputs = getattr(module, "get_inputs", None)
+    if inputs is None and not callable(get_inputs):
         raise NoGetInputs(path=path, where=place(path))
+    raw: Callable[[int], Any] = (lambda _: inputs) if inputs is not None else _called(get_inputs, path, device)
     if init_inputs is not None:
-        arguments = _checked_arguments(init_inputs, path, place(path))
+        arguments = _constructor_arguments(init_inputs, kind, path, path, place(path), device, raw)
     else:
-        arguments = _init_inputs(module, text, path)
+        arguments = _init_inputs(module, text, kind, path, device, raw)
+    signature = forward_signature(kind)
+    build_model = _unpacking(Constructor(kind, arguments, path, device), signature)
+    if inputs is not None:
+        make_inputs = _given_inputs(_Reader("load_problem", "", signature, build_model)(inputs), device)
+    else:
+        code = getattr(get_inputs, "__code__", None)
+        where = place(path, code.co_firstlineno) if code else place(path)
+        make_inputs = _called_inputs(raw, _Reader("get_inputs()", where, signature, build_model), path, device)
     return Problem(name=path.stem, path=path, source=text, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=device, is_instance=False, build_inputs=make_inputs,
-                   build_model=Constructor(kind, arguments, path, device))
+                   build_model=build_model, asked=model)
+
+
+class _Reader:
+    """The arguments of forward in what was given for them, read in the way that fits the first values."""
+
+    def __init__(self, source: str, where: str, signature: inspect.Signature | None,
+                 build_model: Callable[[int], nn.Module]) -> None:
+        self._source, self._where, self._signature, self._build_model = source, where, signature, build_model
+        self._way = ""
+
+    def __call__(self, values: Any) -> list[Any]:
+        """Raises InputsInvalid (KW113)."""
+        if values is None:
+            raise InputsInvalid(where=self._where, source=self._source, found="they are None")
+        try:
+            self._way = self._way or chosen(values, self._signature, self._attempt)
+        except Unreadable as unreadable:
+            raise InputsInvalid(where=self._where, source=self._source, found=f"forward{self._signature} takes them in "
+                                f"no form: {unreadable}") from None
+        arguments = readings(values).get(self._way)
+        if arguments is None:
+            raise InputsInvalid(where=self._where, source=self._source, found=f"they were {self._way} before, and are "
+                                "in another form now")
+        return in_order(checked_inputs(arguments, self._source, self._where), self._signature)
+
+    def _attempt(self, arguments: list[Any]) -> None:
+        usable = checked_inputs(arguments, self._source, self._where)
+        model = self._build_model(0)
+        device = next((t.device for t in (*model.parameters(), *model.buffers())), None)
+        given, keywords = split(map_tensors(usable, lambda x: fresh_copy(x, device or x.device)))
+        with seeded(0), torch.no_grad():
+            model(*given, **keywords)
+
+
+def _unpacking(build: Callable[..., nn.Module], signature: inspect.Signature | None) -> Callable[..., nn.Module]:
+    """Models as ``build`` makes them, which also take keyword arguments as the last positional one (`Keywords`)."""
+    if not takes_keywords_only(signature):
+        return build
+
+    def make(*arguments: Any) -> nn.Module:
+        model = build(*arguments)
+        model.register_forward_pre_hook(unpack_keywords, prepend=True, with_kwargs=True)
+        return model
+    return make
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -110,39 +180,14 @@ def _device(device: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def _model_class(module: ModuleType, text: str, path: Path) -> type[nn.Module]:
-    if not hasattr(module, "Model"):
-        names = [node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
-        classes = "it defines " + ", ".join(names) if names else "it defines no class at all"
-        raise NoModelClass(where=place(path), path=path, classes=classes)
-    found = module.Model
-    if not isinstance(found, type) or not issubclass(found, nn.Module):
-        line = _line_of(text, "Model")
-        raise ModelNotModule(where=place(path, line), subject="Model", found=_label(found),
-                             expected="a class derived from torch.nn.Module")
-    return found
-
-
-def _line_of(text: str, name: str) -> int:
-    """Line of the last top-level statement that binds ``name``, or 0."""
-    line = 0
-    for node in ast.parse(text).body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            bound = {node.name}
-        else:
-            bound = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-            bound |= {x.asname or x.name for x in ast.walk(node) if isinstance(x, ast.alias)}
-        line = node.lineno if name in bound else line
-    return line
-
-
 def _label(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"an object of type {type(value).__name__}"
 
 
-def _init_inputs(module: ModuleType, text: str, path: Path) -> tuple[Any, ...]:
+def _init_inputs(module: ModuleType, text: str, kind: type[nn.Module], path: Path, device: torch.device,
+                 inputs: Callable[[int], Any]) -> tuple[Any, ...]:
     function = getattr(module, "get_init_inputs", None)
     if function is None:
         return ()
@@ -151,33 +196,51 @@ def _init_inputs(module: ModuleType, text: str, path: Path) -> tuple[Any, ...]:
             values = function()
     except Exception as exception:
         raise GetInitInputsFailed(where=where_of(exception, path), path=path,
-                                  problem=f"raised {describe(exception)}") from exception
-    return _checked_arguments(values, path, place(path, _line_of(text, "get_init_inputs")))
+                                  exception=describe(exception)) from exception
+    where = place(path, line_of(text, "get_init_inputs"))
+    return _constructor_arguments(values, kind, "get_init_inputs()", path, where, device, inputs)
 
 
-def _checked_arguments(values: Any, path: Any, where: str) -> tuple[Any, ...]:
-    if values is None and path == "init_inputs":
+def _constructor_arguments(values: Any, kind: type[nn.Module], source: Any, file: Path | None, where: str,
+                           device: torch.device, inputs: Callable[[int], Any]) -> tuple[Any, ...]:
+    """The arguments of the constructor in ``values``, keyword arguments last. Raises InitInputsMismatch (KW111)."""
+    if values is None:
         return ()
-    if not isinstance(values, (list, tuple)):
-        raise GetInitInputsFailed(where=where, path=path, problem=f"returned {_label(values)}, not a list")
-    return tuple(values)
+
+    def attempt(arguments: list[Any]) -> None:
+        build = _unpacking(Constructor(kind, tuple(arguments), file, device), forward)
+        reader = _Reader(str(source), where, forward, build)
+        reader._attempt(reader(inputs(0)))
+
+    signature, forward = signature_of(kind), forward_signature(kind)
+    try:
+        return tuple(readings(values)[chosen(values, signature, attempt)])
+    except Unreadable as unreadable:
+        likeliest = next(iter(readings(values).values()))
+        raise InitInputsMismatch(where=where, model=kind.__name__, count=len(likeliest), signature=signature,
+                                 arguments=shown_arguments(likeliest), exception=str(unreadable)) from None
 
 
-def _called_inputs(function: Callable[[], Any], path: Path,
-                   device: torch.device) -> Callable[[int], list[Any]]:
-    def make(seed: int) -> list[Any]:
+def _called(function: Callable[[], Any], path: Path, device: torch.device) -> Callable[[int], Any]:
+    """What get_inputs returns under a seed."""
+    def make(seed: int) -> Any:
         with memory_checked("the inputs", device, path):
             try:
-                values = _made_on(device, function, seed)
+                return _made_on(device, function, seed)
             except Exception as exception:
                 if is_out_of_memory(exception):
                     raise
                 raise GetInputsRaised(where=where_of(exception, path), path=path,
                                       exception=describe(exception)) from exception
-            code = getattr(function, "__code__", None)
-            where = place(path, code.co_firstlineno) if code else place(path)
+    return make
+
+
+def _called_inputs(raw: Callable[[int], Any], read: _Reader, path: Path, device: torch.device
+                   ) -> Callable[[int], list[Any]]:
+    def make(seed: int) -> list[Any]:
+        with memory_checked("the inputs", device, path):
             # A file may return a tensor that it keeps; calls must not share storage.
-            return map_tensors(checked_inputs(values, "get_inputs()", where), lambda x: fresh_copy(x, device))
+            return map_tensors(read(raw(seed)), lambda x: fresh_copy(x, device))
     return make
 
 

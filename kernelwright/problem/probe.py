@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.containers import Unsupported, leaves, structure_of
 from kernelwright.errors import ForwardRaised, HiddenState, OutputsUnsupported, describe, place, where_of
 from kernelwright.problem.load import source_file
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
@@ -23,7 +24,7 @@ class Probe:
     """What one run of the original showed."""
 
     outputs: Any
-    """The outputs as returned: a tensor, or nested tuples, lists or dicts of tensors."""
+    """The outputs as returned: a tensor, or containers of tensors and plain values."""
     changed_tensors: tuple[str, ...]
     """state_dict names of buffers and parameters whose values the run changed, in state_dict order."""
     cached_attributes: tuple[str, ...]
@@ -101,35 +102,32 @@ def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:
 
 
 def check_outputs(outputs: Any, problem: Problem) -> None:
-    """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or nested containers of tensors and None."""
+    """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or containers of tensors and plain values."""
     found = unsupported(outputs)
-    if found is None and not list(_leaves(outputs)):
+    if found is None and not _leaves(outputs):
         found = "no tensor at all"
     if found:
         raise OutputsUnsupported(where=_forward_place(problem), model=problem.class_name, found=found)
 
 
-def unsupported(value: Any, position: str = "") -> str | None:
+def unsupported(value: Any) -> str | None:
     """What in a forward's result no error bound fits, with its position; None where there is nothing of the kind."""
-    if isinstance(value, torch.Tensor):
-        return None if value.layout is torch.strided else f"a tensor that is not dense{position}"
-    if isinstance(value, (tuple, list)):
-        items = list(enumerate(value))
-    elif isinstance(value, dict):
-        items = list(value.items())
-    elif value is None:  # in a container it is compared as what it is
-        return None if position else "None"
-    else:
-        return f"an object of type {type(value).__name__}{position}"
-    outer = position.removeprefix(" at ")
-    return next((text for key, item in items if (text := unsupported(item, f" at {outer}[{key!r}]"))), None)
+    sparse: list[str] = []
+
+    def look(tensor: torch.Tensor) -> int:
+        if tensor.layout is not torch.strided:
+            sparse.append("a tensor that is not dense")
+        return 0
+
+    try:
+        structure_of(value, look)
+    except Unsupported as error:
+        return str(error)
+    return sparse[0] if sparse else "None" if value is None else None
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return [leaf for item in items for leaf in _leaves(item)]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _assignment(problem: Problem, attribute: str) -> str:

@@ -30,7 +30,7 @@ class Problem:
     model_class: type[nn.Module]
     """The class itself, in a module of ``sys.modules``, so that ``inspect.getsource`` works."""
     init_inputs: tuple[Any, ...]
-    """Positional arguments of the constructor; () for an instance, which is copied instead."""
+    """Arguments of the constructor, those by keyword last (`Keywords`); () for an instance, which is copied instead."""
     device: torch.device
     """Where models and inputs are put."""
     is_instance: bool
@@ -39,9 +39,12 @@ class Problem:
     """Implementation of :meth:`make_inputs`."""
     build_model: Callable[..., nn.Module] = field(repr=False)
     """Implementation of :meth:`make_model`."""
+    asked: str | None = None
+    """The name by which the class was asked for, or None where it was found."""
 
     def make_inputs(self, seed: int) -> list[Any]:
-        """Fresh inputs on ``device``: tensors, ints, floats, bools, None, or nested lists of these.
+        """Fresh arguments of forward on ``device``: tensors, plain values, and containers of these; what can be given
+        by keyword only stands last (`Keywords`), and models of :meth:`make_model` take it there.
 
         The same seed gives the same values; no tensor is shared with another call. The global random
         states are left as they were. For a module given from Python, seed 0 gives copies of the given
