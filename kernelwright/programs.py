@@ -16,6 +16,7 @@ from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.codegen.generate import generate, has_skeleton, support_text
+from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
@@ -156,7 +157,8 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]
     header = make_header(problem.name, described, kernelwright.__version__, device.name)
-    source = extract_model_source(problem)
+    names = {n for v in variants for n in own_classes(v.plan.graph, v.model, v.inputs)}
+    source = extract_model_source(problem, names=names)
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))

@@ -299,8 +299,8 @@ def test_a_forward_that_raises() -> None:
     assert "RuntimeError" in str(caught.value)
 
 
-@pytest.mark.parametrize("function", [lambda m, x: (x, 3), lambda m, x: "text"], ids=["number", "text"])
-def test_plain_results_are_refused(function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("function", [lambda m, x: (x, {3}), lambda m, x: "text"], ids=["a set", "text alone"])
+def test_results_that_are_refused(function: Callable[..., Any]) -> None:
     with pytest.raises((NotCapturable, errors.OutputsUnsupported)):
         capture(Of(function), (X,))
 

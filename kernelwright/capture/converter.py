@@ -29,7 +29,6 @@ from kernelwright.capture.tracing import name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
-    check_structure,
     dtype_name,
     in_memory_order,
     is_typed_as,
@@ -38,6 +37,7 @@ from kernelwright.capture.values import (
     origin_of,
     tuples,
 )
+from kernelwright.containers import renumbered
 from kernelwright.ir.graph import (
     BufferUpdate,
     Graph,
@@ -75,10 +75,12 @@ class Converter:
         self.owners: dict[str, Node] = {}
         self.serial = 0
 
-    def graph(self, *, training: bool, observed: Sequence[Observed] | None = None, asks: bool = False) -> Graph:
+    def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None, asks: bool = False
+              ) -> Graph:
         """The program's graph.
 
-        observed: what an eager call gives for each result. asks: whether the forward asked for the recorded graph.
+        structure: the model's result, with numbers for the program's results. observed: what an eager call gives for
+        each result. asks: whether the forward asked for the recorded graph.
         """
         specs = iter(self.program.graph_signature.input_specs)
         inputs: list[Node | None] = []
@@ -95,7 +97,7 @@ class Converter:
                 raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
         known: list[Result] = []
-        places: list[Any] = []
+        places: list[int] = []
         numbers: dict[Any, int] = {}  # of outputs, by what tells objects of eager's apart
         taken: dict[Node, Any] = {}
         given = {self.group[n] for n in self.program.graph.nodes if n.op == "placeholder"}
@@ -104,11 +106,8 @@ class Converter:
             observed = None
         for place, result in enumerate(results):
             value = self.values[result] if isinstance(result, torch.fx.Node) else result
-            if value is None:
-                places.append(None)
-                continue
             if not isinstance(value, Node):
-                raise NotCapturable(f"it returns the plain value {value!r}")
+                raise NotCapturable("it returns a number that depends on the values of a tensor")
             if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
             value = _laid_out(in_own_memory(value, self.group[result], taken), result.meta["val"])
@@ -117,10 +116,9 @@ class Converter:
                 outputs.append(value)
                 known.append(_result(result.meta["val"], None if observed is None else observed[place]))
             places.append(number)
-        structure = pytree.tree_unflatten(places, self.program.call_spec.out_spec)
-        check_structure(structure)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
-        return settle_buffers(Graph(tuple(inputs), tuple(outputs), structure, effects, training, tuple(known), asks))
+        return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
+                                    tuple(known), asks))
 
     def _without_updates(self, results: list[Any]) -> list[Any]:
         """The results that the user gets; those before them in a program without writes are new values of buffers."""

@@ -21,17 +21,20 @@ import torch
 
 from kernelwright import errors
 from kernelwright.capture.converter import Converter, NotCapturable
+from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.tracing import LIBRARY, asking, traceable, without_scopes
 from kernelwright.capture.watch import changed, plain_state, watched
 from kernelwright.ir.graph import Graph
+from kernelwright.problem.arguments import received, split
 from kernelwright.problem.probe import unsupported
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
             check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False) -> Graph:
-    """The graph of ``model(*inputs)`` in the model's present mode. The model is not changed.
+    """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
+    stand around it. The model is not changed.
 
     recording: whether gradients are recorded during the call, which a forward may ask.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
@@ -41,7 +44,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors),
     and NotCapturable where the model is legal but its graph has no form here.
     """
+    arguments = received(model, inputs)
     work = fresh() if fresh is not None else copy.deepcopy(model)
+    call = plain_call(work, arguments)
     before = plain_state(work)
     assigned: list[str] = []
     asked: set[str] = set()
@@ -50,7 +55,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked):
             warnings.simplefilter("ignore")
-            program = without_scopes(torch.export.export(work, tuple(inputs), strict=False))
+            program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
         _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         raise NotCapturable(_reason(error)) from error
@@ -60,10 +65,13 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     carried = check_state() if (left or assigned) and check_state is not None else ()
     if carried:
         raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
-    observed = observe(work, inputs, recording=recording, as_they_are=bool(asked))
+    if call.unsupported or not call.kept:
+        raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
+    structure = call.structure
+    observed = observe(work, call.positional, call.keywords, recording=recording, as_they_are=bool(asked))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
-    return Converter(program, work, file).graph(training=model.training, observed=observed, asks=bool(asked))
+    return Converter(program, work, file).graph(structure, training=model.training, observed=observed, asks=bool(asked))
 
 
 def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], attributes: list[str], name: str,
@@ -83,12 +91,13 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], at
     trial = copy.deepcopy(model)
     try:
         with torch.set_grad_enabled(recording):
-            found = unsupported(trial(*inputs))
+            positional, keywords = split(inputs)
+            found = unsupported(trial(*positional, **keywords))
     except Exception as failure:
         device = next((t.device for t in inputs if isinstance(t, torch.Tensor)), "cpu")
         raise errors.ForwardRaised(model=name, exception=errors.describe(failure), device=device,
                                    where=errors.where_of(failure, file)) from failure
-    if found and "which is not a known type" in text:
+    if found:
         raise errors.OutputsUnsupported(model=name, found=found, where=errors.place(file)) from error
 
 

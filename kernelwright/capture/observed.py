@@ -36,9 +36,10 @@ class Observed:
     reaches: frozenset[Given]
 
 
-def observe(model: torch.nn.Module, inputs: Sequence[Any], *, recording: bool, as_they_are: bool
-            ) -> tuple[Observed, ...] | None:
-    """The results of ``model(*inputs)`` in order, tensors or not; None where the forward runs on real tensors only.
+def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], *, recording: bool,
+            as_they_are: bool) -> tuple[Observed, ...] | None:
+    """The results of ``model(*inputs, **named)`` in order, tensors or not; None where the forward runs on real tensors
+    only.
 
     recording: whether gradients are recorded during the call; without them nothing is reached.
     as_they_are: let only those tensors require gradients that do, for a forward that asks which; otherwise all inputs
@@ -49,7 +50,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], *, recording: bool, a
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-            return _observed(model, inputs, recording, forced)
+            return _observed(model, inputs, named, recording, forced)
         except Exception:  # a write into a leaf that would require gradients, or an operator without a shape rule
             continue
         finally:
@@ -62,9 +63,10 @@ def _differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _observed(model: torch.nn.Module, inputs: Sequence[Any], recording: bool, forced: bool) -> tuple[Observed, ...]:
+def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], recording: bool, forced: bool
+              ) -> tuple[Observed, ...]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    leaves, structure = pytree.tree_flatten(tuple(inputs))
+    leaves, structure = pytree.tree_flatten((tuple(inputs), named))
     given = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     # Autograd stands above the mode: it sees the model's own tensors.
     names: dict[int, Given] = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
@@ -76,7 +78,8 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], recording: bool, fo
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(recording), \
             traceable(), mode:
         warnings.simplefilter("ignore")
-        returned = model(*pytree.tree_unflatten(given, structure))
+        positional, keywords = pytree.tree_unflatten(given, structure)
+        returned = model(*positional, **keywords)
     results = pytree.tree_leaves(returned)
     first: dict[int, int] = {}
     return tuple(Observed(first.setdefault(id(r), place), names.get(id(r)),

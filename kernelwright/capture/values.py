@@ -104,18 +104,6 @@ def template_of(value: Any, nodes: list[Node]) -> Any:
     raise NotCapturable(f"an argument of type {type(value).__name__}")
 
 
-def check_structure(value: Any) -> None:
-    """Raise NotCapturable for a structure of results other than of dictionaries, lists, tuples and places."""
-    if isinstance(value, dict):
-        for part in value.values():
-            check_structure(part)
-    elif type(value) in (list, tuple):
-        for part in value:
-            check_structure(part)
-    elif value is not None and not isinstance(value, int):
-        raise NotCapturable(f"it returns a container of the type {type(value).__name__}")
-
-
 def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, serial: int, origin: Origin) -> Node:
     """A torch call of ``operator``, named ``target``; ``meta`` are the tensors that it gave in the trace.
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from kernelwright.capture.forms import flat
 from kernelwright.codegen import loop_evaluator, scan_evaluator
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.containers import restored
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
@@ -21,6 +23,7 @@ from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
+from kernelwright.problem.arguments import received
 
 
 @contextmanager
@@ -38,8 +41,8 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
     """The values of a graph's leaves by name: the model's tensors (buffers copied) and the inputs."""
     values = {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)}
     values |= {n: b.clone() for n, b in model.named_buffers(remove_duplicate=False)}
-    flat = torch.utils._pytree.tree_leaves(tuple(inputs))
-    values |= {n["name"]: v for n, v in zip(graph.inputs, flat, strict=True) if n is not None}
+    given, _ = flat(received(model, inputs))
+    values |= {n["name"]: v for n, v in zip(graph.inputs, given, strict=True) if n is not None}
     for node in walk((*graph.outputs, *(e.value for e in graph.effects))):
         if node.op == "attribute":
             owner: Any = model
@@ -51,11 +54,7 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
 
 def filled(structure: Any, outputs: Sequence[Any]) -> Any:
     """The returned value: a graph's structure with indices replaced by outputs."""
-    if isinstance(structure, dict):
-        return {k: filled(v, outputs) for k, v in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(filled(v, outputs) for v in structure)
-    return None if structure is None else outputs[structure]
+    return restored(structure, outputs)
 
 
 @_in_float64()

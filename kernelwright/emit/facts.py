@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from kernelwright.capture.forms import flat
+from kernelwright.containers import Fixed, Form, entries
+from kernelwright.emit.model_source import is_installed
 from kernelwright.emit.results import result_rows
 from kernelwright.emit.runtime import FORMS, IMPORTS
 from kernelwright.ir.evaluate import logical_shape
+from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.plan.records import Plan
+from kernelwright.problem.arguments import received, split
 
 # The emitted file describes attributes with the very same functions.
 _forms: dict[str, Any] = {}
@@ -23,13 +28,55 @@ def literal(value: Any) -> str:
     """Python text of a plain value, a tuple, list or dict of them, or a dtype."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, torch.Size):
         return "(" + ", ".join(map(literal, value)) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, list):
         return "[" + ", ".join(map(literal, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
     return repr(value)
+
+
+def structure_text(structure: Any, model: nn.Module) -> str:
+    """Python text of a structure of arguments or results."""
+    if isinstance(structure, Fixed):
+        return f"_KernelwrightFixed({literal(structure.value)})"
+    if isinstance(structure, Form):
+        parts = (structure_text(part, model) for part in (structure.items, structure.attributes))
+        return f"_KernelwrightForm({_class_text(structure.kind, model)}, {', '.join(parts)})"
+    if isinstance(structure, dict):
+        return "{" + ", ".join(f"{literal(k)}: {structure_text(v, model)}" for k, v in structure.items()) + "}"
+    if isinstance(structure, (tuple, list)):
+        text = ", ".join(structure_text(part, model) for part in structure)
+        return f"[{text}]" if isinstance(structure, list) else f"({text}{',' * (len(structure) == 1)})"
+    return literal(structure)
+
+
+def _class_text(kind: type, model: nn.Module) -> str:
+    """A class by its name in the emitted file, which has the classes of the model's own file."""
+    first, *rest = kind.__qualname__.split(".")
+    if _is_own(kind, model):
+        return ".".join(["ModelNew" if first == type(model).__name__ else first, *rest])
+    return f'_kernelwright_class("{kind.__module__}", "{kind.__qualname__}")'
+
+
+def _is_own(kind: type, model: nn.Module) -> bool:
+    return kind.__module__ == type(model).__module__ and not is_installed(kind)
+
+
+def own_classes(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> set[str]:
+    """Names of the classes of the model's own file of which a call's arguments and results are."""
+    found: set[str] = set()
+    waiting: list[Any] = [graph.structure, flat(received(model, inputs))[1]]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Form):
+            waiting += [item for _, item in entries(part) or ()]
+            continue
+        waiting += [part.items, part.attributes]
+        if _is_own(part.kind, model):
+            found.add(part.kind.__qualname__.split(".")[0])
+    return found
 
 
 def module_facts(model: nn.Module) -> list[tuple[str, str]]:
@@ -97,32 +144,33 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
 
     inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
     usual one), (name, value) of anything else. nested: None, or the arguments' structure with numbers for the
-    inputs. returned: inputs with which a result may share its memory. tensors: the model's tensors that the
-    kernels use. updated: buffers that a forward changes. random: whether it draws random numbers. asked: None, or how
-    inputs and parameters stand in a recorded graph, where the forward asks. results, computed: see
+    inputs. keywords: names of the last arguments, which are given by keyword only. returned: inputs with which a
+    result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
+    changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
+    asked: None, or how inputs and parameters stand in a recorded graph, where the forward asks. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
     """
-    flat, structure = pytree.tree_flatten(tuple(inputs))
+    values, structure = flat(received(model, inputs))
     entries = []
-    for position, (node, value) in enumerate(zip(plan.graph.inputs, flat, strict=True)):
+    for position, (node, value) in enumerate(zip(plan.graph.inputs, values, strict=True)):
         if node is None:
             entries.append(f'("argument {position}", {literal(value)})')
         else:
             entries.append(f'("{node["name"]}", {_kind(node)})')
-    nested = None
-    if any(isinstance(i, (list, tuple, dict)) for i in inputs):
-        nested = pytree.tree_unflatten(list(range(len(flat))), structure)
+    positional, keywords = split(structure)
+    arguments = [*positional, *keywords.values()]
+    nested = "None" if all(type(part) is int for part in arguments) else structure_text(arguments, model)
     tensors = [f'        "{n}": ({_kind(leaf)}),' for n, leaf in plan_tensors(plan).items()]
     other = tuple(p for p, m in model.named_modules() if m.training != model.training)
     drawn = any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
-    rows, computed, given = result_rows(plan, model, flat)
+    rows, computed, given = result_rows(plan, model, values)
     asked = tuple(tuple((t.requires_grad, t.is_leaf) for t in tensors if isinstance(t, torch.Tensor))
-                  for tensors in (flat, model.parameters())) if plan.graph.asks else None
+                  for tensors in (values, model.parameters())) if plan.graph.asks else None
     return [("training", repr(model.training)), ("other_mode", literal(other)),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
-            ("nested", literal(nested)), ("returned", literal(_returned(plan))),
+            ("nested", nested), ("keywords", literal(tuple(keywords))), ("returned", literal(_returned(plan))),
             ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
-            ("structure", literal(plan.graph.structure)), ("random", repr(drawn)), ("asked", literal(asked)),
-            ("results", literal(rows)), ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
-            ("given", f"_kernelwright_{mode}_given" if given else "None")]
+            ("structure", structure_text(plan.graph.structure, model)), ("random", repr(drawn)),
+            ("asked", literal(asked)), ("results", literal(rows)), ("computed", literal(computed)),
+            ("run", f"_kernelwright_{mode}"), ("given", f"_kernelwright_{mode}_given" if given else "None")]

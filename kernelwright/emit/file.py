@@ -14,7 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, RUNTIME
+from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, RUNTIME, STRUCTURES
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -78,6 +78,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     rows = [f"    ({v.model.training}, {recording}): _KERNELWRIGHT_{v.mode.upper()}," for v in variants
             for recording in v.recordings]
     plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
+    classes = STRUCTURES + "\n\n" if any("_Kernelwright" in table for table in tables) else ""
     private = _private_imports(source)
     own = set(IMPORTS.splitlines())
     imports = "\n".join(line for line in imports.splitlines() if line not in own or not line)
@@ -85,7 +86,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              source.model_class + "\n" + forward, source.trailing,
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
-             "\n\n".join([shared, *tables, plans]), "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
+             private(classes) + "\n\n".join([shared, *tables, plans]),
+             "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
              private(RUNTIME + ("\n\n" + ONCE if "_kernelwright_once(" in runs else ""))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
 

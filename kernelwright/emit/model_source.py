@@ -65,11 +65,12 @@ class ModelSource:
         return "\n\n\n".join(part for part in parts if part) + "\n"
 
 
-def extract_model_source(problem: Problem, new_name: str = "ModelNew") -> ModelSource:
+def extract_model_source(problem: Problem, new_name: str = "ModelNew", names: Iterable[str] = ()) -> ModelSource:
     """The source of ``problem.model_class`` for the emitted file, under the name ``new_name``.
 
     A class of an installed package is imported and derived from; any other is copied with everything of
-    its file that it needs. References to the class are renamed, strings and comments are not.
+    its file that it needs, and what else of it has one of ``names``. References to the class are renamed, strings and
+    comments are not.
     Raises SourceUnavailable (KW118).
     """
     kind = problem.model_class
@@ -83,7 +84,7 @@ def extract_model_source(problem: Problem, new_name: str = "ModelNew") -> ModelS
         return _derived(kind, file, new_name)
     own = problem.path is not None and file == str(problem.path) and problem.source is not None
     text = problem.source if own else read_source(Path(file))
-    return _Extraction(kind, module, text or "", file, new_name).result()
+    return _Extraction(kind, module, text or "", file, new_name, names).result()
 
 
 def _is_installed(file: str) -> bool:
@@ -92,6 +93,11 @@ def _is_installed(file: str) -> bool:
         return True
     folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     return any(Path(folder) in Path(file).resolve().parents for folder in folders)
+
+
+def is_installed(kind: type) -> bool:
+    """Whether a class belongs to an installed package or to Python itself."""
+    return _is_installed(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
 def _derived(kind: type[nn.Module], file: str, new_name: str) -> ModelSource:
@@ -118,7 +124,7 @@ def _inherited_forward(indent: str) -> list[str]:
 
 class _Extraction:
     def __init__(self, kind: type[nn.Module], module: ModuleType, text: str, file: str,
-                 new_name: str) -> None:
+                 new_name: str, names: Iterable[str]) -> None:
         self.kind, self.module, self.file, self.new_name = kind, module, file, new_name
         self.old_name = kind.__name__
         self.lines = text.split("\n")
@@ -138,6 +144,7 @@ class _Extraction:
             if unit not in owners[:-1]:
                 for name in unit.names.bound:
                     self.binders.setdefault(name, []).append(unit)
+        self.asked = [unit for name in sorted(names) for unit in self.binders.get(name, ())]
         self.renaming = ClassRenaming(self.lines, self.model_node, new_name)
 
     # -- which statements stay --------------------------------------------------------------------
@@ -153,7 +160,7 @@ class _Extraction:
         return kept
 
     def _kept(self) -> set[Unit]:
-        kept = self._closure([self.model])
+        kept = self._closure([self.model, *self.asked])
         kept |= {unit for unit in self.units if unit.is_import and any(
             alias.name == "*" for node in unit.nodes for alias in node.names)}  # type: ignore[attr-defined]
         candidates = [unit for unit in self.units if not unit.is_import and not is_main_guard(unit.nodes[0])]

@@ -1,4 +1,5 @@
-"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep."""
+"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep, and classes in
+their results."""
 
 ONCE = '''\
 _kernelwright_kept = {}
@@ -16,6 +17,60 @@ def _kernelwright_once(make, device):
             torch.cuda.current_stream().synchronize()  # another stream may read it next
         _kernelwright_kept[make, device] = kept
     return kept
+'''
+
+STRUCTURES = '''\
+class _KernelwrightFixed:
+    """In a structure: a value that is the same in every call."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def restore(self, parts):
+        return self.value
+
+    def flatten(self, value, parts):
+        pass
+
+
+class _KernelwrightForm:
+    """In a structure: an object of a class, with its items as a list, tuple or dictionary (or None), and attributes."""
+
+    def __init__(self, kind, items, attributes):
+        self.kind, self.items, self.attributes = kind, items, attributes
+
+    def restore(self, parts):
+        """The object, made without its constructor."""
+        kind, items = self.kind, _kernelwright_restore(self.items, parts)
+        if items is None:
+            made = object.__new__(kind)
+        elif issubclass(kind, tuple):
+            made = kind(items) if hasattr(kind, "n_sequence_fields") else tuple.__new__(kind, items)
+        elif issubclass(kind, list):
+            made = list.__new__(kind)
+            list.extend(made, items)
+        else:
+            base = next(c for c in kind.__mro__ if c.__module__ in ("builtins", "collections"))
+            made = base.__new__(kind)
+            for key, part in items.items():
+                base.__setitem__(made, key, part)
+        for name, part in self.attributes.items():
+            object.__setattr__(made, name, _kernelwright_restore(part, parts))
+        return made
+
+    def flatten(self, value, parts):
+        own = {name: getattr(value, name) for name in self.attributes if hasattr(value, name)}
+        more = getattr(value, "__dict__", {}).keys() - own.keys()
+        if more or type(value).__qualname__ != self.kind.__qualname__:  # the class of the user's own file, maybe
+            raise _KernelwrightMisfit("an argument", f"is not a {self.kind.__qualname__} as it was")
+        if self.items is not None:
+            _kernelwright_flatten(self.items, type(self.items)(value), parts)
+        _kernelwright_flatten(self.attributes, own, parts)
+
+
+def _kernelwright_class(module, name):
+    """A class by its name in a module."""
+    return functools.reduce(getattr, name.split("."), __import__(module, fromlist=["*"]))
 '''
 
 CALL = '''\
@@ -47,18 +102,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -121,8 +181,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -164,8 +224,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -178,23 +241,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -205,15 +272,15 @@ def _kernelwright_call(model, inputs, named, plans):
         facts = plans.get((model.training, torch.is_grad_enabled()))
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])

@@ -232,7 +232,7 @@ def _kernelwright_fit(model, facts, inputs):
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:

@@ -135,7 +135,7 @@ class GraphValues:
     def _outputs(self) -> dict[str, Node]:
         """Node by path of the output (as `flatten` names it), and of the state that the call updates."""
         paths = {path: self.graph.outputs[index] for path, index in flatten(self.graph.structure).items()
-                 if isinstance(index, int)}
+                 if type(index) is int}
         return {**paths, **{f"state {e.name}": e.value for e in self.graph.effects if e.value in self.order}}
 
     def _check(self) -> None:

@@ -1,0 +1,321 @@
+"""The forms in which people write problems: how arguments are given, which class is the model, what forward returns."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emitted_tools import emit, import_path, kernels_run, original_runs, write_problem
+
+from kernelwright import cli, errors
+from kernelwright.containers import Keywords
+from kernelwright.problem import load_problem
+from kernelwright.problem.inputs import map_tensors
+
+CLASSES = '''
+import collections, dataclasses, typing
+
+class Pair(typing.NamedTuple):
+    first: typing.Any
+    second: typing.Any = None
+
+@dataclasses.dataclass
+class Batch:
+    values: typing.Any
+    scale: typing.Any = 2.0
+'''
+
+
+def described(value: Any) -> Any:
+    """A value with the shapes of tensors in their place, to be compared with a literal."""
+    return map_tensors(value, lambda t: tuple(t.shape))
+
+
+def the_model(folder: Path, constructor: str, forward: str, body: str, after: str) -> Path:
+    """A problem file whose class takes what ``constructor`` and ``forward`` name."""
+    return write_problem(folder, "forms", CLASSES + f"""
+class Model(nn.Module):
+    def __init__(self, {constructor}):
+        super().__init__()
+        self.given = {{k: v for k, v in locals().items() if k not in ("self", "__class__")}}
+
+    def forward(self, {forward}):
+        {body}
+
+{after}
+""")
+
+
+A, B = "torch.rand(2, 3)", "torch.rand(3)"
+INPUTS = {
+    "a list": ("x, y", "return x + y", f"[{A}, {B}]", [(2, 3), (3,)]),
+    "a tuple": ("x, y", "return x + y", f"({A}, {B})", [(2, 3), (3,)]),
+    "both kinds": ("x, y, z=1", "return x + y * z", f"[[{A}, {B}], {{'z': 2}}]", [(2, 3), (3,), 2]),
+    "both kinds, no keyword": ("x, y", "return x + y", f"[[{A}, {B}], {{}}]", [(2, 3), (3,)]),
+    "both kinds, no position": ("x", "return x + 1", f"([], {{'x': {A}}})", [(2, 3)]),
+    "a list and a dictionary": ("xs, d", "return xs[0] + d['y']", f"[[{A}, 1], {{'y': 2}}]", [[(2, 3), 1], {"y": 2}]),
+    "told by a call": ("x, options=None", "return x + 1 if options is None else x.nothing", f"[[{A}], {{}}]", [(2, 3)]),
+    "told by another call": ("x, y", "return x[1] + len(y.keys())", f"[[1, {A}], {{}}]", [[1, (2, 3)], {}]),
+    "keywords": ("x, y", "return x + y", f"{{'y': {B}, 'x': {A}}}", [(2, 3), (3,)]),
+    "keywords around a default": ("x, y=1, z=2", "return x + y * z", f"{{'z': 3, 'x': {A}}}", [(2, 3), 1, 3]),
+    "keywords only": ("x, *, y, z=2", "return x + y", f"[[{A}], {{'y': {B}}}]", [(2, 3), Keywords(y=(3,))]),
+    "any keywords": ("x, **more", "return x + more['y']", f"{{'x': {A}, 'y': 2}}", [(2, 3), Keywords(y=2)]),
+    "the dictionary itself": ("batch", "return batch['x'] + 1", f"{{'x': {A}}}", [{"x": (2, 3)}]),
+    "the tensor itself": ("x", "return x + 1", A, [(2, 3)]),
+    "an array": ("x", "return x + 1", "__import__('numpy').zeros((2, 3), dtype='float32')", [(2, 3)]),
+    "arrays in a dictionary": ("d", "return d['x'] + 1", "[{'x': __import__('numpy').zeros(3)}]", [{"x": (3,)}]),
+    "plain values": ("x, kind, n, f", "return x * n * f", f"[{A}, 'sum', 2, None or 0.5]", [(2, 3), "sum", 2, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs(name: str, tmp_path: Path) -> None:
+    forward, body, value, expected = INPUTS[name]
+    file = the_model(tmp_path, "*none", forward, body, f"def get_inputs():\n    return {value}\n")
+    problem = load_problem(file, device="cpu")
+    found = problem.make_inputs(1)
+    assert described(found) == expected and isinstance(found[-1], Keywords) == isinstance(expected[-1], Keywords)
+    assert problem.make_model(0)(*found).shape in ((2, 3), (3,))
+    module = import_path(file)
+    torch.manual_seed(0)
+    given = load_problem(module.Model(), inputs=module.get_inputs(), device="cpu").make_inputs(0)
+    assert described(given) == expected
+
+
+def test_containers_as_inputs(tmp_path: Path) -> None:
+    file = the_model(tmp_path, "*none", "pair, batch, more", "return pair.first * batch.scale + more['x'][0]", f"""
+def get_inputs():
+    return [Pair({A}, 'b'), Batch({A}, {B}), collections.OrderedDict(x=(1.0, [{B}]))]
+""")
+    problem = load_problem(file, device="cpu")
+    pair, batch, more = problem.make_inputs(0)
+    assert type(pair).__name__ == "Pair" and pair.second == "b" and pair.first.shape == (2, 3)
+    assert type(batch).__name__ == "Batch" and batch.scale.shape == (3,) and type(more).__name__ == "OrderedDict"
+    assert batch.scale is not problem.make_inputs(0)[1].scale
+    assert problem.make_model(0)(pair, batch, more).shape == (2, 3)
+
+
+ARGUMENTS = {
+    "a list": ("width, scale=2.0", "[4]", {"width": 4, "scale": 2.0}),
+    "both kinds": ("width, scale=2.0", "[[], {'width': 4}]", {"width": 4, "scale": 2.0}),
+    "both kinds with a position": ("width, scale=2.0", "[[4], {'scale': 3.0}]", {"width": 4, "scale": 3.0}),
+    "both kinds, no keyword": ("width, scale=2.0", "[[4], {}]", {"width": 4, "scale": 2.0}),
+    "both kinds, no argument": ("*none", "[[], {}]", {"none": ()}),
+    "a list and a dictionary": ("sizes, options", "[[4, 8], {'act': 'relu'}]",
+                                {"sizes": [4, 8], "options": {"act": "relu"}}),
+    "keywords": ("width, *, scale", "{'scale': 3.0, 'width': 4}", {"width": 4, "scale": 3.0}),
+    "a configuration": ("config", "{'width': 4}", {"config": {"width": 4}}),
+    "a number": ("width", "4", {"width": 4}),
+    "none": ("width=3", "None", {"width": 3}),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_the_constructor(name: str, tmp_path: Path) -> None:
+    constructor, value, expected = ARGUMENTS[name]
+    file = the_model(tmp_path, constructor, "x", "return x + 1", f"""
+def get_inputs():
+    return [{A}]
+
+def get_init_inputs():
+    return {value}
+""")
+    problem = load_problem(file, device="cpu")
+    assert problem.make_model(0).given == expected
+    again = load_problem(file, init_inputs=problem.init_inputs, device="cpu")
+    assert again.make_model(0).given == expected
+
+
+def test_forms_that_fit_nothing(tmp_path: Path) -> None:
+    """The error says what was tried, and what was wrong with each."""
+    file = the_model(tmp_path, "width", "x, y", "return x + y", f"""
+def get_inputs():
+    return [[{A}], {{'z': 1}}, 3]
+
+def get_init_inputs():
+    return [[], {{'size': 4}}]
+""")
+    with pytest.raises(errors.InitInputsMismatch, match=r"keyword\] arguments: missing.*positional arguments: too"):
+        load_problem(file, device="cpu")
+    file.write_text(file.read_text().replace(", 3]", "]").replace("x, y", "x"))
+    with pytest.raises(errors.InputsInvalid, match=r"forward\(x\).*no form: as \[pos.*'z'.*as positional") as found:
+        load_problem(file, init_inputs=[4], device="cpu").make_inputs(0)
+    assert found.value.where.startswith(f"{file}:")
+
+
+TWO = """
+class {0}(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * 2
+
+class {1}(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.inner = {2}
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+def get_inputs():
+    return [torch.rand(2, 3)]
+"""
+NAMES = {  # text, name asked for, class found or words of the error
+    "an alias": (TWO.format("Gate", "Net", "Gate()") + "Model = Gate\n", None, "Gate"),
+    "the one that uses the other": (TWO.format("Gate", "Net", "Gate()"), None, "Net"),
+    "through a function": (TWO.format("Gate", "Net", "make()") + "def make():\n    return Gate()\n", None, "Net"),
+    "asked for": (TWO.format("Gate", "Net", "Gate()"), "Gate", "Gate"),
+    "asked for beside a Model": (TWO.format("Gate", "Model", "Gate()"), "Gate", "Gate"),
+    "two": (TWO.format("Gate", "Net", "nn.ReLU()"), None, "each of Gate, Net could be meant"),
+    "another name": (TWO.format("Gate", "Net", "Gate()"), "Other", "has no class Other"),
+    "no module": (TWO.format("Gate", "Net", "Gate()"), "get_inputs", "type function"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_which_class(name: str, tmp_path: Path) -> None:
+    text, asked, expected = NAMES[name]
+    file = write_problem(tmp_path, "named", text)
+    if expected.isidentifier():
+        assert load_problem(file, device="cpu", model=asked).class_name == expected
+        return
+    with pytest.raises((errors.NoModelClass, errors.ModelNotModule)) as found:
+        load_problem(file, device="cpu", model=asked)
+    assert expected in found.value.render()
+
+
+def test_the_commands_take_a_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = write_problem(tmp_path, "named", TWO.format("Gate", "Net", "nn.ReLU()"))
+    assert cli.run(["explain", str(file), "-q"]) == 2 and "KW106" in capfd.readouterr().err
+    assert cli.run(["explain", str(file), "-q", "--model", "Gate"]) == 0
+    assert cli.run(["fuzz", str(file), "-q", "--model", "Net", "--level", "graph"]) == 0
+    assert cli.run(["explain", str(file), "-q", "--model", "not a name"]) == 2 and "KW403" in capfd.readouterr().err
+
+
+RESULTS = CLASSES + """
+class Output(collections.OrderedDict):
+    def __getattr__(self, name):
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+class Plain:
+    __slots__ = ("value", "note")
+
+    def __init__(self, value, note):
+        self.value, self.note = value, note
+
+class Model(nn.Module):
+    class Own(typing.NamedTuple):
+        value: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x, *, shift, power=2):
+        y = torch.tanh(x * self.weight) + torch.sigmoid(x) * shift
+        z = (y ** power).softmax(1)
+        batch = Batch(y)
+        batch.extra = {"z": [z, [None, ()]]}
+        return {"most": torch.max(y, dim=1), "top": y.topk(2), "sorted": z.sort(1), "moments": torch.var_mean(y, 1),
+                "pair": Pair(y, Pair(z)), "batch": batch, "output": Output(logits=y, hidden=(z, y)),
+                "ordered": collections.OrderedDict(b=1, a=y), "again": [y, y, (y,)], "plain": Plain(z, "two"),
+                "values": (1, 2.5, True, None, "text", (), torch.float16, x.shape), 3: Model.Own(z),
+                "median": y.median(1), "normal": torch.distributions.Normal(y, z.exp(), validate_args=False)}
+
+def get_inputs():
+    return [[torch.randn(4, 8)], {"shift": torch.rand(8)}]
+"""
+
+
+def assert_same_kinds(found: Any, expected: Any, path: str = "result") -> None:
+    """Equal types (by name: each file has its own classes), attributes and values, tensors nearly."""
+    assert type(found).__qualname__.replace("ModelNew", "Model") == type(expected).__qualname__, path
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        return
+    if isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected), path
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_same_kinds(one, other, f"{path}[{number}]")
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected), path
+        for key, value in expected.items():
+            assert_same_kinds(found[key], value, f"{path}[{key!r}]")
+    slots = getattr(type(expected), "__slots__", ())
+    names = [*getattr(expected, "__dict__", {}), *(slots if isinstance(slots, tuple) else ())]
+    assert list(getattr(found, "__dict__", {})) == list(getattr(expected, "__dict__", {})), path
+    for name in names:
+        assert_same_kinds(getattr(found, name), getattr(expected, name), f"{path}.{name}")
+    if type(expected).__module__ == "builtins" and not isinstance(expected, (list, tuple, dict)):
+        assert found == expected, path
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return emit(tmp_path_factory.mktemp("results"), "results", RESULTS)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_results(training: bool, results: Any) -> None:
+    """Every kind of result is of the same type, with the same attributes, and the same tensor where eager's is."""
+    original, emitted, _ = results
+    old, new = original.Model().train(training), emitted.ModelNew().train(training)
+    for recording in (False, True):
+        (x,), named = original.get_inputs()
+        with torch.set_grad_enabled(recording):
+            expected = old(x, **named)
+            with kernels_run(emitted, 1):
+                found = new(x, **copy.deepcopy(named))
+        assert_same_kinds(found, expected)
+        assert found["again"][0] is found["again"][2][0] is found["batch"].values is found["output"].logits
+        assert found["most"].values.shape == (4,) and found["plain"].note == "two"
+        if recording:
+            for result in (found, expected):
+                (result["pair"].second.first.square().sum() + result["most"].values.sum()).backward()
+            torch.testing.assert_close(new.weight.grad, old.weight.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_keywords_of_a_call(results: Any) -> None:
+    """Defaults may be given or left out; other values, other keywords and wrong calls are the original's affair."""
+    original, emitted, _ = results
+    old, new = original.Model(), emitted.ModelNew()
+    (x,), named = original.get_inputs()
+    with torch.no_grad():
+        with kernels_run(emitted, 2):
+            new(shift=named["shift"], x=x)
+            new(x, power=2, **named)
+        with original_runs(emitted):
+            assert_same_kinds(new(x, power=3, **named)["top"], old(x, power=3, **named)["top"])
+        for wrong in ({}, {**named, "other": 1}):
+            with pytest.raises(TypeError, match=r"shift|other"):
+                new(x, **wrong)
+
+
+def test_containers_reach_kernels(tmp_path: Path) -> None:
+    """A guard looks into NamedTuples and dataclasses; what it does not know runs the original."""
+    original, emitted, _ = emit(tmp_path, "batches", CLASSES + f"""
+class Model(nn.Module):
+    def forward(self, pair, batch):
+        return torch.tanh(pair.first) * batch.scale + pair.second["x"] * len(batch.values)
+
+def get_inputs():
+    return [Pair({A}, {{"x": {A}}}), Batch("four", {B})]
+""")
+    old, new = original.Model(), emitted.ModelNew()
+    pair, batch = original.get_inputs()
+    with kernels_run(emitted, 2), torch.no_grad():
+        torch.testing.assert_close(new(pair, batch), old(pair, batch))
+        torch.testing.assert_close(new(emitted.Pair(*pair), batch), old(pair, batch))
+    pair = pair._replace(first=pair.first.clone().requires_grad_())
+    gradients = [torch.autograd.grad(model(pair, batch).sum(), pair.first)[0] for model in (old, new)]
+    torch.testing.assert_close(*gradients)
+    batch.more = 1
+    for changed in (original.Batch("another", batch.scale), batch):
+        with original_runs(emitted), warnings.catch_warnings():
+            torch.testing.assert_close(new(pair, changed), old(pair, changed))
+        emitted._kernelwright_warned.clear()
