@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -563,6 +566,99 @@ def test_failures(judged, body, verdict, words):
         call(case, torch.ones(3))
     if verdict == "CRASH-FLOOD":
         assert len(failure.printed) <= limits.output_bytes + (1 << 16) and "y" * 1000 in failure.printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_who_is_ended_between_requests_has_written_nothing(judged, number):
+    """As the system does where memory has run out: a line that has ended is no line with an answer."""
+    case = judged(forward("return x"))
+    call(case, torch.ones(3))
+    os.kill(case.worker._own.number, number)
+    assert select.select([case.worker._line], [], [], 60)[0]
+    with pytest.raises(WorkerFailure) as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "CRASH-SIGNAL"
+    assert f"{number.name} between two requests" in failed.value.sentence
+
+
+def test_a_process_that_memory_ran_out_for_between_requests(judged, monkeypatch):
+    """Says nothing about a candidate, which needed no more of it."""
+    case = judged(forward("return x"))
+    monkeypatch.setattr("kernelwright.judge.process.oom_kills", lambda: case.worker._oom_kills + 1)
+    os.kill(case.worker._own.number, signal.SIGKILL)
+    assert select.select([case.worker._line], [], [], 60)[0]
+    with pytest.raises(WorkerFailure, match="between two requests, because memory had run out") as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "JUDGE-ERROR"
+
+
+def test_an_end_that_takes_long_is_an_end(judged):
+    """Its line is closed long before its status is there, on a machine where the process above it waits for its turn."""
+    case = judged(forward("os._exit(5)"))
+    above = case.worker.process_number
+    os.kill(above, signal.SIGSTOP)
+
+    def go_on():
+        while process_tree.runs(case.worker._own):
+            time.sleep(0.01)
+        time.sleep(3)
+        os.kill(above, signal.SIGCONT)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    with pytest.raises(WorkerFailure, match="status 5 in its forward") as failed:
+        call(case, torch.ones(3))
+    thread.join()
+    assert failed.value.verdict == "CRASH-SIGNAL"
+
+
+def test_who_writes_without_being_asked(judged):
+    case = judged(SOCKETS + forward("""
+        def work():
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            [os.write(n, b'{}\\n') for n in _sockets()]
+        threading.Thread(target=work, daemon=True).start()
+        return x
+    """))
+    call(case, torch.ones(3))
+    (case.worker.folder / "work" / "go").touch()
+    assert select.select([case.worker._line], [], [], 60)[0]
+    with pytest.raises(WorkerFailure, match="without having been asked") as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "CHEAT-PROTOCOL"
+
+
+def test_an_answer_that_comes_by_the_byte_has_a_time_limit(judged):
+    """Each byte is there before anybody would look whether time is up."""
+    case = judged(SOCKETS + forward("""
+        while True:
+            [os.write(n, b"{") for n in _sockets()]
+            time.sleep(0.01)
+    """), limits=Limits(build_seconds=30, run_seconds=1))
+    with pytest.raises(WorkerFailure) as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "CRASH-TIMEOUT"
+
+
+def test_a_request_that_is_interrupted_accuses_nobody(judged):
+    """The answer that is under way then is nobody's: the process is asked nothing more."""
+    case = judged(forward("time.sleep(0.2); return x"))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            call(case, torch.ones(3))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    with pytest.raises(WorkerFailure, match="interrupted") as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "JUDGE-ERROR"
 
 
 @pytest.mark.parametrize("code, verdict, words", [

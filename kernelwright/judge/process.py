@@ -28,6 +28,8 @@ __all__ = ["Limits", "Worker", "WorkerFailure", "free_bytes"]
 
 #: Share of the free memory that a worker may use where nothing else was said.
 MEMORY_SHARE = 0.75
+#: How long the end of a process may take that is about to end: its memory is handed back, its children are ended.
+_ENDING_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 _HERE = Path(__file__).parent
 
@@ -55,13 +57,14 @@ class Worker(Exchange):
         self.source_name = source_name(candidate)
         super().__init__(device)
         self._failed: tuple[str, str, str, str] | None = None
-        self._paused = False
+        self._paused = self._asked = False
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
         self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
         self._memory = self.limits.memory_bytes or int(MEMORY_SHARE * free_bytes())
         self._oom_kills = oom_kills()
         self._process: sandbox.Sandboxed | zygote.Forked | None = None
+        self._own: process_tree.Process | None = None  # the one that runs the candidate
         self._line: socket.socket | None = None
         self._printed: Printed | None = None
         variables = sandbox.environment(self.folder, overrides(device, cuda_visible))
@@ -105,6 +108,7 @@ class Worker(Exchange):
             parse(self._receive(time.monotonic() + START_SECONDS, "start"), None)
         except Broken as error:
             raise self._broken(error, "start") from None
+        self._own = process_tree.innermost(self._process.pid)
         reply = self.request("place", {"device": str(self.worker_device)}, seconds=START_SECONDS, stage="start")
         if not reply["ok"]:
             raise WorkerFailure("JUDGE-NO-DEVICE", str(reply.get("error", {}).get("message", ""))[:500],
@@ -124,16 +128,28 @@ class Worker(Exchange):
         nonce = secrets.token_hex(8)
         deadline = time.monotonic() + seconds
         try:
-            if self._unread or select.select([self._line], [], [], 0)[0]:
-                self._look_for_end(stage)
+            if not self._unread and select.select([self._line], [], [], 0)[0]:
+                self._take(stage)
+            if self._unread:
                 raise Broken("wrote into the judge's channel without having been asked")
             line = json.dumps({"kind": kind, "nonce": nonce, "payload": payload}).encode() + b"\n"
+            self._asked = True
             self._send(line, deadline, stage, descriptors or [])
             reply = parse(self._receive(deadline, stage), nonce)
             if self._unread:
                 raise Broken("answered twice")
+            self._asked = False
         except Broken as error:
             raise self._broken(error, stage) from None
+        except WorkerFailure:
+            raise
+        except BaseException:  # of a signal, say: nobody takes the answer that is under way for an unasked one
+            self._process.end()
+            self._failure("JUDGE-ERROR", "The judge was interrupted while it waited for an answer of the candidate's "
+                          "process.", stage)
+            raise
+        if self._printed.flooded:  # the answer may be here before anybody has looked
+            self._flooded(stage)
         return reply
 
     @property
@@ -225,20 +241,26 @@ class Worker(Exchange):
             if not select.select([self._line], [], [], wait)[0]:
                 self._check(deadline, stage)
                 continue
-            try:
-                piece = self._line.recv(1 << 20)
-            except OSError:
-                piece = b""
-            if not piece:
-                self._ended(stage)
-            self._unread += piece
+            self._take(stage)
+            if b"\n" not in self._unread and time.monotonic() > deadline:
+                self._check(deadline, stage)
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+    def _take(self, stage: str) -> None:
+        """Read what is there. Raises WorkerFailure where the line has ended."""
+        try:
+            piece = self._line.recv(1 << 20)
+        except OSError:
+            piece = b""
+        if not piece:
+            self._ended(stage)
+        self._unread += piece
 
     def _check(self, deadline: float, stage: str) -> None:
         """Raise WorkerFailure where a limit is passed."""
         if self._printed.flooded:
-            self._fail("CRASH-FLOOD", f"The candidate printed more than {self.limits.flood_bytes >> 20} MiB.", stage)
+            self._flooded(stage)
         if time.monotonic() > deadline:
             self._fail("BUILD-TIMEOUT" if stage == "build" else "CRASH-TIMEOUT",
                        f"The candidate did not finish {_doing(stage)} in its time.", stage)
@@ -255,24 +277,31 @@ class Worker(Exchange):
         if self._process.poll() is not None and not select.select([self._line], [], [], 0)[0]:
             self._ended(stage)
 
+    def _flooded(self, stage: str) -> None:
+        self._fail("CRASH-FLOOD", f"The candidate printed more than {self.limits.flood_bytes >> 20} MiB.", stage)
+
     def _ended(self, stage: str) -> None:
-        """Raise WorkerFailure for a process that is gone, or has closed its line."""
-        deadline = time.monotonic() + 2.0
-        while (status := self._process.poll()) is None and time.monotonic() < deadline:
+        """Raise WorkerFailure for a process that is gone, or has closed its line: which of the two, the kernel says.
+        How long an end takes depends on what else the machine does."""
+        deadline, when = time.monotonic() + _ENDING_SECONDS, _during(stage) if self._asked else "between two requests"
+        closed = self._own is not None and process_tree.runs(self._own)
+        while (status := self._process.poll()) is None and not closed and time.monotonic() < deadline:
             time.sleep(0.01)
         if self._printed.flooded:
-            self._fail("CRASH-FLOOD", f"The candidate printed more than {self.limits.flood_bytes >> 20} MiB.", stage)
-        if status is None:
-            self._fail("CHEAT-PROTOCOL", f"The candidate closed the judge's channel {_during(stage)}.", stage)
+            self._flooded(stage)
+        if status is None and closed:
+            self._fail("CHEAT-PROTOCOL", f"The candidate closed the judge's channel {when}.", stage)
+        elif status is None:
+            self._fail("JUDGE-ERROR", f"The candidate's process ended {when}, and the system does not say how.", stage)
         elif status == -signal.SIGKILL and oom_kills() > self._oom_kills:
-            self._fail("CRASH-MEMORY", f"The system ended the candidate's process {_during(stage)}, because memory had "
-                       "run out.", stage)
+            verdict = "CRASH-MEMORY" if self._asked else "JUDGE-ERROR"  # who is not asked for anything needs no more
+            self._fail(verdict, f"The system ended the candidate's process {when}, because memory had run out.", stage)
         elif status < 0:
             name = signal.Signals(-status).name if -status in iter(signal.Signals) else f"signal {-status}"
             self._fail("CRASH-FLOOD" if name == "SIGXFSZ" else "CRASH-SIGNAL",
-                       f"The candidate's process was ended by {name} {_during(stage)}.", stage)
+                       f"The candidate's process was ended by {name} {when}.", stage)
         else:
-            self._fail("CRASH-SIGNAL", f"The candidate ended its process with status {status} {_during(stage)}, as "
+            self._fail("CRASH-SIGNAL", f"The candidate ended its process with status {status} {when}, as "
                        "exit and os._exit do.", stage)
 
     def _fail(self, verdict: str, sentence: str, stage: str) -> None:

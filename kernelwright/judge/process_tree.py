@@ -15,18 +15,23 @@ TOKEN = "KERNELWRIGHT_JUDGE_WORKER"
 #: How often processes are looked for that were started while others were stopped.
 _TURNS = 20
 _PROC = Path("/proc")
+#: In the flags of /proc/PID/stat: it is about to end, whoever or whatever decided that (PF_EXITING).
+_EXITING = 4
 _CHILDREN = Path("/proc/thread-self/children")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc/PID/stat: its number, the letter of its state, parent, session and number of threads."""
+    """One line of /proc/PID/stat: its number, the letter of its state, parent, session, number of threads, and the
+    moment of its start in the kernel's ticks, by which it is told from a later one of its number."""
 
     number: int
     state: str
     parent: int
     session: int
     threads: int
+    started: int
+    exiting: bool
 
     @property
     def ended(self) -> bool:
@@ -39,11 +44,29 @@ def processes() -> dict[int, Process]:
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(_PROC):
-            if name.isdecimal():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    fields = (_PROC / name / "stat").read_text().rpartition(")")[2].split()
-                    found[int(name)] = Process(int(name), fields[0], int(fields[1]), int(fields[3]), int(fields[17]))
+            if name.isdecimal() and (process := _process(int(name))) is not None:
+                found[int(name)] = process
     return found
+
+
+def _process(number: int) -> Process | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
+        return Process(number, fields[0], int(fields[1]), int(fields[3]), int(fields[17]), int(fields[19]),
+                       bool(int(fields[6]) & _EXITING))
+    return None
+
+
+def innermost(leader: int) -> Process | None:
+    """The last of the processes under ``leader``, each of which has one child; None where it cannot be seen."""
+    found = _descendants(leader) if _CHILDREN.exists() else [process.number for process in members(leader)]
+    return _process([*found][-1]) if found else None
+
+
+def runs(process: Process) -> bool:
+    """Whether ``process`` still runs: is neither ended nor about to end."""
+    now = _process(process.number)
+    return now is not None and now.started == process.started and not now.ended and not now.exiting
 
 
 def members(leader: int, token: str | None = None) -> list[Process]:
