@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from kernelwright.errors import NoCppCompiler
+from kernelwright.problem.importing import IMPORT_SEED
+from kernelwright.problem.seeds import seeded
 
 _numbers = itertools.count()
 
@@ -41,7 +43,8 @@ def find_cuda_compiler() -> str | None:
 def load_text(text: str, name: str) -> ModuleType:
     """Import an emitted file's text under a module name of its own; its kernels are compiled on the way.
 
-    The text stays findable for tracebacks and ``inspect``. Raises BuildFailed where the kernels don't compile.
+    It is imported under the seed of the original's import. The text stays findable for tracebacks and ``inspect``.
+    Raises BuildFailed where the kernels don't compile.
     """
     folder = Path(tempfile.mkdtemp(prefix="kernelwright_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -53,7 +56,7 @@ def load_text(text: str, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     sys.modules[module_name] = module
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), seeded(IMPORT_SEED):
             warnings.simplefilter("ignore")
             specification.loader.exec_module(module)
     except BaseException:

@@ -10,7 +10,7 @@ from torch import nn
 
 from kernelwright.capture.forms import flat
 from kernelwright.containers import Fixed, Form, entries
-from kernelwright.emit.model_source import is_installed
+from kernelwright.emit.model_source import is_library_class
 from kernelwright.emit.results import result_rows
 from kernelwright.emit.runtime import FORMS, IMPORTS
 from kernelwright.ir.evaluate import logical_shape
@@ -61,7 +61,7 @@ def _class_text(kind: type, model: nn.Module) -> str:
 
 
 def _is_own(kind: type, model: nn.Module) -> bool:
-    return kind.__module__ == type(model).__module__ and not is_installed(kind)
+    return kind.__module__ == type(model).__module__ and not is_library_class(kind)
 
 
 def own_classes(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> set[str]:

@@ -10,8 +10,7 @@ import ast
 import importlib.util
 import re
 import sys
-import sysconfig
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,7 @@ from torch import nn
 from kernelwright.errors import SourceUnavailable, place
 from kernelwright.problem.importing import parse_source, read_source
 from kernelwright.problem.names import bound_names
+from kernelwright.problem.outside import is_installed
 from kernelwright.problem.record import Problem
 from kernelwright.problem.renaming import ORIGINAL_FORWARD, ClassRenaming, Line
 from kernelwright.problem.statements import Unit, cut, effects, is_main_guard
@@ -80,24 +80,16 @@ def extract_model_source(problem: Problem, new_name: str = "ModelNew", names: It
     file = getattr(module, "__file__", None)
     if module is None or not file or not file.endswith(".py"):
         raise SourceUnavailable(model=kind.__name__, found=f"its module {kind.__module__} has no source file")
-    if _is_installed(file):
+    if is_installed(file):
         return _derived(kind, file, new_name)
     own = problem.path is not None and file == str(problem.path) and problem.source is not None
     text = problem.source if own else read_source(Path(file))
-    return _Extraction(kind, module, text or "", file, new_name, names).result()
+    return _Extraction(kind, module, text or "", file, new_name, names, problem.draws if own else ()).result()
 
 
-def _is_installed(file: str) -> bool:
-    parts = Path(file).parts
-    if "site-packages" in parts or "dist-packages" in parts:
-        return True
-    folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    return any(Path(folder) in Path(file).resolve().parents for folder in folders)
-
-
-def is_installed(kind: type) -> bool:
+def is_library_class(kind: type) -> bool:
     """Whether a class belongs to an installed package or to Python itself."""
-    return _is_installed(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+    return is_installed(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
 
 
 def _derived(kind: type[nn.Module], file: str, new_name: str) -> ModelSource:
@@ -124,7 +116,7 @@ def _inherited_forward(indent: str) -> list[str]:
 
 class _Extraction:
     def __init__(self, kind: type[nn.Module], module: ModuleType, text: str, file: str,
-                 new_name: str, names: Iterable[str]) -> None:
+                 new_name: str, names: Iterable[str], draws: Collection[int]) -> None:
         self.kind, self.module, self.file, self.new_name = kind, module, file, new_name
         self.old_name = kind.__name__
         self.lines = text.split("\n")
@@ -138,6 +130,8 @@ class _Extraction:
                                     found="it is not defined at the top level of its file")
         self.model = owners[-1]
         self.model_node: ast.ClassDef = self.model.nodes[-1]  # type: ignore[assignment]
+        self.left_out: set[Unit] = set()
+        self.draws = {unit for unit in self.units if any(node.lineno in draws for node in unit.nodes)}
         self.binders: dict[str, list[Unit]] = {}
         for unit in self.units:
             # An earlier class of the same name is gone by the time that anything uses it.
@@ -163,6 +157,10 @@ class _Extraction:
         kept = self._closure([self.model, *self.asked])
         kept |= {unit for unit in self.units if unit.is_import and any(
             alias.name == "*" for node in unit.nodes for alias in node.names)}  # type: ignore[attr-defined]
+        # What draws random numbers moves the generator on for all that is drawn later, in constructors, too. A script
+        # that runs the model is left out for all that: it would run before there are kernels.
+        self.left_out = {unit for unit in self.draws if self.model in self._closure([unit])}
+        kept |= self._closure(self.draws - self.left_out)
         candidates = [unit for unit in self.units if not unit.is_import and not is_main_guard(unit.nodes[0])]
         if any({"globals", "eval", "exec"} & unit.names.used for unit in kept):
             # Names may be looked up by text: everything but the inputs stays.
@@ -241,7 +239,8 @@ class _Extraction:
 
         rebound = {name for unit in kept if not unit.is_import for name in unit.names.bound}
         hoisted = [unit for unit in self.units if unit.is_import and (
-            unit.is_future or ((unit in kept or through_ops) and not unit.names.bound & rebound))]
+            unit.is_future or ((unit in kept or through_ops) and not unit.names.bound & rebound
+                               and not self._follows_a_draw(unit, kept)))]
         position = {unit: index for index, unit in enumerate(self.units)}
         others = [unit for unit in self.units
                   if unit in kept and unit not in hoisted and unit is not self.model]
@@ -259,6 +258,8 @@ class _Extraction:
         notes += self._local_imports([*hoisted, *support], used)
         if "__file__" in used:
             notes.append("the original uses __file__, which differs in the emitted file")
+        notes += [f"the original draws random numbers in line {unit.first} by running the model while it is imported, "
+                  "which the emitted file does not" for unit in self.units if unit in self.left_out]
         model = self.renaming.text(self.model.first, self.model.last)
         if not own_forward:
             model += [(0, "")] + [(0, line) for line in _inherited_forward(indent)]
@@ -274,6 +275,10 @@ class _Extraction:
             text(imports), text(support_lines), text(model), self.new_name, text(trailing_lines), indent,
             self.file, numbers(imports), numbers(support_lines), numbers(model), numbers(trailing_lines),
             self._clashes(kept), tuple(notes))
+
+    def _follows_a_draw(self, unit: Unit, kept: set[Unit]) -> bool:
+        """Whether an import draws random numbers (in a file of the user's) after other statements that do."""
+        return unit in self.draws and any(x.first < unit.first and not x.is_import for x in self.draws & kept)
 
     def _before_imports(self, hoisted: list[Unit], others: list[Unit],
                         position: dict[Unit, int]) -> list[Unit]:
@@ -296,7 +301,7 @@ class _Extraction:
         earlier = {name for unit in others if position[unit] < position[self.model]
                    for name in unit.names.bound}
         for unit in others:
-            if position[unit] > position[self.model] and (
+            if position[unit] > position[self.model] and (unit in self.draws or
                     unit.names.eager & names or unit.names.bound & earlier or any(effects(unit.nodes))):
                 found.append(unit)
                 names |= unit.names.bound
@@ -315,7 +320,7 @@ class _Extraction:
                 continue
             for name in wanted:
                 file = getattr(sys.modules.get(name), "__file__", None)
-                if file and not _is_installed(file):
+                if file and not is_installed(file):
                     notes.append(f"the original imports {name} from {file}, "
                                  "which the emitted file needs on its path")
         return notes

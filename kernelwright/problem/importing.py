@@ -20,7 +20,10 @@ from kernelwright.errors import (
     place,
     where_of,
 )
+from kernelwright.problem.seeds import random_states, seeded
 
+#: The seed under which files are imported, so that tables drawn at import are the same in a file made of them.
+IMPORT_SEED = 0
 _counter = itertools.count(1)
 # Modules that stood beside a problem file, with their folder: a second problem's `import helpers` must
 # not get the first one's.
@@ -60,10 +63,12 @@ def parse_source(text: str, path: Path | str) -> ast.Module:
                               python=platform.python_version()) from exception
 
 
-def import_file(path: Path) -> tuple[ModuleType, str]:
-    """Run the file under a unique module name in ``sys.modules``; the module and the file's text.
+def import_file(path: Path) -> tuple[ModuleType, str, tuple[int, ...]]:
+    """Run the file under a unique module name in ``sys.modules``; the module, the file's text, and the first lines of
+    the statements at its top level that drew random numbers or seeded them.
 
-    No bytecode is written. The file's folder is first on ``sys.path`` while it is imported, not after.
+    It runs under :data:`IMPORT_SEED`, and the global random states are given back as they were. No bytecode is
+    written. The file's folder is first on ``sys.path`` while it is imported, not after.
     A module that fails leaves ``sys.modules`` as it was.
     Raises KW101 to KW105.
     """
@@ -76,6 +81,7 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     for sibling in [known for known, home in _siblings.items() if home != folder]:
         sys.modules.pop(sibling, None)
         del _siblings[sibling]
+    draws = _Draws(module, tree)
     before = set(sys.modules)
     bytecode, search = sys.dont_write_bytecode, str(folder)
     sys.modules[name] = module
@@ -83,7 +89,9 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
     sys.dont_write_bytecode = True
     try:
         # compile with the tree, not exec of text: __future__ flags of this file must not leak in.
-        exec(compile(tree, str(path), "exec", dont_inherit=True), module.__dict__)
+        with seeded(IMPORT_SEED):
+            exec(compile(tree, str(path), "exec", dont_inherit=True), module.__dict__)
+            draws.finish()
     except (Exception, SystemExit) as exception:
         del sys.modules[name]
         where = where_of(exception, path)
@@ -99,4 +107,37 @@ def import_file(path: Path) -> tuple[ModuleType, str]:
             file = getattr(sys.modules[added], "__file__", None)
             if file and folder in Path(file).resolve().parents and "site-packages" not in file:
                 _siblings[added] = folder
-    return module, text
+    return module, text, tuple(draws.lines)
+
+
+class _Draws:
+    """Notes which statements of a module move a generator of random numbers, while the module runs.
+
+    A call between every two statements of ``tree`` compares the generators' states.
+    """
+
+    _NAME = "_kernelwright_statement_begins"
+
+    def __init__(self, module: ModuleType, tree: ast.Module) -> None:
+        self.lines: list[int] = []
+        self._module, self._running = module, 0
+        self._states: dict[str, bytes] = {}
+        body: list[ast.stmt] = []
+        for number, statement in enumerate(tree.body):
+            docstring = number == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            if not docstring and getattr(statement, "module", None) != "__future__":
+                body += ast.parse(f"{self._NAME}({statement.lineno})").body
+            body.append(statement)
+        tree.body = body
+        setattr(module, self._NAME, self._begins)
+
+    def _begins(self, line: int) -> None:
+        states = random_states()
+        if self._running and states != self._states:
+            self.lines.append(self._running)
+        self._running, self._states = line, states
+
+    def finish(self) -> None:
+        """The last statement has run."""
+        self._begins(0)
+        delattr(self._module, self._NAME)

@@ -97,7 +97,7 @@ def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs
 
 def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, tiny: bool, model: str | None
                ) -> Problem:
-    module, text = import_file(path)
+    module, text, draws = import_file(path)
     if tiny:
         text = apply_tiny(module, text, path)
     kind = model_class(module, text, path, model)
@@ -119,7 +119,7 @@ def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, 
         make_inputs = _called_inputs(raw, _Reader("get_inputs()", where, signature, build_model), path, device)
     return Problem(name=path.stem, path=path, source=text, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=device, is_instance=False, build_inputs=make_inputs,
-                   build_model=build_model, asked=model)
+                   build_model=build_model, asked=model, draws=draws)
 
 
 class _Reader:

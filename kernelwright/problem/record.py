@@ -41,6 +41,8 @@ class Problem:
     """Implementation of :meth:`make_model`."""
     asked: str | None = None
     """The name by which the class was asked for, or None where it was found."""
+    draws: tuple[int, ...] = ()
+    """First lines of the file's statements that drew random numbers, or seeded them, when it was imported."""
 
     def make_inputs(self, seed: int) -> list[Any]:
         """Fresh arguments of forward on ``device``: tensors, plain values, and containers of these; what can be given

@@ -30,3 +30,14 @@ def seeded(seed: int) -> Iterator[None]:
             random.setstate(python_state)
             if numpy:
                 numpy.random.set_state(numpy_state)
+
+
+def random_states() -> dict[str, bytes]:
+    """Where the global generators of torch (CPU), random and, if loaded, numpy stand: equal only where none moved."""
+    numpy = sys.modules.get("numpy")
+    states = {"torch": bytes(torch.get_rng_state().tolist()),
+              "random": repr(random.getstate()).encode()}
+    if numpy:
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy"] = keys.tobytes() + repr((kind, rest)).encode()
+    return states
