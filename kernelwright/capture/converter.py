@@ -50,7 +50,9 @@ from kernelwright.ir.graph import (
     memory,
 )
 from kernelwright.ir.node import Node, Origin, constant, make
+from kernelwright.ir.ops.leaves import OUTSIDE
 from kernelwright.ir.scalar import INTEGERS
+from kernelwright.problem.outside import Outside
 
 _LITERAL_ELEMENTS = 64
 #: Kinds of operators whose results kernels store.
@@ -62,9 +64,11 @@ _FUNCTIONAL = {"bernoulli_.float": "bernoulli.p", "normal_.default": "normal_fun
 class Converter:
     """Walks an exported program once."""
 
-    def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
+                 outside: Outside) -> None:
         self.program = program
         self.model = model
+        self.outside = outside
         self.file = file
         self.values: dict[torch.fx.Node, Any] = {}
         self.group: dict[torch.fx.Node, int] = {}  # values that share memory have the same group
@@ -157,19 +161,30 @@ class Converter:
             leaf = leaf_of("buffer", name, value)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             tensor = self.program.constants[spec.target]
-            leaf = self._constant_tensor(spec.target, tensor)
+            leaf = self._constant_tensor(node, spec.target, tensor)
             if leaf.op == "attribute":
-                self.fixed[self.group[node]] = "a plain attribute"
+                self.fixed[self.group[node]] = leaf["name"].removeprefix(OUTSIDE) \
+                    if leaf["name"].startswith(OUTSIDE) else "a plain attribute"
         else:
             raise NotCapturable(f"an argument of kind {spec.kind}")
         self.values[node] = in_own_order(leaf)
 
-    def _constant_tensor(self, target: str, tensor: torch.Tensor) -> Node:
+    def _constant_tensor(self, node: torch.fx.Node, target: str, tensor: torch.Tensor) -> Node:
+        """The leaf of a tensor that the trace did not make: read where it is kept, at every call; or a literal of the
+        forward's own."""
         owner: Any = self.model
         for part in target.split("."):
             owner = getattr(owner, part, None)
-        if isinstance(owner, torch.Tensor):
-            return leaf_of("attribute", target, tensor)
+        kept = target if isinstance(owner, torch.Tensor) else ""
+        if not kept and (place := self.outside.name_of(tensor)):
+            kept = OUTSIDE + place
+        if kept:
+            if tensor.requires_grad or (owner is None and self.outside.tensors[place].requires_grad):
+                raise NotCapturable(f"{kept.removeprefix(OUTSIDE)} requires gradients and is no parameter of the model")
+            return leaf_of("attribute", kept, tensor)
+        # torch.tensor([1.0, 2.0]) and its like are copied before anything else reads them.
+        if any(str(user.target) != "aten.lift_fresh_copy.default" for user in node.users):
+            raise NotCapturable("it reads a tensor that neither the model nor a name that its code reads holds")
         if tensor.numel() > _LITERAL_ELEMENTS:
             raise NotCapturable("it makes a large tensor from literals")
         numbers = tensor.flatten().tolist()

@@ -20,13 +20,15 @@ from typing import Any
 import torch
 
 from kernelwright import errors
+from kernelwright.capture import tracing
 from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
-from kernelwright.capture.tracing import LIBRARY, asking, traceable, without_scopes
-from kernelwright.capture.watch import changed, plain_state, watched
+from kernelwright.capture.tracing import LIBRARY, asking, traceable, values_read, without_scopes
+from kernelwright.capture.watch import changed, draws_of_its_own, plain_state, print_of, random_states_kept, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.arguments import received, split
+from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import unsupported
 
 
@@ -48,18 +50,34 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     work = fresh() if fresh is not None else copy.deepcopy(model)
     call = plain_call(work, arguments)
     before = plain_state(work)
+    outside = read_outside(work)
+    if outside.refused:
+        raise NotCapturable(outside.refused)
+    read_before = {name: print_of(value) for name, value in outside.values.items()}
     assigned: list[str] = []
     asked: set[str] = set()
+    values: list[str] = []
+    drawn: list[str] = []
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
-                redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked):
+                redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
+                random_states_kept(drawn), values_read(values):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
         _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         raise NotCapturable(_reason(error)) from error
-    left = changed(before, plain_state(work))
+    after, read_after = plain_state(work), {name: print_of(value) for name, value in outside.values.items()}
+    if drawn or (own := draws_of_its_own({**before, **read_before}, {**after, **read_after})):
+        raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "
+                            + ", ".join(drawn or own))
+    if moved := changed(read_before, read_after):
+        raise NotCapturable(f"it changes {', '.join(moved)}, which is not of the model")
+    kept = any(isinstance(value, torch.Tensor) for module in work.modules() for value in vars(module).values())
+    if values and (kept or outside.tensors):
+        raise NotCapturable("Python reads values of tensors that are not of the call")
+    left = changed(before, after)
     if left and check_state is None:
         raise errors.HiddenState(model=name, attributes=", ".join(left), where=errors.place(file))
     carried = check_state() if (left or assigned) and check_state is not None else ()
@@ -71,7 +89,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     observed = observe(work, call.positional, call.keywords, recording=recording, as_they_are=bool(asked))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
-    return Converter(program, work, file).graph(structure, training=model.training, observed=observed, asks=bool(asked))
+    return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
+                                                         asks=bool(asked))
 
 
 def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], attributes: list[str], name: str,
@@ -103,7 +122,8 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], at
 
 def _inside_library(error: Exception) -> str:
     """The function of PyTorch's own layers, losses or distributions that decides by a value; "" for the user's code."""
-    frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)
+              if f.f_code.co_filename != tracing.__file__]
     own = max((i for i, (file, _) in enumerate(frames) if "/torch/" not in file), default=len(frames))
     return next((_called(file, name) for file, name in frames[:own:-1]
                  if any(part in file for part in LIBRARY) and not file.endswith("/modules/module.py")),

@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelwright.capture.recurrent import recurrent_layers_marked
 
@@ -24,6 +25,36 @@ def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
     with recurrent_layers_marked(), _data_detached(), _masks_not_inspected(), _not_compiling():
         yield
+
+
+#: How Python asks for the values of a tensor.
+_ASKS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__array__")
+
+
+@contextmanager
+def values_read(found: list[str]) -> Iterator[None]:
+    """While active, ``found`` gets how Python asks for the values of a tensor whose values the trace knows: what it
+    makes of them stands in the trace as plain numbers."""
+    originals = {name: getattr(torch.Tensor, name) for name in _ASKS}
+    own = {name: vars(torch.Tensor)[name] for name in _ASKS if name in vars(torch.Tensor)}
+
+    def asking(name: str) -> Any:
+        def ask(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
+                found.append(name)
+            return originals[name](tensor, *arguments, **named)
+        return ask
+
+    for name in _ASKS:
+        setattr(torch.Tensor, name, asking(name))
+    try:
+        yield
+    finally:
+        for name in _ASKS:
+            if name in own:
+                setattr(torch.Tensor, name, own[name])
+            else:
+                delattr(torch.Tensor, name)
 
 
 @contextmanager

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from kernelwright.problem.seeds import random_states, seeded
+
+_NO_USERS_SEED = 7_301_995_183
 #: What every module has for its own purposes.
 _OWN = frozenset(vars(torch.nn.Module()))
 
@@ -52,7 +56,7 @@ def plain_state(model: torch.nn.Module) -> dict[str, Any]:
     for path, module in model.named_modules():
         for key, value in vars(module).items():
             if key not in _OWN:
-                state[f"{path}.{key}" if path else key] = _print_of(value)
+                state[f"{path}.{key}" if path else key] = print_of(value)
     return state
 
 
@@ -61,13 +65,41 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
 
 
-def _print_of(value: Any, depth: int = 0) -> Any:
+def print_of(value: Any, depth: int = 0) -> Any:
+    """A value in a form that differs where it was changed or replaced."""
     if isinstance(value, torch.Tensor):
         return ("tensor", tuple(value.shape), str(value.dtype), id(value), value._version)
     if isinstance(value, (int, float, bool, str, bytes, type(None), complex)):
         return (type(value).__name__, value)
     if isinstance(value, (list, tuple)) and depth < 3:
-        return (type(value).__name__, *(_print_of(v, depth + 1) for v in value))
+        return (type(value).__name__, *(print_of(v, depth + 1) for v in value))
     if isinstance(value, dict) and depth < 3:
-        return ("dict", *((str(k), _print_of(v, depth + 1)) for k, v in value.items()))
-    return (type(value).__name__, id(value))
+        return ("dict", *((str(k), print_of(v, depth + 1)) for k, v in value.items()))
+    return (type(value).__name__, id(value), _state_of(value))
+
+
+def _state_of(generator: Any) -> str:
+    """Where a generator of random numbers stands; "" of anything else."""
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
+    if isinstance(generator, torch.Generator):
+        return repr(generator.get_state().tolist())
+    return repr(generator.bit_generator.state) if hasattr(generator, "bit_generator") else ""
+
+
+def draws_of_its_own(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """The names under which a generator of random numbers stands, and moved."""
+    return [name for name in changed(before, after) if name in before and name in after
+            and len(before[name]) == len(after[name]) == 3 and before[name][:2] == after[name][:2]
+            and isinstance(after[name][2], str) and after[name][2]]
+
+
+@contextmanager
+def random_states_kept(found: list[str]) -> Iterator[None]:
+    """Give the global random states back as they were, and put into ``found`` which of them were changed inside: by
+    draws that no trace shows, or by a seed."""
+    with seeded(_NO_USERS_SEED):
+        before = random_states()
+        yield
+        found += [name for name, state in random_states().items() if state != before.get(name, state)]
+

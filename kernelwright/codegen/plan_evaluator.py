@@ -19,11 +19,12 @@ from kernelwright.containers import restored
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
-from kernelwright.ir.ops.leaves import literal_tensor
+from kernelwright.ir.ops.leaves import OUTSIDE, literal_tensor
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.problem.arguments import received
+from kernelwright.problem.outside import read_outside
 
 
 @contextmanager
@@ -44,7 +45,9 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
     given, _ = flat(received(model, inputs))
     values |= {n["name"]: v for n, v in zip(graph.inputs, given, strict=True) if n is not None}
     for node in walk((*graph.outputs, *(e.value for e in graph.effects))):
-        if node.op == "attribute":
+        if node.op == "attribute" and node["name"].startswith(OUTSIDE):
+            values[node["name"]] = read_outside(model).tensors[node["name"].removeprefix(OUTSIDE)]
+        elif node.op == "attribute":
             owner: Any = model
             for part in node["name"].split("."):
                 owner = getattr(owner, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,11 @@ from kernelwright.emit.runtime import FORMS, IMPORTS
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, make, walk
+from kernelwright.ir.ops.leaves import OUTSIDE
 from kernelwright.plan.records import Plan
 from kernelwright.problem.arguments import received, split
+from kernelwright.problem.outside import read_outside
+from kernelwright.problem.renaming import ORIGINAL_FORWARD
 
 # The emitted file describes attributes with the very same functions.
 _forms: dict[str, Any] = {}
@@ -79,13 +82,16 @@ def own_classes(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> set[st
     return found
 
 
-def module_facts(model: nn.Module) -> list[tuple[str, str]]:
-    """What every mode of a model must be like, as (key, text).
+def module_facts(model: nn.Module, plans: Sequence[Plan]) -> tuple[list[tuple[str, str]], str]:
+    """What every mode of a model must be like, as (key, text); and the function that gives what is read from outside
+    of the model, "" where nothing is.
 
     modules: class of every submodule by path. attributes: every attribute of every module that nn.Module did
     not make, by path, and class attributes of the model's own classes. held: parameters and buffers that are
-    not None. tied: names of one and the same tensor. default_dtype: of new tensors. Objects of the model's own
-    file appear without their module's name, since that differs between the original and the emitted file.
+    not None. tied: names of one and the same tensor. default_dtype: of new tensors. outside: what the forward reads
+    from outside of the model by the text that gives it, None for tensors, which the kernels of ``plans`` use as they
+    are at a call. Objects of the model's own file appear without their module's name, since that differs between the
+    original and the emitted file.
     """
     own = {type(model).__module__}
     classes = {path: _forms["_kernelwright_name"](type(m), own) for path, m in model.named_modules() if path}
@@ -98,10 +104,25 @@ def module_facts(model: nn.Module) -> list[tuple[str, str]]:
     for name, tensor in tensors:
         groups.setdefault(id(tensor), []).append(name)
     rows = [f"        {literal(path)}: {literal(entries)}," for path, entries in attributes.items()]
+    outside = {text: _forms["_kernelwright_form"](value, own) for text, value in read_outside(model).values.items()}
+    outside |= {name.removeprefix(OUTSIDE): None for plan in plans for name in plan_tensors(plan)
+                if name.startswith(OUTSIDE)}
     return [("modules", literal(classes)), ("attributes", "\n".join(["{", *rows, "    }"]) if rows else "{}"),
             ("held", literal(tuple(sorted(name for name, _ in tensors)))),
             ("default_dtype", str(torch.get_default_dtype())),
-            ("tied", literal(tuple(tuple(g) for g in groups.values() if len(g) > 1)))]
+            ("tied", literal(tuple(tuple(g) for g in groups.values() if len(g) > 1))),
+            ("outside", literal(outside))], _outside_function(outside)
+
+
+def _outside_function(outside: Iterable[str]) -> str:
+    """The text of the function that gives what is read from outside, in the order of ``outside``."""
+    own = "type(_model).forward."
+    texts = [t.replace(own, own.replace("forward", ORIGINAL_FORWARD), 1) if t.startswith(own) else t for t in outside]
+    if not texts:
+        return ""
+    return "\n".join(["def _kernelwright_outside(_model):",
+                      '    """What the original computation reads from outside of the model."""', "    return (",
+                      *(f"        {text}," for text in texts), "    )"])
 
 
 def plan_tensors(plan: Plan) -> dict[str, Node]:

@@ -72,7 +72,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     kernels = '_KERNELWRIGHT_SOURCE = r"""\n' + text + '"""'
     forward = _forward(indent, modes_left)
     runs = "\n\n\n".join(dict.fromkeys(programs.values()))
-    shared = _table("_KERNELWRIGHT_MODEL", module_facts(variants[0].model))
+    facts, outside = module_facts(variants[0].model, [v.plan for v in variants])
+    shared = _table("_KERNELWRIGHT_MODEL", facts)
     tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
                      spread="_KERNELWRIGHT_MODEL") for v in variants]
     rows = [f"    ({v.model.training}, {recording}): _KERNELWRIGHT_{v.mode.upper()}," for v in variants
@@ -86,7 +87,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              source.model_class + "\n" + forward, source.trailing,
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
-             private(classes) + "\n\n".join([shared, *tables, plans]),
+             private(classes) + "\n\n".join([shared, *tables, plans]), private(outside),
              "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
              private(RUNTIME + ("\n\n" + ONCE if "_kernelwright_once(" in runs else ""))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"

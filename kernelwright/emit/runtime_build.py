@@ -10,6 +10,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types

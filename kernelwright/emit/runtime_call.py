@@ -162,7 +162,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -293,7 +293,8 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
         if differentiated:
             state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())

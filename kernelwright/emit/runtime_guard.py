@@ -15,9 +15,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -116,6 +116,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -125,6 +126,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -139,6 +154,8 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
@@ -148,7 +165,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -163,20 +184,23 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        own = {name for find in (model.named_parameters, model.named_buffers) for name, _ in find(remove_duplicate=False)}
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -226,7 +250,7 @@ def _kernelwright_fit(model, facts, inputs):
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
     binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
+    if binding is None or not binding.holds(model):
         binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):

@@ -16,10 +16,14 @@ def _no_reference(*_: Any, **__: Any) -> Any:
     raise TypeError("a leaf has no reference: the evaluator binds its value")
 
 
+#: How names of tensors begin that stand outside of the model's own attributes; what gives them in Python follows
+#: (see :mod:`kernelwright.problem.outside`).
+OUTSIDE = "outside "
+
 # input: attribute name; parameter and buffer: name in the state_dict; attribute: path of a tensor
-# kept as a plain attribute of a module. All carry shape and dtype. Where the elements lie in memory in another
-# order of the axes than the model's (channels last, say) the node has the order of memory, so that its memory is
-# contiguous like everybody's, with the attribute "order": its axis i is the tensor's axis order[i].
+# kept as a plain attribute of a module, or where else it is kept. All carry shape and dtype. Where the elements lie in
+# memory in another order of the axes than the model's (channels last, say) the node has the order of memory, so that
+# its memory is contiguous like everybody's, with the attribute "order": its axis i is the tensor's axis order[i].
 for _leaf in ("input", "parameter", "buffer", "attribute"):
     declare(_leaf, "leaf", _no_reference, "{name}")
 # A Python scalar; and a tensor written out: nested tuples of numbers, or one number that is everywhere in its shape.
