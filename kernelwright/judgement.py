@@ -45,6 +45,7 @@ from kernelwright.programs import (
     laid_out,
     new_model,
     original,
+    share_tables,
     stepped_back,
     understand,
 )
@@ -195,7 +196,9 @@ def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     """The emitted text of the modes, and the module that it is."""
     text, _ = emitted_text(problem, modes, example, target, device)
     with without_device():
-        return text, load_text(text, problem.name)
+        emitted = load_text(text, problem.name)
+    share_tables(emitted, problem)
+    return text, emitted
 
 
 def _with_contractions(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -364,6 +367,7 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         if not parts[0]:
             return modes, notes + list(checked.values())
         emitted = load_emulated(text, kernel_source(*parts, cuda=True)[0], problem.name)
+        share_tables(emitted, problem)
         failures = {}
         for variant in (v for v in parts[0] if v.mode not in checked):
             training = variant.model.training

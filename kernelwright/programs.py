@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +32,7 @@ from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
+from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
 from kernelwright.records import Mode, words_of
@@ -238,6 +242,18 @@ class _Recording(nn.Module):
 def as_called(mode: ModeProgram, module: nn.Module) -> nn.Module:
     """A module to be called without gradients, as the mode is: one of recorded calls alone records them itself."""
     return module if False in mode.recordings else _Recording(module)
+
+
+def share_tables(emitted: ModuleType, problem: Problem) -> None:
+    """Let the emitted module of a model that was given from Python read the tensors that the model's own module has:
+    nobody knows where the generators stood when that module drew them. A file is imported under a seed."""
+    if problem.path is not None:
+        return
+    own = vars(sys.modules[problem.model_class.__module__])
+    for text in read_outside(problem.make_model(0)).tensors:
+        name = re.split(r"\W", text, maxsplit=1)[0]
+        if name in own and name in vars(emitted) and isinstance(own[name], (torch.Tensor, list, tuple, dict)):
+            setattr(emitted, name, own[name])
 
 
 def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:

@@ -184,7 +184,8 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
-        own = {name for find in (model.named_parameters, model.named_buffers) for name, _ in find(remove_duplicate=False)}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
