@@ -101,7 +101,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     taken: dict[Node, Hashable] = {}
     outputs = tuple(in_own_memory(_fresh(simplify(n, context), n), memory(n), taken) for n in graph.outputs)
     values = {e.name: simplify(e.value, context) for e in graph.effects if e.owner is None}
-    alive = set(walk((*outputs, *values.values())))
+    checks = tuple(replace(c, value=simplify(c.value, context)) for c in graph.checks)
+    alive = set(walk((*outputs, *values.values(), *(c.value for c in checks))))
     owners: dict[str, Node] = {}
     for effect in graph.effects:
         if effect.owner is None:
@@ -115,7 +116,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             values[effect.name] = simplify(effect.value, context)
             alive.update(walk([values[effect.name]]))
     effects = tuple(BufferUpdate(e.name, values[e.name], owners.get(e.name)) for e in graph.effects)
-    return replace(graph, outputs=outputs, effects=effects), tuple(applications)
+    return replace(graph, outputs=outputs, effects=effects, checks=checks), tuple(applications)
 
 
 def _fresh(result: Node, before: Node) -> Node:

@@ -69,7 +69,7 @@ def exact_convolutions(graph: Graph) -> Graph:
     results: dict[Node, Node] = {}
     effects_of = [e.value for e in graph.effects]
     owners = [e.owner for e in graph.effects if e.owner is not None]
-    for node in walk([*graph.outputs, *effects_of, *owners]):
+    for node in walk([*graph.outputs, *effects_of, *owners, *(c.value for c in graph.checks)]):
         inputs = tuple(results[i] for i in node.inputs)
         if node.op == "convolution":
             results[node] = make("convolution", *inputs, origin=node.origin, **{**dict(node.attributes), "exact": True})
@@ -77,7 +77,8 @@ def exact_convolutions(graph: Graph) -> Graph:
             results[node] = rebuild(node, inputs)
     effects = tuple(BufferUpdate(e.name, results[e.value], results[e.owner] if e.owner is not None else None)
                     for e in graph.effects)
-    return replace(graph, outputs=tuple(results[o] for o in graph.outputs), effects=effects)
+    return replace(graph, outputs=tuple(results[o] for o in graph.outputs), effects=effects,
+                   checks=tuple(replace(c, value=results[c.value]) for c in graph.checks))
 
 
 PRECISION: tuple[Rule, ...] = (round_late, sum_wide, convert_terms)

@@ -18,7 +18,7 @@ def settle_buffers(graph: Graph) -> Graph:
     """
     owners = _sole_owners(graph)
     changed = {e.name for e in graph.effects}
-    roots = [*graph.outputs, *(e.value for e in graph.effects)]
+    roots = [*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks)]
     replaced: dict[Node, Node] = {}
     for node in walk(roots):
         built = rebuild(node, tuple(replaced[i] for i in node.inputs))
@@ -28,7 +28,8 @@ def settle_buffers(graph: Graph) -> Graph:
     outputs = tuple(_apart(replaced[n], changed) for n in graph.outputs)
     effects = tuple(BufferUpdate(e.name, _apart(replaced[e.value], changed),
                                  replaced.get(e.owner) if e.owner in owners else None) for e in graph.effects)
-    return replace(graph, outputs=outputs, effects=effects)
+    checks = tuple(replace(c, value=replaced[c.value]) for c in graph.checks)
+    return replace(graph, outputs=outputs, effects=effects, checks=checks)
 
 
 def _sole_owners(graph: Graph) -> set[Node]:
@@ -36,7 +37,8 @@ def _sole_owners(graph: Graph) -> set[Node]:
     owners = {e.owner for e in graph.effects if e.owner is not None}
     while True:
         owned = [e for e in graph.effects if e.owner in owners]
-        alive = list(walk((*graph.outputs, *(e.value for e in graph.effects if e not in owned))))
+        alive = list(walk((*graph.outputs, *(e.value for e in graph.effects if e not in owned),
+                           *(c.value for c in graph.checks))))
         read = {n["name"] for n in alive if n.op == "buffer"}
         left = {o for o in owners if o in set(alive) and not read & set(o["running"])}
         if left == owners:

@@ -22,10 +22,11 @@ from kernelwright.capture import convert_scans as _scans  # noqa: F401
 from kernelwright.capture import convert_views as _views  # noqa: F401
 from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, writes, written
 from kernelwright.capture.buffers import settle_buffers
+from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.recurrent import OPERATORS
-from kernelwright.capture.tracing import name_of
+from kernelwright.capture.tracing import ASKED, name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
@@ -40,6 +41,7 @@ from kernelwright.capture.values import (
 from kernelwright.containers import renumbered
 from kernelwright.ir.graph import (
     BufferUpdate,
+    Check,
     Graph,
     Result,
     copied,
@@ -78,6 +80,7 @@ class Converter:
         self.updates: dict[str, Node] = {}
         self.owners: dict[str, Node] = {}
         self.serial = 0
+        self.checks: list[Check] = []
 
     def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None, asks: bool = False
               ) -> Graph:
@@ -121,8 +124,10 @@ class Converter:
                 known.append(_result(result.meta["val"], None if observed is None else observed[place]))
             places.append(number)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
+        roots = (*outputs, *self.updates.values(), *(c.value for c in self.checks))
+        checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
-                                    tuple(known), asks))
+                                    tuple(known), asks, checks))
 
     def _without_updates(self, results: list[Any]) -> list[Any]:
         """The results that the user gets; those before them in a program without writes are new values of buffers."""
@@ -216,9 +221,16 @@ class Converter:
             return self._batch_norm(node, arguments, origin)
         if writes(node):
             return self._in_place(node, target, arguments, origin)
-        if not node.users and not _draws(node.target):
+        if target.startswith("_assert_async."):
+            asked = arguments.get("assert_msg") == ASKED
+            self.checks.append(Check(truth(arguments["self"]), waited=asked))
             return None
-        return self._convert(node, target, arguments, origin)
+        if not node.users and not _draws(node.target) and not may_refuse(target):
+            return None
+        value = self._convert(node, target, arguments, origin)
+        if not node.users and may_refuse(target):
+            self.checks += [Check(n) for n in pytree.tree_leaves(value) if isinstance(n, Node)]
+        return value
 
     def _item(self, node: torch.fx.Node) -> Any:
         """One of several results."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import operator
 import sys
 from collections.abc import Iterator
@@ -27,14 +28,41 @@ def traceable() -> Iterator[None]:
         yield
 
 
+#: The message of a check that Python makes itself, and so waits for.
+ASKED = "asked by Python"
 #: How Python asks for the values of a tensor.
 _ASKS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__complex__", "__array__")
+
+
+def _expected(frame: FrameType) -> bool | None:
+    """The truth value with which the code of a frame goes on, where it raises an error with the other one; or None.
+
+    So it is in ``assert condition`` and in ``if condition: raise ...``, of the user's code or of PyTorch's own.
+    """
+    code = list(dis.get_instructions(frame.f_code))
+    place = next((i for i, instruction in enumerate(code) if instruction.offset == frame.f_lasti), len(code))
+    place += place < len(code) and code[place].opname == "TO_BOOL"
+    if place + 1 >= len(code) or "JUMP" not in code[place].opname or "_IF_" not in code[place].opname:
+        return None
+    target = next(i for i, instruction in enumerate(code) if instruction.offset == code[place].argval)
+    ahead, beyond = _raises(code[place + 1:]), _raises(code[target:])
+    return ahead == ("IF_TRUE" in code[place].opname) if ahead != beyond else None
+
+
+def _raises(code: list[dis.Instruction]) -> bool:
+    """Whether code comes to a raise, with nothing to decide before."""
+    return next((i.opname == "RAISE_VARARGS" for i in code if i.opname == "RAISE_VARARGS" or "RETURN" in i.opname
+                 or i.opcode in dis.hasjrel or i.opcode in dis.hasjabs), False)
 
 
 @contextmanager
 def values_read(found: list[str]) -> Iterator[None]:
     """While active, ``found`` gets how Python asks for the values of a tensor whose values the trace knows: what it
-    makes of them stands in the trace as plain numbers."""
+    makes of them stands in the trace as plain numbers.
+
+    Where the trace does not know a truth value, and the code asks for it in order to raise an error, the trace gets a
+    check and goes on without the error.
+    """
     originals = {name: getattr(torch.Tensor, name) for name in _ASKS}
     own = {name: vars(torch.Tensor)[name] for name in _ASKS if name in vars(torch.Tensor)}
 
@@ -42,6 +70,9 @@ def values_read(found: list[str]) -> Iterator[None]:
         def ask(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
             if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
                 found.append(name)
+            elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
+                torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
+                return wanted
             return originals[name](tensor, *arguments, **named)
         return ask
 

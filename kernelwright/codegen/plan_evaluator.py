@@ -44,7 +44,7 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
     values |= {n: b.clone() for n, b in model.named_buffers(remove_duplicate=False)}
     given, _ = flat(received(model, inputs))
     values |= {n["name"]: v for n, v in zip(graph.inputs, given, strict=True) if n is not None}
-    for node in walk((*graph.outputs, *(e.value for e in graph.effects))):
+    for node in walk((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks))):
         if node.op == "attribute" and node["name"].startswith(OUTSIDE):
             values[node["name"]] = read_outside(model).tensors[node["name"].removeprefix(OUTSIDE)]
         elif node.op == "attribute":

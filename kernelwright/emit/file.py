@@ -14,7 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, RUNTIME, STRUCTURES
+from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, REQUIRE, RUNTIME, STRUCTURES
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -89,7 +89,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
              private(classes) + "\n\n".join([shared, *tables, plans]), private(outside),
              "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
-             private(RUNTIME + ("\n\n" + ONCE if "_kernelwright_once(" in runs else ""))]
+             private("\n\n".join([RUNTIME, *(ONCE for _ in [0] if "_kernelwright_once(" in runs),
+                                  *(REQUIRE for _ in [0] if "_kernelwright_require(" in runs)]))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
 
 

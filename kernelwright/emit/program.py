@@ -83,18 +83,20 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`.
     """
     counters = {u.value: u for u in plan.effects if counts_up(u) is not None}
-    needed = {n for s in plan.steps for n in _inputs(s)} | set(plan.results)
+    checked = [c.value for c in plan.checks]
+    needed = {n for s in plan.steps for n in _inputs(s)} | {*plan.results, *checked}
     steps = in_runs(tuple(s for s in plan.steps if not (
         isinstance(s, TorchStep) and s.node in counters and s.node not in needed)))
     given = [n for n in plan.graph.inputs if n is not None]
     names = _names([*given, *plan_tensors(plan).values()], steps)
     places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
-    steps = _without_unread(steps, [*computed_results(plan), *(u.value for u in plan.effects)])
+    read_after = [*computed_results(plan), *checked, *(u.value for u in plan.effects)]
+    steps = _without_unread(steps, read_after)
     # What is a view to the caller may be a copy to kernels.
     shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and any(
         isinstance(s, TorchStep) and s.node is n for s in steps)}
-    once = made_once(steps, plan.results)
+    once = made_once(steps, (*plan.results, *checked))
     steps = [s for s in steps if s not in once]
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
     maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
@@ -113,11 +115,15 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             place += 1
         inside = {n for s in run for n in s.outputs}
         others = {n for s in steps if s not in run for n in _inputs(s)}
-        others |= set(computed_results(plan)) | {u.value for u in plan.effects}
+        others |= set(read_after)
         launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
                                  (others & inside).__contains__, lambda n: names[n], cuda=cuda)
         launchers.append(launcher)
         lines += _launch_lines(launcher, names, places)
+    asserted = [c.value for c in plan.checks if cuda and not c.waited]
+    lines += [f"torch._assert_async({_text(n, names)})" for n in asserted]
+    if required := [_text(n, names) for n in checked if n not in asserted]:
+        lines += _wrapped(f"_kernelwright_require({', '.join(required)})")
     for update in plan.effects:
         amount, buffer = counts_up(update), places[update.name]
         if amount is not None:

@@ -73,7 +73,18 @@ def _kernelwright_class(module, name):
     return functools.reduce(getattr, name.split("."), __import__(module, fromlist=["*"]))
 '''
 
+REQUIRE = '''\
+def _kernelwright_require(*conditions):
+    """Conditions that hold unless the original computation raises an error, which it then shall do itself."""
+    if not all(map(bool, conditions)):
+        raise ValueError("the original computation refuses a value")
+'''
+
 CALL = '''\
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -86,7 +97,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -296,18 +307,26 @@ def _kernelwright_call(model, inputs, named, plans):
         # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
         if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)
 '''

@@ -44,6 +44,23 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """A truth value without axes that holds unless the model raises an error, or a call that may raise one although
+    nobody reads what it gives.
+
+    waited: whether Python waits for the truth value, which elsewhere a GPU asserts by itself, later.
+    """
+
+    value: Node
+    waited: bool = False
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether the value says that all is well, and is not only computed."""
+        return self.value.dtype == "bool" and not self.value.rank
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A captured model.
 
@@ -52,6 +69,7 @@ class Graph:
     training: the mode in which the model was captured.
     results: what is known of each output beside its value; empty where nothing is.
     asks: whether the forward asked tensors how they stand in a recorded graph.
+    checks: what tells that the model raises an error for the values that it was given.
     """
 
     inputs: tuple[Node | None, ...]
@@ -61,10 +79,11 @@ class Graph:
     training: bool
     results: tuple[Result, ...] = ()
     asks: bool = False
+    checks: tuple[Check, ...] = ()
 
     def roots(self) -> tuple[Node, ...]:
-        """Everything that must be computed: outputs, then buffer values that no torch call updates by itself."""
-        return (*self.outputs, *(e.value for e in self.effects if e.owner is None))
+        """Everything that must be computed: outputs, buffer values that no torch call updates by itself, checks."""
+        return (*self.outputs, *(e.value for e in self.effects if e.owner is None), *(c.value for c in self.checks))
 
     def nodes(self) -> Iterator[Node]:
         """Every node, inputs before users."""
@@ -145,5 +164,6 @@ def render(graph: Graph) -> str:
         arguments = ", ".join([names[i] for i in node.inputs] + attributes)
         lines.append(f"{names[node]}: {node.dtype}{list(node.shape)} = {title}({arguments})")
     lines += [f"buffer {e.name} <- {names[e.value]}" for e in graph.effects if e.value in names]
+    lines += [f"check {names[c.value]}" for c in graph.checks]
     lines.append("return " + ", ".join(names[o] for o in graph.outputs))
     return "\n".join(lines)

@@ -85,7 +85,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     """
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
-    roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects)]))
+    roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in graph.checks)]))
     whole: set[Node] = set()
     while True:
         lowered = prepare(roots, kept, move_bias, channels_last, products, whole)
@@ -99,7 +99,8 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     updates = tuple(BufferUpdate(e.name, lowered.values[e.value]) for e in effects)
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
-    return Plan(graph, tuple(in_turn(steps)), results, left, kept, channels_last, contractions=products)
+    checks = tuple(replace(c, value=lowered.values[c.value]) for c in graph.checks if c.is_truth)
+    return Plan(graph, tuple(in_turn(steps)), results, left, kept, channels_last, contractions=products, checks=checks)
 
 
 def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
 from kernelwright.plan.expressions import Index, Load, walk
@@ -104,6 +104,7 @@ class Plan:
 
     results: the node that holds each of ``graph.outputs`` (lowering may have replaced it).
     effects: buffer updates that must be written out after the steps.
+    checks: the truth values among ``graph.checks``, as the steps compute them.
     kept: nodes of the graph that stay torch calls, with the reason for the report.
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
     words for the report. contractions: contractions of the graph that are kernels, and how.
@@ -117,6 +118,7 @@ class Plan:
     channels_last: frozenset[Node] = frozenset()
     layout: str = ""
     contractions: dict[Node, Choice] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

@@ -1,0 +1,48 @@
+"""What PyTorch refuses by value: conditions that a graph checks, so that the original computation raises its error.
+
+A call that stays with PyTorch refuses by itself. A kernel computes something of any values: for the operators that
+may become kernels, the condition under which PyTorch takes the values becomes a part of the graph, one truth value,
+which the kernel that reads the tensor anyway can compute on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from kernelwright.ir.node import Node, constant, make, walk
+
+#: Operators that may raise an error for values of a tensor, where nobody reads what they give, too.
+_REFUSING = re.compile(r"embedding|gather|index|take|scatter|nll_loss|cross_entropy_loss|binary_cross_entropy\.|one_hot"
+                       r"|multinomial|bernoulli|linalg_|cholesky|inverse|multi_margin|multilabel_margin|ctc_loss"
+                       r"|floor_divide|remainder|fmod|repeat_interleave|bincount|max_unpool")
+
+
+def may_refuse(target: str) -> bool:
+    """Whether a torch operator, named as in "gather.default", may raise an error for values of its tensors."""
+    return _REFUSING.match(target) is not None
+
+
+def truth(value: Node) -> Node:
+    """The one element of a tensor as a truth value without axes."""
+    value = value if value.dtype == "bool" else make("ne", value, constant(0))
+    return value if not value.rank else make("reshape", value, shape=())
+
+
+def _within_unit(x: Node) -> Node:
+    """Whether all of x is between 0 and 1, which NaN is not."""
+    inside = make("logical_and", make("ge", x, constant(0.0)), make("le", x, constant(1.0)))
+    return inside if not x.rank else make("amin", inside, axes=tuple(range(x.rank)), keepdim=False)
+
+
+def _of_probabilities(node: Node) -> list[Node]:
+    return [_within_unit(x) for x in node.inputs[:2] if x.size]
+
+
+#: Operators of ours that may become kernels, with what PyTorch asks of their values.
+_CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {"binary_cross_entropy": _of_probabilities}
+
+
+def conditions(roots: Iterable[Node]) -> list[Node]:
+    """The truth values that hold where PyTorch refuses nothing that is computed for ``roots``."""
+    return [condition for node in walk(roots) if node.op in _CONDITIONS for condition in _CONDITIONS[node.op](node)]

@@ -1,0 +1,180 @@
+"""Values that PyTorch refuses are refused by ModelNew, too, in the same words; values at the border are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from emitted_tools import assert_like, emit, import_path, kernels_run, models, original_runs, write_problem
+
+import kernelwright
+from kernelwright.build.emulation import load_emulated
+from kernelwright.roofline.devices import H200
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def put(number: int, value: float) -> Callable[[list[torch.Tensor]], None]:
+    """A change of inputs: ``value`` at one place of input ``number``."""
+
+    def change(inputs: list[torch.Tensor]) -> None:
+        inputs[number].view(-1)[5] = value
+
+    return change
+
+
+@dataclass(frozen=True)
+class Case:
+    """A forward of x, y, ... and inputs; values that PyTorch refuses, and some that it takes."""
+
+    forward: str
+    inputs: str
+    bad: dict[str, Callable[[list[torch.Tensor]], None]]
+    good: dict[str, Callable[[list[torch.Tensor]], None]]
+
+
+UNIT = "[torch.rand(64, 8), torch.rand(64, 8)]"
+CLASSES = "[torch.randn(64, 8), torch.randint(0, 8, (64,))]"
+CASES = {
+    "binary_cross_entropy": Case(
+        "return F.binary_cross_entropy(x, y)", UNIT,
+        {"above": put(0, 1.0000001), "below": put(0, -1e-30), "NaN": put(0, NAN), "target above": put(1, 2.0),
+         "target below": put(1, -1.0)},
+        {"one": put(0, 1.0), "zero": put(0, 0.0), "-0.0": put(0, -0.0), "target one": put(1, 1.0)}),
+    "binary_cross_entropy of each, with weights": Case(
+        "return F.binary_cross_entropy(x, y, weight=(y + 1).detach(), reduction='none').sum(0)", UNIT,
+        {"above": put(0, 1.5)}, {"one": put(0, 1.0)}),
+    "binary_cross_entropy of a sigmoid": Case(
+        "return F.binary_cross_entropy(torch.sigmoid(x), y)", UNIT,
+        {"NaN": put(0, NAN)}, {"infinity": put(0, INFINITY), "-infinity": put(0, -INFINITY)}),
+    "cross_entropy": Case(
+        "return F.cross_entropy(x * 2, y)", CLASSES,
+        {"above": put(1, 8), "below": put(1, -1)}, {"last": put(1, 7), "ignored": put(1, -100)}),
+    "cross_entropy with weights": Case(
+        "return F.cross_entropy(x * 2, y, weight=x[0].detach().abs(), label_smoothing=0.1)", CLASSES,
+        {"above": put(1, 9), "below": put(1, -8)}, {"last": put(1, 7), "ignored": put(1, -100)}),
+    "nll_loss": Case(
+        "return F.nll_loss(torch.tanh(x), y, ignore_index=-1)", CLASSES,
+        {"above": put(1, 8), "below": put(1, -2)}, {"last": put(1, 7), "ignored": put(1, -1)}),
+    "a result that nobody reads": Case(
+        "F.binary_cross_entropy(x, x); x.gather(1, y); F.embedding(z, x); return torch.tanh(x) * 2",
+        "[torch.rand(64, 8), torch.randint(0, 8, (64, 3)), torch.randint(0, 64, (5, 7))]",
+        {"loss": put(0, 2.0), "gather": put(1, 8), "embedding": put(2, -1)}, {"last": put(1, 7)}),
+    "assert": Case(
+        "assert x.min() >= 0 and not y.isnan().any(), 'wrong'; torch._assert(y.max() < 5, 'large')\n"
+        "        return torch.tanh(x + y) * 2", UNIT,
+        {"negative": put(0, -1.0), "NaN in the first": put(0, NAN), "NaN": put(1, NAN), "large": put(1, 5.0)},
+        {"-0.0": put(0, -0.0), "infinity": put(0, INFINITY)}),
+    "raise": Case(
+        "if (x < 0).any():\n            raise ValueError(f'negative: {x.min()}')\n"
+        "        if not torch.isfinite(y).all():\n            raise ArithmeticError('infinite')\n"
+        "        return torch.tanh(x + y) * 2", UNIT,
+        {"negative": put(0, -1.0), "infinite": put(1, INFINITY)}, {"NaN": put(0, NAN)}),
+    "distributions": Case(
+        "return torch.distributions.Normal(x, y).log_prob(x + 1).sum(-1)", UNIT,
+        {"scale": put(1, 0.0), "NaN": put(0, NAN)}, {"small": put(1, 1e-20), "infinity": put(1, INFINITY)}),
+    "gaussian_nll_loss": Case(
+        "return F.gaussian_nll_loss(x, torch.tanh(x), y)", UNIT,
+        {"variance": put(1, -1.0)}, {"zero": put(1, 0.0), "NaN": put(1, NAN)}),
+    "_assert_async": Case(
+        "torch._assert_async((x >= 0).all()); return torch.tanh(x + y) * 2", UNIT,
+        {"negative": put(0, -1.0), "NaN": put(0, NAN)}, {"zero": put(0, 0.0)}),
+    "operators that stay with PyTorch": Case(
+        "c = F.one_hot(y, 8).float().sum() + x[y].tanh().sum() + x.index_select(0, y).exp().sum()\n"
+        "        return torch.linalg.cholesky(z).tanh() * c + torch.linalg.inv(z).sin() + (y // w).sum().cos()",
+        "[torch.rand(64, 8), torch.randint(0, 8, (64,)), torch.eye(4) * 2, torch.ones(64, dtype=torch.int64)]",
+        {"class": put(1, 8), "index": put(1, -70), "not positive": put(2, -1.0), "division": put(3, 0)},
+        {"last": put(1, 7)}),
+}
+NAMES = ["x", "y", "z", "w"]
+
+
+def text_of(case: Case) -> str:
+    count = len(eval(case.inputs, {"torch": torch}))
+    return (f"class Model(nn.Module):\n    def forward(self, {', '.join(NAMES[:count])}):\n        {case.forward}\n\n\n"
+            f"def get_inputs():\n    return {case.inputs}\n")
+
+
+def outcome(model: Any, inputs: list[torch.Tensor], *, gradients: bool) -> Any:
+    """What a call gives: the result and the gradients, or the type and the words of the error."""
+    given = [x.clone().requires_grad_(gradients and x.is_floating_point()) for x in inputs]
+    try:
+        with torch.set_grad_enabled(gradients):
+            result = model(*given)
+    except Exception as error:
+        return type(error), str(error)
+    if gradients:
+        result.sum().backward()
+    return [result.detach(), *(x.grad for x in given)]
+
+
+def check(case: Case, original: ModuleType, emitted: ModuleType) -> None:
+    torch.manual_seed(0)
+    old, new, inputs = models(original, emitted)
+    for gradients in (False, True):
+        for label, change in (("as given", lambda inputs: None), *case.good.items()):
+            given = [x.clone() for x in inputs]
+            change(given)
+            with kernels_run(emitted):
+                found = outcome(new, given, gradients=gradients)
+            expected = outcome(old, given, gradients=gradients)
+            assert isinstance(expected, list), f"{label}: eager raises {expected}"
+            assert_like(found, expected, 1e-4)
+        for label, change in case.bad.items():
+            given = [x.clone() for x in inputs]
+            change(given)
+            expected = outcome(old, given, gradients=gradients)
+            assert isinstance(expected, tuple), f"{label}: eager takes it"
+            assert outcome(new, given, gradients=gradients) == expected, label
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_cpp(case, tmp_path) -> None:
+    original, emitted, _ = emit(tmp_path, "refuses", text_of(case))
+    check(case, original, emitted)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="without a device kernels run under the emulation")
+@pytest.mark.parametrize("name", ["binary_cross_entropy", "raise", "_assert_async"])
+def test_cuda(name, tmp_path) -> None:
+    """What PyTorch's kernels assert on the device is asserted there; what Python waits for, it waits for."""
+    path = write_problem(tmp_path, "refuses", text_of(CASES[name]))
+    source = kernelwright.explain(path, target="cuda", device=H200).source
+    kernels = re.search(r'_KERNELWRIGHT_SOURCE = r"""\n(.*?)"""', source, re.DOTALL)[1]
+    check(CASES[name], import_path(path), load_emulated(source, kernels, "refuses"))
+    assert ("torch._assert_async(" in source.split("# The kernels")[1]) == (name != "raise")
+    assert ("_kernelwright_require(" in source) == (name == "raise")
+
+
+def test_an_error_of_the_program_alone_is_no_error(tmp_path: Path) -> None:
+    """A check that is stricter than the original only costs time, and that is said once."""
+    case = Case("try:\n            if (x < 0).any():\n                raise ValueError('negative')\n"
+                "        except ValueError:\n            return torch.exp(x) * 3\n        return torch.tanh(x) * 2",
+                "[torch.rand(64, 8)]", {}, {})
+    original, emitted, _ = emit(tmp_path, "caught", text_of(case))
+    old, new, (x,) = models(original, emitted)
+    with kernels_run(emitted, 1):
+        assert_like(new(x), old(x), 1e-6)
+    with pytest.warns(RuntimeWarning, match="this call is not for the kernels"):
+        assert torch.equal(new(-x), old(-x))
+
+
+def test_shapes_that_raise(tmp_path: Path) -> None:
+    """Other shapes are the original's affair, and so are its errors about them."""
+    case = Case("if x.shape[0] % 2:\n            raise ValueError('odd')\n        return torch.tanh(x).amax(0) * 2",
+                "[torch.rand(64, 8)]", {}, {})
+    original, emitted, _ = emit(tmp_path, "shapes", text_of(case))
+    old, new, _ = models(original, emitted)
+    for shape in ((3, 8), (0, 8), (64,)):
+        x = torch.rand(shape)
+        with original_runs(emitted, times=1 if shape == (3, 8) else 0):
+            expected = outcome(old, [x], gradients=False)
+            found = outcome(new, [x], gradients=False)
+        assert type(found) is type(expected)
+        assert found == expected if isinstance(found, tuple) else torch.equal(found[0], expected[0])
