@@ -12,6 +12,7 @@ from kernelwright.judge.handover import NotHandedOver, arguments_of
 from kernelwright.judge.link import CandidateRaised, Last, Link
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.problem import Problem
+from kernelwright.problem.importing import IMPORT_SEED
 from kernelwright.verify.flatten import tensors_of
 
 __all__ = ["CandidateRaised", "Last", "NotHandedOver", "RemoteCandidate", "WorkerFailure"]
@@ -52,7 +53,7 @@ class RemoteCandidate(nn.Module):
         arguments = arguments_of(problem)
         self.__dict__["_kernelwright_link"] = link = Link(worker, problem.device, self)
         if load:
-            link.ask("load", {"source_name": worker.source_name}, "build")
+            link.ask("load", {"source_name": worker.source_name, "import_seed": IMPORT_SEED}, "build")
         link.construct(arguments, seed, training)
         self.training = training
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import pickle
+import random
 import sys
 import time
 import warnings
@@ -65,12 +66,17 @@ class Session:
         return {}
 
     def load(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Import the candidate's file, which may compile for minutes."""
+        """Import the candidate's file, which may compile for minutes, under the seed of the problem's import: tables
+        that both draw while they are imported are the same."""
         self.source = self.folder / payload["source_name"]
         spec = importlib.util.spec_from_file_location(MODULE, self.source)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[MODULE] = module
+        seeds = [torch.manual_seed, random.seed]
+        seeds += [sys.modules["numpy"].random.seed] if "numpy" in sys.modules else []
+        for seed in seeds:
+            seed(payload["import_seed"])
         spec.loader.exec_module(module)
         self.module = module
         found = module.__dict__.get("ModelNew")
