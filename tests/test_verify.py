@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, certify, trial
+from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, certify, default_trials, trial
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.memory import FINITE_POISON, INTEGER_POISON, differ_by_poison
 
@@ -65,7 +65,8 @@ class Right(Model):
         self.norm.running_var.mul_(0.9).add_(0.1 * variance * count / (count - 1))
         self.norm.num_batches_tracked += 1
         scale = self.norm.weight / torch.sqrt(variance + self.norm.eps)
-        return ((y - mean[:, None, None]) * scale[:, None, None] + self.norm.bias[:, None, None]).clamp_min(0)
+        y = (y - mean[:, None, None]) * scale[:, None, None] + self.norm.bias[:, None, None]
+        return y.clamp_min(0).contiguous()
 
 
 class NoRelu(Model):
@@ -210,14 +211,14 @@ def test_a_right_candidate_passes_every_trial() -> None:
     assert found.passed, found.why
     assert torch.equal(random_state, torch.get_rng_state())
     assert not found.skipped and found.deterministic and found.state_copied and not found.uses_randomness
-    assert {t.reference for t in found.trials} == {"float64"}
-    # Ties, denormals and negative values are for candidates from elsewhere: judge/probes.py adds them.
-    assert {t.plan.distribution for t in found.trials} == set(DISTRIBUTIONS) - {"tied", "denormal", "negative"}
+    assert {t.reference for t in found.trials if t.plan.distribution != "huge"} == {"float64"}
+    # Ties and negative values are for candidates from elsewhere: judge/probes.py adds them.
+    assert {t.plan.distribution for t in found.trials} == set(DISTRIBUTIONS) - {"tied", "negative"}
     assert found.trials[0].state is not None  # the running statistics were compared
-    assert 0 < found.candidate_error < 1e-5
+    assert 0 < found.candidate_error < 1e-4
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert document["trials"][0]["comparison"]["outputs"][0]["eager_relative"] > 0
-    assert "Passed 13 trials" in found.sentence()
+    assert f"Passed {len(default_trials())} trials" in found.sentence()
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,8 @@ def test_state_that_does_not_fit() -> None:
 
 def test_what_the_budget_drops_is_recorded() -> None:
     found = judged(Right, budget_seconds=0.0)
-    assert len(found.trials) == 1 and len(found.skipped) == 12 and "s are left" in found.skipped[0].why
+    assert len(found.trials) == 1 and len(found.skipped) == len(default_trials()) - 1
+    assert "s are left" in found.skipped[0].why
 
 
 def test_wanted_trials_run_until_three_times_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,8 +333,8 @@ def test_wanted_trials_run_until_three_times_the_budget(monkeypatch: pytest.Monk
     for module in (certificate, trial):
         monkeypatch.setattr(module, "clock", clock)
     few, more, all_of_them = (len(judged(Right, budget_seconds=seconds, wanted=wanted).trials)
-                              for seconds, wanted in ((2.0, 0), (2.0, 13), (400.0, 0)))
-    assert 1 <= few < more < all_of_them == 13
+                              for seconds, wanted in ((2.0, 0), (2.0, 99), (400.0, 0)))
+    assert 1 <= few < more < all_of_them == len(default_trials())
     assert len(judged(Right, budget_seconds=2.0, wanted=few + 1).trials) == few + 1
 
 
@@ -382,15 +384,15 @@ def test_a_distribution_the_model_refuses_is_skipped_and_an_informative_one_does
                 raise ValueError("negative")
             return x * 2
 
-    class NaNsAway(nn.Module):
+    class NaNsAway(Refuses):
         def forward(self, x):
-            return x.nan_to_num() * 2
+            return super().forward(x).nan_to_num(posinf=float("inf"), neginf=float("-inf"))
 
     inputs = lambda seed: [torch.rand(4, 6, generator=torch.Generator().manual_seed(seed))]  # noqa: E731
     found = judged(Refuses, Refuses, inputs)
     assert found.passed and any("negative" in s.why for s in found.skipped)
     assert not judged(NaNsAway, Refuses, inputs).passed
-    lenient = judged(NaNsAway, Refuses, inputs, informative=frozenset({"with NaN", "with Inf"}))
+    lenient = judged(NaNsAway, Refuses, inputs, informative=frozenset({"with NaN"}))
     assert lenient.passed and any(not t.passed and not t.gates for t in lenient.trials)
 
 
@@ -592,15 +594,16 @@ class Normed(nn.Module):
 
 
 class NormedByMoments(Normed):
-    """Statistics from sums and sums of squares, one pass; buffers through the original module."""
+    """Statistics from sums and sums of squares about an entry, one pass; buffers through the original module."""
 
     def forward(self, x):
         y = self.linear(x.flip(1).flip(1))
         self.norm(y)
-        mean = y.mean(0)
-        variance = (y - y[0]).square().mean(0) - (mean - y[0]).square()
+        y = y - y[0]
+        mean, squares = y.mean(0), y.square().mean(0)
+        variance = torch.where(squares.isfinite(), squares - mean.square(), squares)
         scale = self.norm.weight * torch.rsqrt(variance.clamp_min(0) + self.norm.eps)
-        return y * scale + (self.norm.bias - mean * scale)
+        return (y - mean) * scale + self.norm.bias
 
 
 @pytest.mark.parametrize(("model", "candidate"), [(Row, Split), (Normed, NormedByMoments)])
@@ -608,4 +611,4 @@ def test_honest_reorderings_pass_every_distribution(model, candidate) -> None:
     """Softmax of huge values and norms of constants are badly conditioned: eager is no better there."""
     found = judged(candidate, model, row_inputs)
     assert found.passed, found.why
-    assert len(found.trials) == 13
+    assert len(found.trials) == len(default_trials())

@@ -29,6 +29,7 @@ from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
 from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.truth import LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
@@ -41,7 +42,7 @@ from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
 #: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
-ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="position")
+ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign")
 #: Share of free memory in which the model's results may wait for the next candidate.
 KEPT_SHARE = 1 / 16
 
@@ -178,7 +179,7 @@ class Checker:
     def _plan(self) -> Plan:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
                     wanted=cards.wanted(self.card), budget_seconds=self.budget.check,
-                    tolerance=Tolerance(nonfinite="position"), check_gradients=self.settings.backward,
+                    tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT, check_gradients=self.settings.backward,
                     stop_at_failure=not self.budget.diagnose, must_fit=True)
 
     def _make_model(self) -> torch.nn.Module:
@@ -254,7 +255,8 @@ class Checker:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, made, *(v.limit for v in checked)))))
+        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, made, *limits_of(result.certificate),
+                                                   *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""
@@ -269,12 +271,15 @@ class Checker:
         failing = failing_trial(certificate) if self.budget.diagnose else None
         if failing is None:
             return also
+        if (other := other_computation(certificate)) is not None:
+            return [other, *also]
+        make_float64 = self._make_float64 if float64_is_right([failing.reference]) else _no_float64
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
-                               make_float64=self._make_float64, before=tuple(t.plan for t in certificate.trials))
+                               make_float64=make_float64, before=tuple(t.plan for t in certificate.trials))
             if says_little(evidence):
                 evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
-                                           make_float64=self._make_float64, budget_seconds=self.budget.diagnose)
+                                           make_float64=make_float64, budget_seconds=self.budget.diagnose)
             found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
             return [*([not_repeatable(failing)] if again_right else found), *also]
@@ -291,8 +296,12 @@ def kept_for(problem: Problem) -> Kept:
 
 def timed_tolerance(settings: JudgeSettings, distribution: str) -> Tolerance:
     """What the values of timed calls on inputs of ``distribution`` are held against."""
-    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="position")
+    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="sign")
     return Plan(tolerance=usual).tolerance_for(distribution)
+
+
+def _no_float64(model: torch.nn.Module) -> torch.nn.Module:
+    raise RuntimeError("float64 is another computation")
 
 
 def _joined(limits: tuple[str, ...]) -> str:

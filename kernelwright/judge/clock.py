@@ -61,18 +61,18 @@ class Clocked:
 def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str, Worker], floor_seconds: float | None,
                     budget_seconds: float, *, model: nn.Module, tolerance: Tolerance | None = None,
                     uses_random: bool = False, cached: bool = False, secret: int | None = None,
-                    distribution: str = AS_GIVEN, eager_error: float | None = None) -> Clocked:
+                    distribution: str = AS_GIVEN, eager_error: float | None = None, exact: bool = True) -> Clocked:
     """Time the constructed modules of all workers against each other, about ``budget_seconds`` long.
 
     ``baseline``'s worker holds the problem's own model (`baseline_text`), under which everybody's state is written:
     that of ``model``, in its mode. ``cached``: the problem fits into the CPU's caches, so the floor says nothing there.
     ``distribution`` names that of the inputs: one from which other draws give other outputs (`Card.varying`), and
-    ``eager_error`` is eager's own error on them, where that is known.
+    ``eager_error`` is eager's own error on them, where known. ``exact``: a float64 copy computes what eager does.
     Afterwards workers hold the timing's state, and a RemoteCandidate does not know of it. A candidate that fails gets
     a `Refusal`; nothing is raised for one. Raises what the model itself raises.
     """
     started = time.perf_counter()
-    double = _double(model, problem, budget_seconds)
+    double = _double(model, problem, budget_seconds) if exact else None
     timed = TimedProblem(problem, model, double, uses_random=uses_random, tolerance=tolerance, secret=secret,
                          distribution=distribution, eager_error=eager_error)
     reference = Contestant("eager", baseline, model.training, trusted=True)

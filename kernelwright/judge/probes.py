@@ -44,7 +44,7 @@ PARTIAL = {
 _OTHER = 7919
 _SAMPLE = 1 << 20
 #: Distributions for candidates from elsewhere.
-_FURTHER = ("tied", "denormal", "negative")
+_FURTHER = ("tied", "negative")
 #: Probes that are made whatever the budget where the first one is not telling.
 _LEAST = 3
 #: Probes that are made whatever the budget while a candidate that does not compute has passed them all, and on which
@@ -79,8 +79,8 @@ class Probed:
 
 
 def judged_trials(seed: int) -> tuple[TrialPlan, ...]:
-    """The trials of a judged candidate in their usual order: those of every certificate, then ties, denormals and
-    negative values."""
+    """The trials of a judged candidate in their usual order: those of every certificate, then ties and negative
+    values."""
     usual = default_trials(seed)
     return (*usual, *(TrialPlan(seed + len(usual) + i, kind) for i, kind in enumerate(_FURTHER)))
 
@@ -183,7 +183,7 @@ def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn
     started = clock()
     inputs = _inputs(problem, trial)
     _set(bench, trial)
-    expected = bench.expect(inputs, trial.seed, keep_as=trial)
+    expected = bench.expect(inputs, trial.seed, keep_as=trial, extreme=DISTRIBUTIONS[trial.distribution].extreme)
     if isinstance(expected, Refused):
         return None
     tolerance = plan.tolerance_for(trial.distribution)

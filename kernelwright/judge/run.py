@@ -26,6 +26,7 @@ from kernelwright.judge.refusals import ghost
 from kernelwright.judge.remote import CandidateRaised
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.truth import float64_is_right
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
@@ -122,7 +123,8 @@ def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateR
             found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
                                     budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
                                     cached=card.roof.cached, tolerance=timed_tolerance(settings, distribution),
-                                    distribution=distribution, eager_error=card.error_on(distribution))
+                                    distribution=distribution, eager_error=card.error_on(distribution),
+                                    exact=float64_is_right([p.reference for p in card.probes]))
     found = replace(found, note=" ".join(filter(None, (said, found.note))))
     for number, worker in waiting.items():
         results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,90 +12,18 @@ from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
-from kernelwright.verify.distributions import AS_GIVEN
-from kernelwright.verify.gradients import check_gradients
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.gradient_checks import GradientChecks
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
-from kernelwright.verify.records import CandidateLacksMemory, Comparison, Refused, Trial, TrialPlan
+from kernelwright.verify.plan import Plan, default_trials
+from kernelwright.verify.records import CandidateLacksMemory, Comparison, Refused, Skipped, Trial, TrialPlan
 from kernelwright.verify.reference import STRICT, UNCHANGED
 from kernelwright.verify.state import State, float64_copy
-from kernelwright.verify.tolerance import Tolerance
 from kernelwright.verify.trial import Bench
 
-
-def default_trials(seed: int = 0) -> tuple[TrialPlan, ...]:
-    """The trials in the order in which they tell most, so that a short budget drops the least."""
-    kinds = (
-        ("as given", False),
-        ("normal", True),
-        ("as given", True),
-        ("shifted", False),
-        ("with NaN", False),
-        ("with Inf", False),
-        ("heavy-tailed", False),
-        ("large", False),
-        ("small", True),
-        ("scaled", False),
-        ("sparse", False),
-        ("zeros", False),
-        ("as given", False),
-    )
-    return tuple(TrialPlan(seed + index, kind, redrawn) for index, (kind, redrawn) in enumerate(kinds))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a certification tries.
-
-    ``tolerance`` holds for the problem's own inputs. Derived distributions look for faults, not for digits,
-    and are often badly conditioned: they may have ``derived_multiple`` times eager's error and, where eager
-    has no correct digit, ``derived_noise_units`` times the absolute tolerance. ``repeats`` counts the further
-    candidate calls of the first trial (and one in the second) that must give the same bits.
-    ``sample_axis0`` is for callers who proved that outputs depend on each entry of axis 0 separately: float64
-    then covers a random pair. ``batched_arguments`` says which positional inputs have that axis (by default,
-    those with the first input's size). ``informative`` names distributions that are reported without
-    deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
-    reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
-    ``gradient_inputs`` makes the (small) inputs of the gradient check from a seed. The first ``required`` trials
-    run whatever the budget, the first ``wanted`` until three times the budget is over. ``stop_at_failure``: the first
-    trial that fails ends the certification, where nobody asks in what else the candidate fails. ``must_fit``: a
-    candidate that says, twice, that it lacks memory ends it, too, in whatever trial: anybody can say so.
-    """
-
-    trials: tuple[TrialPlan, ...] = default_trials()
-    budget_seconds: float = 60.0
-    tolerance: Tolerance = field(default_factory=Tolerance)
-    derived_multiple: float = 8.0
-    derived_noise_units: float = 100.0
-    repeats: int = 2
-    poison: bool = True
-    sample_axis0: bool = False
-    batched_arguments: tuple[bool, ...] | None = None
-    informative: frozenset[str] = frozenset()
-    unchanged: bool = False
-    require_state: bool = True
-    check_gradients: bool = False
-    gradient_inputs: Callable[[int], Sequence[Any]] | None = None
-    required: int = 1
-    wanted: int = 0
-    stop_at_failure: bool = False
-    must_fit: bool = False
-
-    def tolerance_for(self, distribution: str) -> Tolerance:
-        """What an error on inputs of ``distribution`` is held against."""
-        if distribution == AS_GIVEN:
-            return self.tolerance
-        return replace(self.tolerance, multiple=max(self.tolerance.multiple, self.derived_multiple),
-                       noise_units=max(self.tolerance.noise_units, self.derived_noise_units))
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A trial that did not run, and why."""
-
-    plan: TrialPlan
-    why: str
+__all__ = ["Certificate", "Plan", "Skipped", "certify", "default_trials"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +32,10 @@ class Certificate:
 
     ``deterministic`` is None where no call was repeated. ``sampled`` says that float64 covered a pair of
     batch entries only. ``eager_error`` and ``candidate_error`` are the worst relative errors
-    (rms(error)/rms(float64)) over all outputs of the gating trials.
+    (rms(error)/rms(float64)) over all outputs of the gating trials, but for those whose inputs are made to cost digits
+    (`Distribution.costs_digits`); ``gradients`` holds those that were compared.
+    ``separate`` says in words what of eager's results is farther from float64's than rounding explains: then the two
+    are not one computation, and nothing can be certified (NOT_ONE_COMPUTATION); empty where nothing is.
     """
 
     passed: bool
@@ -122,6 +53,8 @@ class Certificate:
     seconds: float
     budget_seconds: float
     environment: dict[str, str]
+    recording: bool = False
+    separate: str = ""
 
     def sentence(self) -> str:
         """Say the verdict in words."""
@@ -131,11 +64,20 @@ class Certificate:
         if self.passed and all(trial.reference == UNCHANGED for trial in self.trials):
             return "The original computation, unchanged: its result is eager's."
         if self.passed:
+            how = ", gradients recorded," if self.recording else ""
             return (
-                f"Passed {gating} trials against float64{scope}: error {self.candidate_error:.2g} of the "
-                f"output's size, eager's {self.eager_error:.2g}{skipped}."
+                f"Passed {gating} trial{'s' * (gating != 1)}{how} against float64{scope}: error "
+                f"{self.candidate_error:.2g} of the output's size, eager's {self.eager_error:.2g}"
+                f"{self._about_gradients()}{skipped}."
             )
         return "Failed: " + " ".join(self.why[:3])
+
+    def _about_gradients(self) -> str:
+        compared = [o for o in self.gradients.outputs if o.reference_rms and not o.is_noise] if self.gradients else []
+        if not compared:
+            return ""
+        own, eager = max(o.relative for o in compared), max(o.eager_relative for o in compared)
+        return f"; of gradients {own:.2g}, eager's {eager:.2g}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the sentence."""
@@ -156,9 +98,9 @@ def certify(
     ``make_model`` builds the model as PyTorch runs it (eager); ``make_candidate`` the module to be judged, in
     the same mode and on the same device; ``make_inputs(seed)`` returns the positional inputs on that device,
     fresh for each seed. ``make_float64(model)`` returns the float64 copy. The candidate gets the model's
-    parameters and buffers by name. Calls run under no_grad; PyTorch's random state is restored. ``kept`` is filled by
-    the first and used by the further certifications of other candidates under the same functions and plan, but for
-    its tolerances and budget.
+    parameters and buffers by name. Calls run under no_grad unless ``plan.recording``; PyTorch's random state is
+    restored. ``kept`` is filled by the first and used by the further certifications of other candidates under the same
+    functions and plan, but for its tolerances and budget.
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
     runs. Raises only what ``make_model`` and ``make_inputs`` raise, and what `is_out_of_memory` accepts where
@@ -213,11 +155,13 @@ def _certify(
         plan.poison,
         plan.unchanged,
         kept,
+        plan.recording,
+        plan.lenient,
     )
     trials: list[Trial] = []
     skipped: list[Skipped] = []
     estimate, budget = 0.0, plan.budget_seconds
-    stopped = False
+    checks = GradientChecks(bench, plan)
     for trial_plan in plan.trials:
         place = len(trials) + len(skipped)
         left = budget * (3 if place < plan.wanted else 1) - (clock() - started)
@@ -232,6 +176,8 @@ def _certify(
             skipped.append(Skipped(trial_plan, result.why))
             continue
         trials.append(result)
+        left = budget * (3 if place < plan.wanted else 1) - (clock() - started)
+        budget += checks.after(result, left)
         # The candidate's first call may include a build: neither an estimate nor the budget counts it.
         again = result.candidate_seconds if result.repeat_seconds is None else result.repeat_seconds
         build = max(0.0, result.candidate_seconds - again) if len(trials) == 1 else 0.0
@@ -244,21 +190,14 @@ def _certify(
         if plan.stop_at_failure and result.gates and not result.passed:
             tried = len(trials) + len(skipped)
             skipped += [Skipped(p, "a trial before it failed") for p in plan.trials[tried:]]
-            stopped = True
             break
-    gradients = None
-    if plan.check_gradients and trials and trials[0].comparison is not None and not stopped:
-        gradients = check_gradients(
-            model,
-            candidate,
-            kept.double,
-            (plan.gradient_inputs or make_inputs)(plan.trials[0].seed),
-            original,
-            seed=plan.trials[0].seed,
-            tolerance=plan.tolerance,
-        )
+        if "separate" in result.kinds:
+            tried = len(trials) + len(skipped)
+            skipped += [Skipped(p, "eager and float64 are not one computation") for p in plan.trials[tried:]]
+            break
     original.apply(model)
-    return _certificate(plan, trials, skipped, original, state_problems, gradients, why, started)
+    skipped += checks.skipped
+    return _certificate(plan, trials, skipped, original, state_problems, checks.together(), why, started)
 
 
 def _run(bench: Bench, plan: Plan, trial: TrialPlan, repeats: int, may_lack: bool) -> Trial | Refused:
@@ -317,7 +256,11 @@ def _certificate(
         why.append(f"no trial could run: {reasons}.")
     if gradients is not None and not gradients.passed:
         why.append("Gradients: " + gradients.sentence())
-    outputs = [o for t in gating if t.comparison is not None for o in t.comparison.outputs]
+    separate = next((p for t in trials for p, kind in zip(t.problems, t.kinds, strict=True) if kind == "separate"), "")
+    if separate and not why:  # in a trial that decides nothing else
+        why.append(f"{separate}.")
+    outputs = [o for t in gating if t.comparison is not None and not DISTRIBUTIONS[t.plan.distribution].costs_digits
+               for o in t.comparison.outputs]
     # Trials in which eager itself has no digits say nothing about anybody's error.
     telling = [o for o in outputs if not o.is_noise and o.reference_rms]
     verdicts = [trial.deterministic for trial in trials if trial.deterministic is not None]
@@ -337,6 +280,8 @@ def _certificate(
         seconds=clock() - started,
         budget_seconds=plan.budget_seconds,
         environment=_environment(original),
+        recording=plan.recording,
+        separate=separate,
     )
 
 

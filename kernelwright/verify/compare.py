@@ -124,7 +124,7 @@ def _leaf(
         reference,
         atol=limits.atol,
         rtol=limits.rtol,
-        exact_kind=limits.exact_kind,
+        nonfinite=limits.nonfinite,
     )
     if moved:
         widen(statistics, moved, limits.multiple)

@@ -24,12 +24,16 @@ Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A named way to make inputs. ``plants`` says that NaN or Inf are put in; ``meaning`` is for people."""
+    """A named way to make inputs. ``plants`` says that NaN or Inf are put in, ``extreme`` that values lie where
+    products of a few of them leave the range of their type, ``costs_digits`` that errors on them say nothing of errors
+    on ordinary ones; ``meaning`` is for people."""
 
     name: str
     meaning: str
     transform: Transform
     plants: bool = False
+    extreme: bool = False
+    costs_digits: bool = False
 
     def apply(self, inputs: Any, seed: int) -> Any:
         """Return nested ``inputs`` with this distribution in every floating tensor; others are cloned.
@@ -113,6 +117,36 @@ def denormal(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.uniform_(-1, 1, generator=generator).mul_(torch.finfo(tensor.dtype).tiny)
 
 
+def tiny(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal values of deviation 1e-25, or 16 times the smallest normal number of a narrower type: squares vanish."""
+    return tensor.normal_(generator=generator).mul_(max(1e-25, 16 * torch.finfo(tensor.dtype).tiny))
+
+
+def huge(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal values of deviation 1e25, or a sixteenth of the largest number of a narrower type: squares overflow."""
+    return tensor.normal_(generator=generator).mul_(min(1e25, torch.finfo(tensor.dtype).max / 16))
+
+
+def offset(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The problem's values moved up by a million, or by 1/64 of what a narrower type holds: a mean beside which the
+    deviation is small, so that one pass over squares loses it."""
+    return tensor.add_(min(1e6, torch.finfo(tensor.dtype).max / 64))
+
+
+def wide(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of both signs from 1 to 2**30 (2**12 in a narrower type), evenly by exponent: angles of any size."""
+    sign = torch.empty_like(tensor).uniform_(-1, 1, generator=generator).sign_()
+    most = 30.0 if torch.finfo(tensor.dtype).max > 1e30 else 12.0
+    return tensor.uniform_(0, most, generator=generator).exp2_().mul_(sign)
+
+
+def signed_zeros(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Zeros of both signs, and one normal value in eight."""
+    sign = torch.empty_like(tensor).uniform_(-1, 1, generator=generator)
+    keep = torch.empty_like(tensor).uniform_(0, 1, generator=generator) < 1 / 8
+    return tensor.normal_(generator=generator).mul_(keep).abs_().copysign_(sign)
+
+
 def zeros(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """All zeros."""
     return tensor.zero_()
@@ -167,7 +201,12 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("sparse", "nine of ten values zero", sparse),
         Distribution("tied", "whole numbers from -2 to 2", tied),
         Distribution("negative", "the problem's values, none above zero", negative),
-        Distribution("denormal", "below the smallest normal number", denormal),
+        Distribution("denormal", "below the smallest normal number", denormal, extreme=True, costs_digits=True),
+        Distribution("tiny", "normal of deviation 1e-25", tiny, extreme=True, costs_digits=True),
+        Distribution("huge", "normal of deviation 1e25", huge, extreme=True, costs_digits=True),
+        Distribution("offset", "moved up by a million", offset, costs_digits=True),
+        Distribution("wide", "both signs, from 1 to 2**30 by exponent", wide, costs_digits=True),
+        Distribution("signed zeros", "zeros of both signs, one in eight normal", signed_zeros),
         Distribution("zeros", "all zeros", zeros),
         Distribution("with NaN", "NaN planted in one entry", with_nan, plants=True),
         Distribution("with Inf", "+Inf and -Inf planted in one entry", with_infinity, plants=True),

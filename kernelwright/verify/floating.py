@@ -9,7 +9,7 @@ Four figures are taken, each with its limit (see `Tolerance`):
 - and in each of them a candidate may instead be no worse than ``multiple`` times eager's own error, with a margin
   for chance where elements are few.
 
-NaN and Inf must stand where they stand for eager and reference.
+NaN and Inf must stand where they stand for eager and reference, and zeros have the sign on which these two agree.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def judge(
     eager_units = found.eager_worst_units
     if allowance is not None:
         eager_units, eager_rms = allowance.units, allowance.relative * scale
-    # A reference that is zero to float64's own rounding has no scale: the absolute tolerance alone decides.
-    has_scale = scale > limits.atol * 1e-9
     is_noise = _ratio(eager_rms, scale) > NOISE_SHARE
+    # A reference that is zero to float64's own rounding has no scale: the absolute tolerance alone decides. One in
+    # which eager has digits is small, and nothing more.
+    has_scale = scale > limits.atol * 1e-9 or (scale > 0 and not is_noise)
     # Of few elements eager's largest error is as much luck as the candidate's.
     multiple = limits.multiple * (NOISE_MARGIN if is_noise else _chance(count))
     problems: dict[str, str] = {}
@@ -66,6 +67,11 @@ def judge(
             f"NaN or Inf stands wrong at {found.misplaced} of {found.elements} elements, first at "
             f"{found.first_misplaced}: {got:g} instead of {by_eager:g} (float64: {expected:g})"
         ] = "nonfinite"
+    if found.zero_signs and limits.zero_signs:
+        problems[
+            f"{found.zero_signs} of {found.elements} elements are zeros of the wrong sign, first at "
+            f"{found.first_zero_sign}"
+        ] = "zero-sign"
     floor = limits.noise_units if is_noise or not has_scale else 1.0
     if found.worst_units > max(floor, multiple * eager_units):
         expected, got, by_eager = found.at_worst
@@ -113,6 +119,7 @@ def judge(
         expected=expected,
         got=got,
         misplaced_nonfinite=found.misplaced,
+        zero_signs=found.zero_signs,
         worst_slices=tuple(worst_slices),
         is_noise=is_noise,
         kinds=tuple(problems.values()),

@@ -1,19 +1,37 @@
-"""Gradients of a candidate against eager's and float64's, on a small problem."""
+"""Gradients of a candidate against eager's and float64's: of inputs and parameters, by all outputs and each alone."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.compare import compare
-from kernelwright.verify.flatten import clone_tensors, tensors_of
+from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.observe import first_line, seed_all
 from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.state import State, call_in_float64, widened
 from kernelwright.verify.tolerance import Tolerance
+
+#: Outputs of which each is also differentiated alone, at most.
+MOST_ALONE = 4
+
+
+@dataclass
+class Found:
+    """A call with gradients recorded. ``outputs`` are detached; ``flags`` say which of them require gradients;
+    ``gradients`` are, for all outputs together ("") and for each alone (its path), those of each input and parameter:
+    None where there is none. ``error``: what the backward pass raised, of what class."""
+
+    outputs: Any = None
+    flags: dict[str, bool] = field(default_factory=dict)
+    gradients: dict[str, dict[str, torch.Tensor | None]] = field(default_factory=dict)
+    error: str = ""
 
 
 def check_gradients(
@@ -21,40 +39,79 @@ def check_gradients(
     candidate: nn.Module,
     double: nn.Module | None,
     inputs: Sequence[Any],
-    original: State,
+    state: State,
     *,
     seed: int = 0,
     tolerance: Tolerance | None = None,
-) -> Comparison:
-    """Compare the gradients of a random linear function of the outputs.
+    strict: bool = True,
+    words: str = "gradient",
+) -> Comparison | None:
+    """Compare the gradients of random linear functions of the outputs; None where the model has none.
 
-    Every floating input and every parameter that requires a gradient has one; a gradient that is absent
-    counts as zero. All three modules start from the state ``original``; ``double`` may be None, then eager is
-    the reference. Raises what the model itself raises; a candidate's error is in the comparison.
+    Every floating and complex input and every parameter that requires a gradient has one; outputs require gradients
+    where the model's do. ``strict``: a gradient is None where the model's is None (else that counts as zero), several
+    outputs that require gradients are differentiated each alone, too, and the outputs themselves are compared, as a
+    forward may ask what its inputs are. All three modules start from ``state``; ``double`` may be None, then eager is
+    the reference, as it is for what float64 cannot do. Raises what says that memory is lacking; a candidate's error is
+    in the comparison. ``words`` begin the paths.
     """
-    results: list[dict[str, torch.Tensor]] = []
+    combinations: list[str] | None = None if strict else [""]
+    found: list[Found] = []
     for module in (model, candidate, double):
         if module is None:
-            results.append(results[0])
+            found.append(found[0])
             continue
-        original.apply(module)
+        state.apply(module)
         try:
-            results.append(_gradients(module, inputs, seed, in_float64=module is double))
+            made = _differentiated(module, inputs, seed, combinations, found[0] if found else None,
+                                   in_float64=module is double, strict=strict)
         except Exception as error:
-            if module is model:
+            if is_out_of_memory(error):
                 raise
+            if module is model:
+                return None
             if module is double:
-                results.append(results[0])
+                found.append(found[0])
                 continue
-            problem = f"the candidate fails with gradients: {type(error).__name__}: {first_line(error)}"
-            return Comparison(False, (OutputError("gradient", False, (problem,)),))
-    eager, own, reference = results
-    return compare(own, eager, reference, tolerance=tolerance, root="gradient")
+            return _refused(words, f"the candidate fails with gradients: {type(error).__name__}: {first_line(error)}")
+        if module is model and (not any(made.flags.values()) or made.error):
+            return None  # nothing to differentiate, or an operator that has no gradient
+        if made.error:
+            if module is not double:
+                return _refused(words, f"the candidate fails with gradients: {made.error}")
+            made = found[0]
+        combinations = list(made.gradients) if module is model else combinations
+        found.append(made)
+    eager, own, reference = found
+    flags = [f"{path} {'does not require' if right else 'requires'} gradients, the model's "
+             f"{'does' if right else 'does not'}" for path, right in eager.flags.items()
+             if own.flags.get(path, right) != right]
+    if not any(own.flags.values()):
+        flags.append("no output requires a gradient")
+    outputs = [OutputError(words, False, tuple(flags), kinds=("requires-grad",) * len(flags))] if flags else []
+    structure: list[str] = []
+    parts = []
+    if strict:
+        parts.append(compare(own.outputs, eager.outputs, reference.outputs, tolerance=tolerance,
+                             root="outputs where inputs require gradients"))
+    for by, gradients in eager.gradients.items():
+        exact = {name: value if value is not None else gradients[name]
+                 for name, value in reference.gradients.get(by, gradients).items()}
+        parts.append(compare(own.gradients.get(by, {}), gradients, exact, tolerance=tolerance,
+                             root=f"{words} of {by}" if by else words))
+    for part in parts:
+        outputs += part.outputs
+        structure += part.structure
+    return Comparison(not structure and all(o.passed for o in outputs), tuple(outputs), tuple(structure))
 
 
-def _gradients(
-    module: nn.Module, inputs: Sequence[Any], seed: int, *, in_float64: bool
-) -> dict[str, torch.Tensor]:
+def _refused(words: str, problem: str) -> Comparison:
+    return Comparison(False, (OutputError(words, False, (problem,), kinds=("raises",)),))
+
+
+def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combinations: list[str] | None,
+                    like: Found | None, *, in_float64: bool, strict: bool) -> Found:
+    """A call of ``module`` and its gradients, of the outputs that require them in ``like``, or in this call."""
     arguments = widened(list(inputs)) if in_float64 else clone_tensors(list(inputs))
     leaves: dict[str, torch.Tensor] = {}
     for index, value in enumerate(arguments):
@@ -63,19 +120,55 @@ def _gradients(
                 leaves[f"input {index}" + (f".{position}" if position else "")] = tensor.requires_grad_(True)
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
     seed_all(seed)
-    with torch.enable_grad():
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         # Inputs are leaves; the model sees views of them, because it may work in place.
-        seen = [v.view_as(v) if isinstance(v, torch.Tensor) and v.requires_grad else v for v in arguments]
+        seen = [_views(value) for value in arguments]
         outputs = call_in_float64(module, seen) if in_float64 else module(*seen)
-        floating = [t for t in tensors_of(outputs) if t.dtype.is_floating_point]
-        if not any(t.requires_grad for t in floating):
-            raise RuntimeError("no output requires a gradient")
-        generator = torch.Generator().manual_seed(seed)
-        total = sum(
-            (t * torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t)).sum() for t in floating
-        )
-        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(leaf) if gradient is None else gradient
-        for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
-    }
+        tensors = {path: t for path, t in flatten(outputs).items() if isinstance(t, torch.Tensor)}
+        found = Found(_detached(tensors), {path: t.requires_grad for path, t in tensors.items()})
+        chosen = {p for p, flag in (like or found).flags.items() if flag} & {p for p, f in found.flags.items() if f}
+        given = _directions(tensors, seed)
+        if combinations is None:
+            combinations = ["", *(sorted(chosen) if 1 < len(chosen) <= MOST_ALONE else ())]
+        for number, by in enumerate(combinations, 1):
+            paths = [p for p in tensors if p in chosen and by in ("", p)]
+            if not paths:
+                gradients: Sequence[Any] = [None] * len(leaves)
+            else:
+                try:
+                    gradients = torch.autograd.grad(
+                        [tensors[p] for p in paths], list(leaves.values()), [given[p] for p in paths],
+                        allow_unused=True, retain_graph=number < len(combinations))
+                except Exception as error:
+                    if is_out_of_memory(error):
+                        raise
+                    found.error = f"{type(error).__name__}: {first_line(error)}"
+                    return found
+            found.gradients[by] = {
+                name: gradient if strict or gradient is not None else torch.zeros_like(leaf)
+                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)}
+    return found
+
+
+def _views(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.view_as(value) if value.requires_grad else value
+    if type(value) in (list, tuple):
+        return type(value)(_views(item) for item in value)
+    return {key: _views(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _detached(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {path: t.detach().clone() if t.is_leaf else t.detach() for path, t in tensors.items()}
+
+
+def _directions(tensors: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """What outputs are multiplied by, the same for all modules: random numbers by the outputs' places."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for path, tensor in tensors.items():
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            dtype = torch.complex64 if tensor.dtype.is_complex else torch.float32
+            found[path] = torch.randn(tensor.shape, generator=generator, dtype=dtype).to(tensor)
+    return found

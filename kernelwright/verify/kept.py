@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from kernelwright.verify.flatten import tensors_of
+from kernelwright.verify.form import Form
 from kernelwright.verify.observe import Called, equal_states, identical, returns_own_state
 from kernelwright.verify.records import Reference, TrialPlan
 from kernelwright.verify.state import State
@@ -17,7 +18,8 @@ from kernelwright.verify.state import State
 @dataclass
 class ByModel:
     """What the model gave in a trial. ``before`` are its buffers and plain attributes before the call, ``arguments``
-    the inputs after it; ``reference`` is what `Bench` takes for the truth, once it was needed."""
+    the inputs after it; ``reference`` is what `Bench` takes for the truth, once it was needed; ``forms`` are those of
+    the outputs, by path."""
 
     inputs: list[Any]
     before: State
@@ -26,6 +28,7 @@ class ByModel:
     random_before: list[torch.Tensor]
     random_after: list[torch.Tensor]
     reference: Reference | None = None
+    forms: dict[str, Form] = field(default_factory=dict)
 
     @property
     def uses_randomness(self) -> bool:
@@ -44,7 +47,8 @@ class Kept:
 
     ``without_double`` says why there is no float64 copy. ``trials`` holds what the model gave in trials that leave its
     state as it was, up to ``most_bytes`` in all: 0, the default, is right for a model whose calls change its
-    parameters, too.
+    parameters, too. ``narrowings`` are the model's casts that `call_in_float64` must round (None: not looked for yet);
+    ``separate`` says that eager and float64 were found not to be one computation.
     """
 
     most_bytes: int = 0
@@ -52,6 +56,8 @@ class Kept:
     double: nn.Module | None = None
     without_double: str = ""
     original: State | None = None
+    narrowings: frozenset[int] | None = None
+    separate: bool = False
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
     bytes: int = 0
 

@@ -18,10 +18,11 @@ from kernelwright.verify.state import State
 
 @dataclass
 class Called:
-    """One call's outputs, or the error in one line; wall seconds; the warnings it gave."""
+    """One call's outputs, or the error in one line and the name of its class; wall seconds; the warnings it gave."""
 
     outputs: Any = None
     error: str | None = None
+    raised: str = ""
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -60,11 +61,12 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
 
 
-def call(module: nn.Module, arguments: Sequence[Any]) -> Called:
-    """Call under no_grad; device errors surface here, warnings become notes. Raises what `is_out_of_memory` accepts."""
+def call(module: nn.Module, arguments: Sequence[Any], *, recording: bool = False) -> Called:
+    """Call under no_grad, or with gradients recorded; device errors surface here, warnings become notes. Raises what
+    `is_out_of_memory` accepts."""
     devices = {t.device for t in tensors_of(list(arguments)) if t.device.type == "cuda"}
     started = clock()
-    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+    with torch.set_grad_enabled(recording), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             outputs = module(*arguments)
@@ -74,9 +76,9 @@ def call(module: nn.Module, arguments: Sequence[Any]) -> Called:
             if is_out_of_memory(error):  # says something about the machine, whose memory others may hold
                 raise
             # Whatever else a candidate raises is its verdict.
-            return Called(error=f"{type(error).__name__}: {first_line(error)}")
+            return Called(error=f"{type(error).__name__}: {first_line(error)}", raised=type(error).__name__)
     notes = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in caught if str(w.message)))
-    return Called(outputs, None, clock() - started, notes)
+    return Called(outputs, seconds=clock() - started, notes=notes)
 
 
 def first_line(error: BaseException) -> str:
@@ -115,12 +117,6 @@ def returns_own_state(module: nn.Module, called: Called) -> bool:
         [*module.parameters(), *module.buffers(), *State.of(module, owned=False).attributes.values()]
     )
     return bool(own & _memory(called.outputs))
-
-
-def aliases(outputs: Any, own: Any, eager_outputs: Any, eager_arguments: Any) -> list[str]:
-    if shares_memory(outputs, own) and not shares_memory(eager_outputs, eager_arguments):
-        return ["an output is the memory of an input, the model returns fresh memory"]
-    return []
 
 
 def changed_parameters(eager: nn.Module, candidate: nn.Module) -> list[str]:

@@ -26,7 +26,8 @@ class OutputError:
     """One output tensor's verdict. ``relative`` figures are rms(error)/rms(reference); ``units`` are errors
     over ``atol + rtol |reference|``; ``failing_share`` is the share of elements with units above 1. ``kinds`` has a
     name for each problem, in their order: value, type, shape, dtype, device, layout, reference, whole-numbers,
-    nonfinite, elements, output or slice."""
+    nonfinite, zero-sign, elements, output or slice. ``zero_signs``: zeros of another sign than eager and the reference
+    agree on."""
 
     path: str
     passed: bool
@@ -50,6 +51,7 @@ class OutputError:
     expected: float | None = None
     got: float | None = None
     misplaced_nonfinite: int = 0
+    zero_signs: int = 0
     worst_slices: tuple[SliceError, ...] = ()
     #: Eager's own result has no correct digit here, so nothing can be told from this output.
     is_noise: bool = False
@@ -114,9 +116,12 @@ class Trial:
     ``comparison`` is against ``reference``; ``against_eager`` covers the whole output where float64 covered
     sampled entries only; ``state`` compares buffers, plain tensor attributes and inputs that the model
     changes. Times in seconds; ``repeat_seconds`` is the last repeated candidate call, whose first one may
-    include a build. ``kinds`` has a name for each problem, in their order: raises, random-state, alias,
-    parameter-changed, input-changed, poisoned (other bits on poisoned memory), nondeterministic, shared-memory,
-    sampling or state-missing.
+    include a build. ``kinds`` has a name for each problem, in their order: raises, does-not-raise (where the model
+    does), random-state, random-state-after (the model draws, and leaves another state), strides, requires-grad, leaf,
+    alias, alias-missing, parameter-changed, input-changed, poisoned (other bits on poisoned memory), nondeterministic,
+    shared-memory, sampling, state-missing, separate (eager and float64 are not one computation) or other-computation
+    (the candidate gives float64's where that is not what eager computes). ``lenient`` are the kinds of those that are
+    notes, see `Plan.lenient`.
     """
 
     plan: TrialPlan
@@ -135,6 +140,15 @@ class Trial:
     candidate_seconds: float
     repeat_seconds: float | None
     kinds: tuple[str, ...] = ()
+    lenient: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A trial that did not run, and why."""
+
+    plan: TrialPlan
+    why: str
 
 
 class CandidateLacksMemory(MemoryError):
@@ -150,12 +164,17 @@ class Refused:
 
 class Reference(NamedTuple):
     """What a trial takes for the truth, and what ``words`` say that it is. ``state`` are buffers and plain tensor
-    attributes after the call, ``inputs`` the arguments; None where they are not known better than eager's."""
+    attributes after the call, ``inputs`` the arguments; None where they are not known better than eager's. ``other``:
+    what the model gives in float64 where that is not the truth. ``separate``: in words what of eager's is farther from
+    it than rounding explains, so that eager is the truth. ``either``: elements may be eager's or the reference's."""
 
     outputs: Any
     words: str
     state: dict[str, Any] | None = None
     inputs: Any = None
+    other: Any = None
+    separate: str = ""
+    either: bool = False
 
 
 @dataclass(frozen=True)

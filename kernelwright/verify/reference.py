@@ -1,29 +1,39 @@
-"""What a trial takes for the truth: the model in float64, or eager where that cannot be."""
+"""What a trial takes for the truth: the model in float64 where that is the computation that eager makes, else eager."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.compare import compare
-from kernelwright.verify.flatten import clone_tensors
-from kernelwright.verify.kept import ByModel
+from kernelwright.verify.computation import MOST_DRAWS, Spread, unexplained
+from kernelwright.verify.flatten import clone_tensors, tensors_of
+from kernelwright.verify.kept import ByModel, Kept
 from kernelwright.verify.observe import call, first_line, seed_all, without_tf32
 from kernelwright.verify.records import Reference
 from kernelwright.verify.sampling import take
-from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.sensitivity import DRAWS, drawn
+from kernelwright.verify.state import Narrowings, State, call_in_float64, widened
 
-#: An eager result further than this from float64 (relative) means that the two did not compute the same.
+#: An eager result further than this from float64 (relative) means that the two did not draw the same random numbers,
+#: or that entries of a batch depend on each other.
 SAME_COMPUTATION = 0.05
 #: The usual reference, and that of a candidate that is the original computation.
 FLOAT64 = "float64"
 UNCHANGED = "eager itself: nothing is replaced"
 #: How the words of a reference begin that is the model in float32.
 STRICT = "eager with TF32 off"
+#: The references of which another float64 run is known, by the words for what that one leaves out.
+FAST_PATH = "float64 on the fast paths that eager takes"
+SEPARATE = "eager itself: float64 is another computation"
+#: Where inputs leave the range of the model's type.
+RANGE = "float64, or eager where its type does not hold what it computes"
 
 
 def reference_of(
@@ -34,43 +44,156 @@ def reference_of(
     entries: torch.Tensor | None,
     batched: Sequence[bool],
     without_double: str = "",
+    *,
+    kept: Kept | None = None,
+    recording: bool = False,
+    extreme: bool = False,
 ) -> Reference:
     """The truth about the call ``model`` of ``eager``, with the random numbers of ``seed``.
 
     ``double`` is the float64 copy of ``eager`` (None where it cannot be copied, as ``without_double`` says), and runs
     only the batch ``entries`` of the inputs that are ``batched``, or all where None. Whatever it raises makes eager the
-    truth.
+    truth, as does what `kernelwright.verify.computation` finds. ``recording``: eager's call recorded gradients.
+    ``extreme``: the inputs leave the range of the model's type. ``kept`` remembers what holds for all trials.
     """
-    by_eager = model.called.outputs
     why = without_double or "the model cannot be copied to float64"
-    if double is not None:
-        try:
-            State.of(eager, owned=False).apply(double)
-            model.before.apply(double)
-            chosen = model.inputs
-            if entries is not None:
-                chosen = [v[entries.to(v.device)] if b else v for v, b in zip(chosen, batched, strict=True)]
-            arguments = widened(chosen)
-            seed_all(seed)
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                outputs = call_in_float64(double, arguments)
-            if entries is not None:
-                words = f"float64 on entries {entries.tolist()} of axis 0, eager for the others"
-                return Reference(outputs, words)
-            if not model.uses_randomness or _close(by_eager, outputs):
-                return Reference(outputs, FLOAT64, State.of(double, parameters=False).tracked(), arguments)
-            return Reference(by_eager, "eager itself: float64 draws other random numbers")
-        except Exception as error:  # out of memory, an operator without float64, ...
-            why = f"float64 failed ({first_line(error)})"
+    run = _Run(model, eager, double, seed, entries, batched, recording, extreme, kept or Kept())
     after = State.of(eager, parameters=False)
-    model.before.apply(eager)
-    seed_all(seed)
-    with without_tf32():
-        strict = call(eager, clone_tensors(model.inputs))
-    after.apply(eager)
-    outputs = by_eager if strict.error is not None else strict.outputs
-    return Reference(outputs if entries is None else take(outputs, entries), f"{STRICT}: {why}")
+    try:
+        if double is not None:
+            found = None
+            try:
+                found = run.float64()
+                return run.checked(found)
+            except Exception as error:  # out of memory, an operator without float64, ...
+                if found is not None and not is_out_of_memory(error):
+                    raise
+                why = f"float64 failed ({first_line(error)})"
+        outputs = run.part(run.strict())
+    finally:
+        after.apply(eager)
+    return Reference(outputs, f"{STRICT}: {why}")
+
+
+@dataclass
+class _Run:
+    """The runs that are needed to find the truth of one call. The state of ``eager`` is the caller's to restore."""
+
+    model: ByModel
+    eager: nn.Module
+    double: nn.Module | None
+    seed: int
+    entries: torch.Tensor | None
+    batched: Sequence[bool]
+    recording: bool
+    extreme: bool
+    kept: Kept
+
+    def part(self, outputs: Any) -> Any:
+        """What of whole outputs is compared."""
+        return outputs if self.entries is None else take(outputs, self.entries)
+
+    def checked(self, found: Reference) -> Reference:
+        """The truth, where ``found`` is the model in float64."""
+        expected = self.part(self.model.called.outputs)
+        nothing = Spread()
+        if not unexplained(expected, found.outputs, nothing):
+            return found
+        if self.model.uses_randomness:
+            if self.entries is not None or _close(expected, found.outputs):
+                return found
+            return Reference(expected, "eager itself: float64 draws other random numbers")
+        if _uses_tf32(self.model.inputs):
+            expected = self.part(self.strict())
+            if not unexplained(expected, found.outputs, nothing):
+                return found
+        if self.kept.narrowings is None:
+            self.kept.narrowings = self._narrowings()
+            if self.kept.narrowings:
+                found = self.float64()
+                if not unexplained(expected, found.outputs, nothing):
+                    return found
+        spread = self._drawn(expected, Spread(), range(DRAWS))
+        if not unexplained(expected, found.outputs, spread):
+            return found
+        fast = self._fast()
+        if fast is not None and not unexplained(expected, fast.outputs, spread):
+            return fast._replace(words=FAST_PATH, other=found.outputs)
+        if self.extreme:
+            return found._replace(words=RANGE, either=True)
+        if not self.kept.separate:
+            self._drawn(expected, spread, range(DRAWS, MOST_DRAWS))
+        left = unexplained(expected, found.outputs, spread)
+        if not left or (self.entries is not None and not unexplained(self._alone(), found.outputs, spread)):
+            return found
+        self.kept.separate = True
+        return Reference(self.part(self.model.called.outputs), SEPARATE, other=found.outputs, separate=left)
+
+    def strict(self) -> Any:
+        """Eager's outputs without TF32; as they are where that fails."""
+        with without_tf32():
+            called = self._call_eager(self.model.inputs)
+        return self.model.called.outputs if called.error is not None else called.outputs
+
+    def _alone(self) -> Any:
+        """Eager's outputs for the entries alone."""
+        return self._call_eager(self._chosen()).outputs
+
+    def _chosen(self) -> list[Any]:
+        if self.entries is None:
+            return self.model.inputs
+        return [v[self.entries.to(v.device)] if b else v
+                for v, b in zip(self.model.inputs, self.batched, strict=True)]
+
+    def _call_eager(self, inputs: Sequence[Any]) -> Any:
+        self.model.before.apply(self.eager)
+        seed_all(self.seed)
+        return call(self.eager, clone_tensors(list(inputs)), recording=self.recording)
+
+    def float64(self, call_double: Callable[..., Any] = call_in_float64) -> Reference:
+        """The model in float64 as the truth. Raises what it raises."""
+        double = self.double
+        assert double is not None
+        State.of(self.eager, owned=False).apply(double)
+        self.model.before.apply(double)
+        arguments = widened(self._chosen())
+        seed_all(self.seed)
+        with torch.set_grad_enabled(self.recording), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outputs = call_double(double, arguments, narrowings=self.kept.narrowings or ())
+        if self.entries is not None:
+            return Reference(outputs, f"float64 on entries {self.entries.tolist()} of axis 0, eager for the others")
+        return Reference(outputs, FLOAT64, State.of(double, parameters=False).tracked(), arguments)
+
+    def _fast(self) -> Reference | None:
+        """The model in float64 on the paths that PyTorch takes where nobody looks at its functions."""
+        def as_is(double: nn.Module, arguments: Any, **_: Any) -> Any:
+            return call_in_float64(double, arguments, as_is=True)
+
+        try:
+            return self.float64(as_is)
+        except Exception as error:  # float32 beside float64, as nothing widens what the model itself casts
+            if is_out_of_memory(error):
+                raise
+            return None
+
+    def _narrowings(self) -> frozenset[int]:
+        noting = Narrowings()
+        with noting:
+            called = self._call_eager(self.model.inputs)
+        return frozenset(noting.found) if called.error is None else frozenset()
+
+    def _drawn(self, expected: Any, spread: Spread, numbers: Sequence[int]) -> Spread:
+        with without_tf32():
+            for draw in drawn(self.eager, self.model.inputs, self.model.before, self.seed, numbers, self.recording):
+                spread.add(expected, draw, self.part)
+        return spread
+
+
+def _uses_tf32(inputs: Any) -> bool:
+    backends = torch.backends
+    return (backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32) and torch.cuda.is_available() and any(
+        t.is_cuda for t in tensors_of(inputs))
 
 
 def _close(outputs: Any, reference: Any) -> bool:

@@ -10,7 +10,7 @@ times what it was, lest a model that jumps (a comparison, a floor) excuses anyth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,41 +64,61 @@ def _in_reach(output: OutputError, multiple: float) -> bool:
     )
 
 
-def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expected: Any, reference: Reference,
-         tolerance: Tolerance, part: Callable[[Any], Any] = lambda outputs: outputs) -> Moved:
-    """Call ``eager`` `DRAWS` times under other rounding, from the state ``before``; its state stays as it is.
+@dataclass(frozen=True)
+class Draw:
+    """A call of eager under other rounding: what it was given and made of it, and the state after it."""
 
-    part: takes from outputs what is compared; expected, eager's own, and ``reference`` are that already. State means
-    buffers, plain attributes and the inputs that a call changes.
+    given: list[Any]
+    arguments: list[Any]
+    outputs: Any
+    state: dict[str, Any]
+
+
+def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
+          recording: bool = False) -> Iterator[Draw]:
+    """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
+
+    Calls that fail are left out, and where memory runs out there are fewer. Its state is as it was when all are over.
     """
-    found = Moved()
     after = State.of(eager, parameters=False)
-    eager_state = after.tracked()
-    truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
     try:
-        for number in range(DRAWS):
+        for number in numbers:
             before.apply(eager)
             rounding = _Rounding(seed + number)
             given = map_tensors(list(inputs), rounding.one_unit_off)
             arguments = clone_tensors(given)
             seed_all(seed)
             with rounding:
-                called = call(eager, arguments)
-            if called.error is not None:
-                continue
-            _add(found.outputs, part(called.outputs), expected, reference.outputs, "output", tolerance)
-            state = State.of(eager, parameters=False, owned=False).tracked()
-            _add(found.state, state, eager_state, truth, "state", tolerance)
-            if reference.inputs is not None and not identical(given, arguments):
-                changed = [{f"input {n}": value for n, value in enumerate(values)}
-                           for values in (arguments, reference.inputs)]
-                _add(found.state, changed[0], changed[0], changed[1], "state", tolerance)
+                called = call(eager, arguments, recording=recording)
+            if called.error is None:
+                state = State.of(eager, parameters=False, owned=False).tracked()
+                yield Draw(given, arguments, called.outputs, state)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         # Fewer draws: what they would have excused is refused.
     finally:
         after.apply(eager)
+
+
+def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expected: Any, reference: Reference,
+         tolerance: Tolerance, part: Callable[[Any], Any] = lambda outputs: outputs, *, recording: bool = False
+         ) -> Moved:
+    """Call ``eager`` `DRAWS` times under other rounding, from the state ``before``; its state stays as it is.
+
+    part: takes from outputs what is compared; expected, eager's own, and ``reference`` are that already. State means
+    buffers, plain attributes and the inputs that a call changes.
+    """
+    found = Moved()
+    eager_state = State.of(eager, parameters=False).tracked()
+    truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
+    for draw in drawn(eager, inputs, before, seed, range(DRAWS), recording):
+        add(found.outputs, part(draw.outputs), expected, reference.outputs, "output", tolerance)
+        add(found.state, draw.state, eager_state, truth, "state", tolerance)
+        if reference.inputs is not None and not identical(draw.given, draw.arguments):
+            changed = [{f"input {n}": value for n, value in enumerate(values)}
+                       for values in (draw.arguments, reference.inputs)]
+            add(found.state, changed[0], changed[0], changed[1], "state", tolerance)
     return found
 
 
@@ -123,7 +143,8 @@ class _Rounding(TorchDispatchMode):
     def one_unit_off(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of a floating tensor with elements a unit up or down; others, and those of 8 bits, as they are."""
         kind = tensor.dtype
-        if not kind.is_floating_point or kind.itemsize < 2 or tensor.layout != torch.strided or not tensor.numel():
+        if not kind.is_floating_point or kind.itemsize < 2 or tensor.is_nested or tensor.layout != torch.strided \
+                or not tensor.numel():
             return tensor
         if tensor.device not in self.generators:
             self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.seed)
@@ -135,8 +156,9 @@ class _Rounding(TorchDispatchMode):
         return moved.to(kind).requires_grad_(tensor.requires_grad)
 
 
-def _add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
-         tolerance: Tolerance) -> None:
+def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
+        tolerance: Tolerance) -> None:
+    """Add the errors of ``draw`` against ``reference`` to ``found``, by the paths of its leaves."""
     draws, own, truth = (flatten(value, root) for value in (draw, eager, reference))
     for path, leaf in _leaves(draws):
         mine, exact = own.get(path), truth.get(path)
@@ -145,7 +167,7 @@ def _add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: A
             plain, *others = map(plain_tensor, (leaf, mine, exact))
             limits = tolerance.for_dtype(plain.dtype)
             found.setdefault(path, []).append(measure_error(
-                plain, *others, atol=limits.atol, rtol=limits.rtol, exact_kind=limits.exact_kind))
+                plain, *others, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite))
 
 
 def _leaves(draws: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
+#: Methods that cast.
+_CASTS = frozenset({"float", "to", "type", "type_as", "double", "half", "bfloat16"})
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
@@ -151,8 +154,13 @@ class _InFloat64(TorchFunctionMode):
     random numbers (`draws`).
 
     A model may say ``x.float()``, ``dtype=torch.float32`` or hold a float32 constant; each would throw half
-    of the digits away that the reference is there for.
+    of the digits away that the reference is there for. ``narrowings`` are the casts (by number, see `Narrowings`) of
+    what is float64 in the model itself: these round, as they are steps of the model.
     """
+
+    def __init__(self, narrowings: Collection[int] = ()) -> None:
+        super().__init__()
+        self.narrowings, self.casts = narrowings, 0
 
     def __torch_function__(
         self,
@@ -161,16 +169,37 @@ class _InFloat64(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _CASTS:
+            self.casts += 1
+            if self.casts in self.narrowings:
+                return args[0].to(torch.float32).to(args[0].dtype)
         if func is torch.Tensor.float:
             return args[0].double()
         drawn = drawn_in_float32(func, args, kwargs or {})
         if drawn is not NotImplemented:
             return drawn
-        name = getattr(func, "__name__", "")
         in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
         tensors = not in_place and name not in ("double", "to", "__get__")
         return func(*(_widened(a, tensors) for a in args),
                     **{k: _widened(v, tensors) for k, v in (kwargs or {}).items()})
+
+
+class Narrowings(TorchFunctionMode):
+    """Notes which of a model's casts, numbered from 1 in their order, make float32 of what is float64 in the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.casts, self.found = 0, set[int]()
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+                           kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _CASTS:
+            self.casts += 1
+            if isinstance(result, torch.Tensor) and result.dtype is torch.float32 and args[0].dtype is torch.float64:
+                self.found.add(self.casts)
+        return result
 
 
 def _widened(value: Any, tensors: bool) -> Any:
@@ -208,15 +237,17 @@ def widened(arguments: Any) -> Any:
     )
 
 
-def call_in_float64(module: nn.Module, arguments: Any) -> Any:
+def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection[int] = (), as_is: bool = False) -> Any:
     """Call a float64 module on ``arguments`` (from `widened`) with float64 as the default dtype.
 
+    narrowings: the casts that round (`Narrowings`). as_is: nothing is done about casts to float32 and random numbers,
+    and PyTorch takes the fast paths that it takes for eager: they are closed where somebody looks at its functions.
     The caller chooses the gradient mode. Raises what the module raises.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _InFloat64():
+        with nullcontext() if as_is else _InFloat64(narrowings):
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)

@@ -56,6 +56,8 @@ class Statistics:
     misplaced: int = 0  # NaN or Inf not where it belongs
     first_misplaced: tuple[int, ...] = ()
     at_misplaced: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    zero_signs: int = 0  # zeros of another sign than eager and the reference agree on
+    first_zero_sign: tuple[int, ...] = ()
     slices: list[SliceSums] = field(default_factory=list)
 
 
@@ -131,13 +133,13 @@ def measure_error(
     *,
     atol: float,
     rtol: float,
-    exact_kind: bool = True,
+    nonfinite: str = "exact",
 ) -> Statistics:
     """Return the statistics of three real floating tensors of one shape (any strides, dtypes, devices).
 
     ``reference`` is float64 as a rule. NaN and Inf must stand where eager and reference agree that they do;
-    where these two disagree (float32 overflowed) either is accepted. With ``exact_kind=False`` any
-    non-finite value may stand for any other. Comparing happens on the candidate's device.
+    where these two disagree (float32 overflowed) either is accepted. ``nonfinite`` is that of a `Tolerance`.
+    Comparing happens on the candidate's device.
     """
     shape = candidate.shape
     device = candidate.device
@@ -153,7 +155,7 @@ def measure_error(
             )
     for where in _blocks(axes, BLOCK_ELEMENTS.get(device.type, 1 << 18)):
         c, e, r = (_part(tensor, where, device) for tensor in (candidate, eager, reference))
-        _add_block(statistics, c, e, r, where, shape, candidate.dtype, atol, rtol, exact_kind)
+        _add_block(statistics, c, e, r, where, shape, candidate.dtype, atol, rtol, nonfinite)
     return statistics
 
 
@@ -167,12 +169,21 @@ def _add_block(
     dtype: torch.dtype,
     atol: float,
     rtol: float,
-    exact_kind: bool,
+    nonfinite: str,
 ) -> None:
-    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(r.to(dtype).to(r.dtype))
+    rounded = r.to(dtype)
+    zeros = (c == 0) & (e == 0)
+    if bool(zeros.any()):
+        own = torch.signbit(e)
+        zeros &= (rounded == 0) & (torch.signbit(rounded) == own) & (torch.signbit(c) != own)
+        count = int(zeros.sum())
+        if count and not statistics.zero_signs:
+            statistics.first_zero_sign = _index(int(zeros.flatten().to(torch.uint8).argmax()), where, c.shape, shape)
+        statistics.zero_signs += count
+    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(rounded)
     everything = bool(usable.all())
     if not everything:
-        bad = _misplaced(c, e, r, dtype, atol, exact_kind)
+        bad = _misplaced(c, e, r, dtype, atol, nonfinite)
         count = int(bad.sum())
         if count:
             if not statistics.misplaced:
@@ -211,11 +222,14 @@ def _add_block(
 
 
 def _misplaced(
-    c: torch.Tensor, e: torch.Tensor, r: torch.Tensor, dtype: torch.dtype, atol: float, exact_kind: bool
+    c: torch.Tensor, e: torch.Tensor, r: torch.Tensor, dtype: torch.dtype, atol: float, nonfinite: str
 ) -> torch.Tensor:
     """Elements whose finiteness is wrong: a boolean tensor."""
     kind_c, kind_e, kind_r = _kind(c), _kind(e), _kind(r.to(dtype).to(r.dtype))
-    if not exact_kind:
+    opposite = torch.zeros_like(kind_c, dtype=torch.bool)
+    if nonfinite == "sign":
+        opposite = (kind_e == kind_r) & (kind_c > 1) & (kind_e > 1) & (kind_c != kind_e)
+    if nonfinite != "exact":
         kind_c, kind_e, kind_r = (kind.clamp(max=1) for kind in (kind_c, kind_e, kind_r))
     near_r = (c - r).abs() <= atol + LOOSE * r.abs()
     near_e = (c - e).abs() <= atol + LOOSE * e.abs()
@@ -223,7 +237,7 @@ def _misplaced(
     agree = kind_e == kind_r
     as_reference = (kind_c == kind_r) & ((kind_c != 0) | agree | near_r)
     as_eager = (kind_c == kind_e) & ((kind_c != 0) | agree | near_e)
-    return ~(as_reference | as_eager)
+    return ~(as_reference | as_eager) | opposite
 
 
 def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> None:

@@ -22,8 +22,10 @@ class Tolerance:
 
     ``atol``, ``rtol`` and ``scaled`` are `DEFAULT_TOLERANCE` of the output's dtype where None. ``multiple``:
     how many times eager's own error is still accepted. ``noise_units``: how many times ``atol`` a result may
-    be off where eager has no correct digit. ``nonfinite``: "exact" tells NaN, +Inf and -Inf apart, "position"
-    only asks that non-finite values stand at the same places.
+    be off where eager has no correct digit. ``nonfinite``: "exact" tells NaN, +Inf and -Inf apart; "sign" lets NaN and
+    an infinity stand for one another, as the order of a sum decides between them, and tells +Inf from -Inf;
+    "position" only asks that non-finite values stand at the same places. ``zeros``: "sign" tells 0.0 from -0.0 where
+    eager and the reference agree on it, "any" only counts them (`OutputError.zero_signs`).
     """
 
     atol: float | None = None
@@ -32,21 +34,25 @@ class Tolerance:
     multiple: float = 2.0
     noise_units: float = 1.0
     nonfinite: str = "exact"
+    zeros: str = "any"
 
     def for_dtype(self, dtype: torch.dtype) -> Limits:
         """Return the numbers for outputs of ``dtype``."""
         usual = DEFAULT_TOLERANCE.get(dtype, 1e-5)
         atol, rtol, scaled = (usual if v is None else v for v in (self.atol, self.rtol, self.scaled))
-        return Limits(atol, rtol, scaled, self.multiple, self.noise_units, self.nonfinite == "exact")
+        return Limits(atol, rtol, scaled, self.multiple, self.noise_units, self.nonfinite,
+                      self.zeros == "sign")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a `Tolerance` for one dtype; ``exact_kind`` where NaN, +Inf and -Inf are told apart."""
+    """The numbers of a `Tolerance` for one dtype; ``nonfinite`` as there; ``zero_signs``: whether signs of zeros
+    count."""
 
     atol: float
     rtol: float
     scaled: float
     multiple: float
     noise_units: float
-    exact_kind: bool
+    nonfinite: str = "exact"
+    zero_signs: bool = False

@@ -1,0 +1,163 @@
+"""Whether what eager gives is, but for rounding, what the model gives in float64: whether the two are one computation.
+
+Truth is what the user's call gives, and float64 is the measure of error; it is one only where it computes the same. A
+model may ask for types (``torch.finfo(x.dtype).eps``, a branch on a dtype, whole numbers of some width), and PyTorch
+may take a path of its own (an encoder layer in inference, a fused kernel). The rule is this. Eager's results are held
+against float64's as a candidate's are (`kernelwright.verify.floating`), but with another measure of what may be wrong:
+where they are not within the tolerance, the errors of single elements, of slices and of the whole may be `MULTIPLE`
+times what moves in eager itself when every operator's result is rounded one unit in the last place up or down
+(`kernelwright.verify.sensitivity`). So a badly conditioned model, whose results are as far from float64 under any
+rounding, is not accused, and a different formula, which no rounding leads to, is. Whole numbers (places of extrema,
+rounded values) may differ from float64's where they differ in one of these calls, and in few other places. TF32 is
+rounding: on a device that uses it the model is called without it here. Where a few calls do not explain a difference,
+more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only.
+
+What a type cannot hold is no rounding, and no other computation: places where eager is infinite or NaN and float64 is
+not are left out, and where inputs are made to leave the type's range (`Distribution.extreme`) nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelwright.verify.flatten import flatten, map_tensors
+from kernelwright.verify.floating import judge
+from kernelwright.verify.sensitivity import Draw, add
+from kernelwright.verify.statistics import SliceSums, Statistics, measure_error, plain_tensor
+from kernelwright.verify.tolerance import Limits, Tolerance
+
+#: How many times what rounding moves eager's results they may be off. An operator's own error is that of all its
+#: additions, of which a draw moves the operands and the result.
+MULTIPLE = 32.0
+#: Calls of eager before it is said that rounding does not explain a difference.
+MOST_DRAWS = 24
+#: Share of whole numbers that may differ although no draw moved them.
+FEW = 0.05
+_TOLERANCE = Tolerance(multiple=MULTIPLE, nonfinite="position")
+
+
+@dataclass
+class Spread:
+    """How eager's results move under other rounding: errors of floating leaves against eager's own, by path, and of
+    the others the elements that no draw moved."""
+
+    errors: dict[str, list[Statistics]] = field(default_factory=dict)
+    still: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, eager: Any, draw: Draw, part: Any = lambda outputs: outputs) -> None:
+        """Take one more draw. eager: its own outputs, of which ``part`` takes what is compared."""
+        moved = part(draw.outputs)
+        add(self.errors, moved, eager, eager, "output", _TOLERANCE)
+        others = flatten(moved)
+        for path, leaf in flatten(eager).items():
+            other = others.get(path)
+            if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape == other.shape \
+                    and not (leaf.dtype.is_floating_point or leaf.dtype.is_complex):
+                same = leaf == other
+                self.still[path] = same & self.still[path] if path in self.still else same
+
+
+def unexplained(eager: Any, reference: Any, spread: Spread) -> str:
+    """In words what of ``eager`` is farther from the float64 ``reference`` than rounding explains; "" where nothing
+    is. Without draws in ``spread`` nothing but the tolerance is explained."""
+    results, exact = flatten(eager), flatten(reference)
+    if [p for p, leaf in results.items() if isinstance(leaf, torch.Tensor)] != \
+            [p for p, leaf in exact.items() if isinstance(leaf, torch.Tensor)]:
+        return "it returns other tensors in float64"
+    for path, leaf in results.items():
+        right = exact.get(path)
+        if not isinstance(leaf, torch.Tensor) or not isinstance(right, torch.Tensor):
+            continue
+        if leaf.shape != right.shape:
+            return f"{path} has shape {tuple(right.shape)} in float64, not {tuple(leaf.shape)}"
+        if leaf.dtype.is_floating_point or leaf.dtype.is_complex:
+            found = _floating(path, leaf, right, spread.errors.get(path, ()))
+        else:
+            found = _whole_numbers(path, leaf, right, spread.still.get(path))
+        if found:
+            return found
+    return ""
+
+
+def _floating(path: str, eager: torch.Tensor, reference: torch.Tensor, draws: Sequence[Statistics]) -> str:
+    eager, reference = plain_tensor(eager), plain_tensor(reference)
+    limits = _TOLERANCE.for_dtype(eager.dtype)
+    if not draws and _obvious(eager, reference, limits):
+        return ""
+    found = measure_error(eager, eager, reference, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite)
+    _measure_by(found, draws)
+    verdict = judge(path, found, limits, None, {})
+    if verdict.passed:
+        return ""
+    return (f"{path} is off by {verdict.relative:.2g} of its size, where rounding moves it by "
+            f"{verdict.eager_relative:.2g}; worst at {verdict.worst_index}: {verdict.got:.6g}, in float64 "
+            f"{verdict.expected:.6g}")
+
+
+def _obvious(eager: torch.Tensor, reference: torch.Tensor, limits: Limits) -> bool:
+    """Whether elements are so near that slices and the whole must be, too, seen without float64: cheaply."""
+    if eager.dtype not in (torch.float32, torch.float64) or not eager.numel():
+        return False
+    right, share = reference.to(eager), 0.4 * limits.scaled
+    smallest = torch.linalg.vector_norm(right) / right.numel() ** 0.5
+    for axis in range(min(2, right.dim())):
+        others = [other for other in range(right.dim()) if other != axis]
+        if others:
+            sizes = torch.linalg.vector_norm(right, dim=others) / (right.numel() / right.shape[axis]) ** 0.5
+            smallest = torch.minimum(smallest, sizes.min())
+    return bool(((eager - right).abs() <= (share * smallest).clamp_max(limits.atol) + share * right.abs()).all())
+
+
+def _measure_by(found: Statistics, draws: Sequence[Statistics]) -> None:
+    """Have what draws move stand for the error by which ``found`` is judged."""
+    found.eager_worst_units = max((d.worst_units for d in draws), default=0.0)
+    found.eager_square_error = max((d.square_error for d in draws), default=0.0)
+    for place, sums in enumerate(found.slices):
+        sums.eager_error = _largest(sums, [d.slices[place] for d in draws])
+
+
+def _largest(own: SliceSums, draws: Sequence[SliceSums]) -> torch.Tensor:
+    largest = torch.zeros_like(own.eager_error)
+    for draw in draws:
+        largest = torch.maximum(largest, draw.error)
+    return largest
+
+
+def _whole_numbers(path: str, eager: torch.Tensor, reference: torch.Tensor, still: torch.Tensor | None) -> str:
+    differ = eager != reference.to(eager.device)
+    count = int(differ.sum())
+    if not count:
+        return ""
+    stays = int((differ & still.to(eager.device)).sum()) if still is not None else count
+    # Without a draw nothing is known of a difference.
+    if still is not None and stays <= FEW * eager.numel():
+        return ""
+    return f"{path} differs from float64's at {stays} of {eager.numel()} places that rounding does not move"
+
+
+def nearest(candidate: Any, eager: Any, reference: Any) -> Any:
+    """``eager`` with, for each element of a floating tensor, that of eager and float64 which the candidate is nearer
+    to: both are right where a type cannot hold what a computation passes through."""
+    own, exact = flatten(candidate), flatten(reference)
+    paths = iter([path for path, leaf in flatten(eager).items() if isinstance(leaf, torch.Tensor)])
+
+    def nearer(value: torch.Tensor) -> torch.Tensor:
+        path = next(paths)
+        got, right = own.get(path), exact.get(path)
+        if not value.dtype.is_floating_point or not isinstance(got, torch.Tensor) \
+                or not isinstance(right, torch.Tensor) or not got.shape == right.shape == value.shape:
+            return value
+        value, got = value.detach(), got.detach().to(value.device, torch.float64)
+        rounded = right.detach().to(value)
+        return torch.where(_apart(got, value.double()) <= _apart(got, rounded.double()), value, rounded)
+
+    return map_tensors(eager, nearer)
+
+
+def _apart(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    same = (left == right) | (left.isnan() & right.isnan())
+    return torch.where(same, 0.0, (left - right).abs().nan_to_num(nan=torch.inf))

@@ -1,0 +1,75 @@
+"""Which trials of a certification have their gradients compared, within its budget."""
+
+from __future__ import annotations
+
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.timing.turns import clock
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.gradients import check_gradients
+from kernelwright.verify.observe import first_line
+from kernelwright.verify.plan import Plan
+from kernelwright.verify.records import Comparison, Skipped, Trial
+from kernelwright.verify.reference import FLOAT64
+from kernelwright.verify.state import State, redraw
+from kernelwright.verify.trial import Bench
+
+
+class GradientChecks:
+    """The gradient checks of one certification: on the first trial's inputs whatever the budget, and where calls record
+    gradients on those of the first right trial with other parameters. A backward pass is most of a training step."""
+
+    def __init__(self, bench: Bench, plan: Plan) -> None:
+        self.bench, self.plan = bench, plan
+        self.skipped: list[Skipped] = []
+        self._found: list[Comparison] = []
+        self._waits_for_given = (plan.check_gradients or plan.recording) and not plan.unchanged
+        self._waits_for_redrawn = plan.recording and not plan.unchanged
+        self._seconds = 0.0
+
+    def after(self, trial: Trial, left: float) -> float:
+        """Check gradients where ``trial`` is one to do so after and, but for the first, ``left`` seconds do. Returns
+        the seconds that no budget counts."""
+        if trial.comparison is None or (self.plan.stop_at_failure and not trial.passed):
+            return 0.0
+        if self._waits_for_given:
+            self._waits_for_given = False
+            started = clock()
+            self._check(trial)
+            self._seconds = clock() - started
+            return self._seconds
+        if self._waits_for_redrawn and trial.plan.redrawn_parameters and trial.passed:
+            self._waits_for_redrawn = False
+            if self._seconds <= left:
+                self._check(trial)
+            else:
+                self.skipped.append(Skipped(trial.plan, f"gradients would take about {self._seconds:.2g} s, "
+                                            f"{max(0.0, left):.2g} s are left"))
+        return 0.0
+
+    def together(self) -> Comparison | None:
+        """All that was compared; None where nothing was."""
+        if not self._found:
+            return None
+        return Comparison(all(c.passed for c in self._found), tuple(o for c in self._found for o in c.outputs),
+                          tuple(words for c in self._found for words in c.structure))
+
+    def _check(self, trial: Trial) -> None:
+        bench, seed = self.bench, trial.plan.seed
+        inputs = DISTRIBUTIONS[trial.plan.distribution].apply(
+            list((self.plan.gradient_inputs or bench.make_inputs)(seed)), seed)
+        bench.original.apply(bench.eager)
+        if trial.plan.redrawn_parameters:
+            redraw(bench.eager, seed)
+        try:
+            found = check_gradients(
+                bench.eager, bench.candidate, bench.double if trial.reference == FLOAT64 else None, inputs,
+                State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
+                strict=self.plan.recording,
+                words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient")
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            bench.kept.forget()
+            self.skipped.append(Skipped(trial.plan, f"gradients: not enough memory: {first_line(error)}"))
+        else:
+            self._found += [found] if found is not None else []

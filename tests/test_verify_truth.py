@@ -1,0 +1,390 @@
+"""VERIFY holds candidates against what eager gives: in both gradient modes, in every respect that a caller can see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify import Plan, Tolerance, TrialPlan, certify
+from kernelwright.verify.reference import FAST_PATH, FLOAT64, RANGE, SEPARATE
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32):
+    return lambda seed: [torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)]
+
+
+def judged(candidate, model, inputs=normal(6, 8), *, training: bool = True, **options):
+    def made(kind):
+        torch.manual_seed(0)
+        return kind().train(training)
+
+    usual = {"trials": (TrialPlan(0), TrialPlan(1, "normal", True)), "budget_seconds": 30.0, "poison": False,
+             "repeats": 0}
+    return certify(lambda: made(model), lambda: made(candidate), inputs, plan=Plan(**{**usual, **options}))
+
+
+# --- one computation ------------------------------------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """PyTorch has a fast path of its own for it in inference, which leaves padded places zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = torch.arange(5) >= torch.tensor([[5], [3], [1], [4]])
+        return self.encoder(x, src_key_padding_mask=padded).mean(1)
+
+
+class SlowEncoder(Encoder):
+    def forward(self, x):
+        with torch.enable_grad():
+            return super().forward(x).detach()
+
+
+class ByType(nn.Module):
+    """Another formula in another type."""
+
+    def forward(self, x):
+        return x * 2 if x.dtype is torch.float32 else x * 3
+
+
+class ByEpsilon(nn.Module):
+    """Divides by what is zero, but for the smallest step of the type."""
+
+    def forward(self, x):
+        x = x.clamp(min=0)
+        return x / (x.mean(0) * 0 + torch.finfo(x.dtype).eps)
+
+
+class WholeByType(nn.Module):
+    """Bits of a number as a whole number."""
+
+    def forward(self, x):
+        return x.relu(), x.contiguous().view(torch.int32 if x.element_size() == 4 else torch.int64).long() >> 8
+
+
+class Casting(nn.Module):
+    """A step of it is to round float64 to float32."""
+
+    def forward(self, x):
+        wide = x.double() / 3
+        return (wide.float().to(torch.float64) - wide) * 1e7, wide.type(torch.float32)
+
+
+class WidelyCasting(Casting):
+    def forward(self, x):
+        wide = x.double() / 3
+        return wide * 0, wide.float()
+
+
+class Autocast(nn.Module):
+    """Rounds what it multiplies to 8 bits: no other computation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers(x).float()
+
+
+class Amplifies(nn.Module):
+    """Badly conditioned and honest: no digit of the differences is right."""
+
+    def forward(self, x):
+        return ((x + 3e6) - 3e6) * 100, (x * 37.5).round(), (x * 1e5).sin(), x.argmax(1)
+
+
+@pytest.mark.parametrize(("model", "training", "reference"), [
+    (Encoder, False, FAST_PATH), (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
+    (Amplifies, True, FLOAT64), (ByType, True, SEPARATE), (ByEpsilon, True, SEPARATE), (WholeByType, True, SEPARATE)])
+def test_what_is_taken_for_the_truth(model, training, reference):
+    inputs = normal(4, 5, 8) if model is Encoder else normal(64, 8)
+    found = judged(model, model, inputs, training=training)
+    assert {t.reference for t in found.trials} == {reference}
+    assert found.passed == (reference != SEPARATE) == (not found.separate)
+    if found.separate:
+        assert "something else than the model in float64" in found.sentence() and found.skipped
+        lenient = judged(model, model, inputs, training=training, lenient=frozenset({"separate"}))
+        assert lenient.passed and not lenient.separate
+
+
+@pytest.mark.parametrize(("model", "candidate", "recording"), [
+    (Encoder, SlowEncoder, False), (Casting, WidelyCasting, False)])
+def test_what_float64_alone_would_accept(model, candidate, recording):
+    found = judged(candidate, model, normal(4, 5, 8), training=False, recording=recording)
+    assert not found.passed
+    if model is Encoder:
+        assert found.trials[0].kinds == ("other-computation",) and "not what PyTorch gives" in found.sentence()
+
+
+def test_a_candidate_of_a_model_that_float64_does_not_compute_is_held_against_eager():
+    class Twice(ByType):
+        def forward(self, x):
+            return x + x
+
+    class ThreeTimes(ByType):
+        def forward(self, x):
+            return x * 3
+
+    lenient = {"lenient": frozenset({"separate"})}
+    assert judged(Twice, ByType, **lenient).passed
+    found = judged(ThreeTimes, ByType, **lenient)
+    assert not found.passed and found.trials[0].kinds == ("other-computation",)
+
+
+# --- with gradients recorded ----------------------------------------------------------------------
+
+
+class Asks(nn.Module):
+    """Looks at what a call records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        y = torch.tanh(x * self.weight)
+        return y + 0.5 * torch.is_grad_enabled() + 0.25 * x.requires_grad
+
+
+class FrozenAsks(Asks):
+    def forward(self, x):
+        return torch.tanh(x * self.weight) + 0.5 * torch.is_grad_enabled()
+
+
+class NeverAsks(Asks):
+    def forward(self, x):
+        return torch.tanh(x * self.weight)
+
+
+class Several(nn.Module):
+    """Outputs of every kind: real, complex, whole, detached, a parameter, and one that no input reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.other = nn.Parameter(torch.rand(8)), nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        y = x * self.weight
+        return {"real": y, "complex": torch.fft.rfft(y), "whole": y.argmax(1), "detached": y.detach() + 1,
+                "parameter": self.other, "apart": self.other * 2}
+
+
+def without(name):
+    """The gradients through one of the outputs are lost."""
+    class Lost(Several):
+        def forward(self, x):
+            found = super().forward(x)
+            return {**found, name: found[name].detach() + 0}
+
+    return Lost
+
+
+class Conjugated(Several):
+    def forward(self, x):
+        found = super().forward(x)
+        z = found["complex"]
+        return {**found, "complex": z.detach() + (z.conj() - z.conj().detach())}
+
+
+class FullOfZeros(Several):
+    """A gradient of zeros where the model's is None."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        return {**found, "apart": found["apart"] + 0 * self.weight}
+
+
+class RequiresAll(Several):
+    def forward(self, x):
+        found = super().forward(x)
+        return {**found, "detached": found["detached"] + 0 * self.weight}
+
+
+class Copied(Several):
+    def forward(self, x):
+        return {**super().forward(x), "parameter": self.other * 1}
+
+
+@pytest.mark.parametrize(("candidate", "model", "kind"), [
+    (Asks, Asks, ""), (FrozenAsks, Asks, "gradients"), (NeverAsks, Asks, "elements"), (Several, Several, ""),
+    (without("real"), Several, "requires-grad"), (without("complex"), Several, "requires-grad"),
+    (Conjugated, Several, "gradients"), (FullOfZeros, Several, "gradients"), (RequiresAll, Several, "requires-grad"),
+    (Copied, Several, "alias-missing")])
+def test_with_gradients_recorded(candidate, model, kind):
+    assert judged(candidate, model).passed == (kind != "alias-missing")
+    found = judged(candidate, model, recording=True)
+    assert found.passed == (not kind), found.why
+    if not kind:
+        assert "gradients recorded" in found.sentence() and "of gradients" in found.sentence()
+    elif kind == "gradients":
+        assert all(t.passed for t in found.trials) and not found.gradients.passed
+    elif kind == "elements":
+        assert not found.trials[0].comparison.passed
+    else:
+        assert kind in found.trials[0].kinds
+
+
+def test_each_output_alone_and_other_parameters():
+    found = judged(Several, Several, recording=True).gradients
+    paths = {o.path for o in found.outputs}
+    assert {"gradient['input 0']", "gradient of output['complex']['weight']", "gradient of output['apart']['weight']",
+            "gradient with other parameters['other']"} <= paths
+    short = judged(Several, Several, recording=True, budget_seconds=0.0, required=2)
+    assert short.gradients.passed and any("gradients would take" in s.why for s in short.skipped)
+    assert not any("other parameters" in o.path for o in short.gradients.outputs)
+
+
+def test_models_without_gradients():
+    class Whole(nn.Module):
+        def forward(self, x):
+            return x.argmax(1)
+
+    class Unmade(nn.Module):  # nobody has written its derivative
+        def forward(self, x):
+            return torch.igamma(x.abs() + 1, x.abs() + 2)
+
+    for model in (Whole, Unmade):
+        found = judged(model, model, recording=True)
+        assert found.passed and found.gradients is None
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8))
+        self.register_buffer("table", torch.rand(6, 8))
+
+
+def forward(function):
+    return type(function.__name__, (Plain,), {"forward": lambda self, x: function(self, x)})
+
+
+PAIRS = {
+    "transposed": (lambda m, x: (x * 2).t(), lambda m, x: (x * 2).t().contiguous(), "strides"),
+    "short axes": (lambda m, x: (x * 2)[None].transpose(0, 1), lambda m, x: (x * 2)[:, None].contiguous(), ""),
+    "input": (lambda m, x: x.view(-1), lambda m, x: x.reshape(-1).clone(), "alias-missing"),
+    "copied": (lambda m, x: x + 0, lambda m, x: x, "alias"),
+    "another view": (lambda m, x: x[:3], lambda m, x: x[3:], "alias-missing"),
+    "buffer": (lambda m, x: m.table, lambda m, x: m.table.clone(), "alias-missing"),
+    "own buffer": (lambda m, x: m.table * 1, lambda m, x: m.table, "alias"),
+    "one memory": (lambda m, x: (y := x * 2, y[0])[0:2], lambda m, x: (x * 2, x[0] * 2), "alias-missing"),
+    "two memories": (lambda m, x: (x * 2, x[0] * 2), lambda m, x: (y := x * 2, y[0])[0:2], "alias"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_strides_and_memory(name):
+    model, candidate, kind = PAIRS[name]
+    for recording in (False, True):
+        found = judged(forward(candidate), forward(model), recording=recording, trials=(TrialPlan(0),))
+        assert found.passed == (not kind), found.why
+        assert not kind or kind in found.trials[0].kinds, found.trials[0].problems
+    found = judged(forward(candidate), forward(model), lenient=frozenset({kind}), trials=(TrialPlan(0),)).trials[0]
+    assert not found.kinds and (not kind or found.lenient == (kind,))
+
+
+def test_random_state_after_a_call():
+    def drawing(more):
+        class Draws(nn.Module):
+            def forward(self, x):
+                y = x * torch.rand(x.shape)
+                torch.rand(more)
+                return y
+        return Draws
+
+    assert judged(drawing(1), drawing(1)).passed
+    assert judged(drawing(2), drawing(1)).trials[0].kinds == ("random-state-after",)
+
+
+def test_exceptions_on_bad_values():
+    def loss(check, error=ValueError):
+        class Loss(nn.Module):
+            def forward(self, x):
+                if check and bool((x < 0).any()):
+                    raise error("below zero")
+                return x.sqrt()
+        return Loss
+
+    def inputs(seed):
+        return [torch.rand(5, generator=torch.Generator().manual_seed(seed))]
+
+    trials = (TrialPlan(0), TrialPlan(1, "normal"))
+    found = judged(loss(True), loss(True), inputs, trials=trials)
+    assert found.passed and "as does the candidate" in found.skipped[0].why
+    for candidate in (loss(False), loss(True, TypeError)):
+        found = judged(candidate, loss(True), inputs, trials=trials)
+        assert not found.passed and found.trials[1].kinds == ("does-not-raise",)
+        assert judged(candidate, loss(True), inputs, trials=trials, lenient=frozenset({"does-not-raise"})).passed
+
+
+# --- ends of the range ----------------------------------------------------------------------------
+
+
+class Norm(nn.Module):
+    """Its squares leave the range of float32, and it says so."""
+
+    def forward(self, x):
+        return x / (x * x).sum(1, keepdim=True).sqrt()
+
+
+class WideNorm(Norm):
+    def forward(self, x):
+        return super().forward(x.double()).float()
+
+
+class WrongNorm(Norm):
+    def forward(self, x):
+        y = super().forward(x)
+        return torch.where(y.isfinite() & (y != 0), y, 7.0)
+
+
+class Deviation(nn.Module):
+    def forward(self, x):
+        return x.var(1)
+
+
+class OnePass(Deviation):
+    def forward(self, x):
+        return (x.square().mean(1) - x.mean(1).square()).clamp_min(0) * (x.shape[1] / (x.shape[1] - 1))
+
+
+@pytest.mark.parametrize(("candidate", "model", "wrong"), [
+    (Norm, Norm, ()), (WideNorm, Norm, ()), (WrongNorm, Norm, ("tiny", "huge")), (Deviation, Deviation, ()),
+    (OnePass, Deviation, ("huge", "offset"))])
+def test_ends_of_the_range(candidate, model, wrong):
+    trials = tuple(TrialPlan(n, kind) for n, kind in enumerate(("normal", "tiny", "huge", "offset")))
+    found = judged(candidate, model, normal(16, 32), trials=trials)
+    failed = {t.plan.distribution for t in found.trials if not t.passed}
+    assert failed == set(wrong), found.why
+    if model is Norm:
+        assert {t.plan.distribution for t in found.trials if t.reference == RANGE} == {"huge"}
+    assert found.candidate_error < 1e-5 or wrong
+
+
+def test_signs_of_zeros_and_infinities():
+    signs = {"tolerance": Tolerance(nonfinite="sign", zeros="sign"), "trials": (TrialPlan(0, "signed zeros"),)}
+    kinds = {
+        "minus": (lambda m, x: x * -0.0, lambda m, x: x * 0.0, "zero-sign"),
+        "infinite": (lambda m, x: 1 / (x * 0.0), lambda m, x: (1 / (x * 0.0)).abs(), "nonfinite"),
+        "sum": (lambda m, x: x + 0.0, lambda m, x: x * 1.0, "zero-sign"),
+        "either": (lambda m, x: 1 / (x * 0.0), lambda m, x: 1 / (x * 0.0) * (x.abs() + 1), ""),
+    }
+    for model, candidate, kind in kinds.values():
+        assert judged(forward(model), forward(model), **signs).passed
+        found = judged(forward(candidate), forward(model), **signs)
+        assert found.passed == (not kind)
+        if kind:
+            assert {k for o in found.trials[0].comparison.outputs for k in o.kinds} == {kind}
+            lenient = {**signs, "tolerance": Tolerance(nonfinite="position")}
+            assert judged(forward(candidate), forward(model), **lenient).passed
