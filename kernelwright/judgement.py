@@ -37,6 +37,7 @@ from kernelwright.problem.seeds import seeded
 from kernelwright.programs import (
     ModeProgram,
     Stages,
+    apart,
     as_called,
     described_mode,
     distinct,
@@ -49,6 +50,7 @@ from kernelwright.programs import (
     stepped_back,
     understand,
 )
+from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -57,9 +59,10 @@ from kernelwright.timing.turns import clock, without_device
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
-from kernelwright.verify.certificate import Certificate, certify, default_trials
+from kernelwright.verify.certificate import Certificate, default_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -67,6 +70,7 @@ REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _EMULATED_OPERATIONS = 10**8  # of a contraction: some seconds a call
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
+_EXTREMA = ("amax", "amin", "max_pool")
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
@@ -135,30 +139,52 @@ def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[A
             if misfits:
                 modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
                 text, emitted = _built(problem, modes, example, target, device)
-        failures: dict[Hashable, VerificationFailed] = {}
-        for mode in distinct(modes):
-            if mode.name in certificates:
+        failures: dict[Hashable, VerificationFailed] = {}  # by program, or by the name of a mode that fails alone
+        separate: set[str] = set()
+        checked: list[ModeProgram] = []
+        for mode in modes:
+            if mode.name in certificates or mode.program in failures:
+                checked.append(mode)
                 continue
-            try:
-                certificates[mode.name] = _certified(problem, mode, emitted, budget, settings, stages)
-            except VerificationFailed as failure:
-                if not mode.plan.kernels:
-                    raise
-                failures[mode.program] = failure
+            known = any(m.program == mode.program for m in checked if m.name in certificates)
+            certificate = _certified(problem, mode, emitted, budget, settings, stages, brief=known)
+            if certificate.passed:
+                certificates[mode.name] = certificate
+                checked.append(mode)
+                continue
+            failure = VerificationFailed(model=problem.class_name, finding=certificate.sentence())
+            if not mode.plan.kernels:
+                raise failure
+            failing = mode
+            if len(mode.recordings) == 2 and (certificate.recorded is not None or certificate.is_other_computation):
+                # What fails is one of two: the other one passed, or is still to be certified.
+                parts = apart(mode)
+                failing = parts[certificate.recorded is not None]
+                if certificate.recorded is not None:
+                    certificates[parts[0].name] = certificate.without_recorded()
+                checked += parts
+            else:
+                checked.append(mode)
+            if certificate.is_other_computation:  # no program of this graph is what PyTorch computes
+                separate.add(failing.name)
+            failures[failing.name if failing is not mode or known else mode.program] = failure
+        modes = checked
         if not failures:
             return modes, text, emitted, certificates
         first_failure = first_failure or clock()
         whole = clock() - first_failure > _STEPPING * budget.verify_seconds
         stepped: dict[str, ModeProgram] = {}
         for mode in modes:
-            if mode.program in failures:
-                step, found = _step(mode, failures[mode.program], device, whole)
-                again = [stepped_back(mode, step, device, found)]
-                if not step.whole:
-                    again = _without_losers(problem, again, target, device, budget, stages)
-                if step.level is Level.CONTRACTIONS:  # the library's convolutions may run channels-last
-                    again = _with_layouts(problem, again, example, target, device, budget, settings, stages)
-                stepped[mode.name] = again[0]
+            failure = failures.get(mode.name) or failures.get(mode.program)
+            if failure is None or mode.name in certificates:
+                continue
+            step, found = _step(mode, failure, device, whole or mode.name in separate)
+            again = [stepped_back(mode, step, device, found)]
+            if not step.whole:
+                again = _without_losers(problem, again, target, device, budget, stages)
+            if step.level is Level.CONTRACTIONS:  # the library's convolutions may run channels-last
+                again = _with_layouts(problem, again, example, target, device, budget, settings, stages)
+            stepped[mode.name] = again[0]
         modes = [stepped.get(m.name, m) for m in modes]
 
 
@@ -272,33 +298,34 @@ def _misfit(model: nn.Module, example: list[Any]) -> str:
     return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
 
 
-def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget, settings: Settings, stages: Stages
-               ) -> Certificate:
-    """The certificate of one mode. Raises VerificationFailed."""
+def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget, settings: Settings, stages: Stages,
+               *, brief: bool) -> Certificate:
+    """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode."""
     with stages.stage("verify"):
         # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
-        # must stand where eager's stand. Where products were exchanged even that may differ: it is shown.
+        # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
+        # shown. Which of 0.0 and -0.0 is an extremum is the first that was met.
         finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
         informative = {"with Inf"} if finite else set()
         if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
             # So it is where a running product leaves the range of its type: zero times infinity.
             informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
-        trials = Trials(trials=default_trials(settings.seed)[:None if mode.plan.kernels else 1],
+        count = 1 if not mode.plan.kernels else RECORDED if brief else None
+        trials = Trials(trials=default_trials(settings.seed)[:count],
                         repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                         # Other values and other parameters are tried whatever the budget: the model's own hide faults.
-                        required=2, budget_seconds=budget.verify_seconds, tolerance=Tolerance(nonfinite="position"),
+                        required=2, budget_seconds=budget.verify_seconds,
+                        tolerance=Tolerance(nonfinite="position" if finite else "sign", zeros="any" if finite or any(
+                            n.op in _EXTREMA for n in mode.captured.nodes()) else "sign"),
                         informative=frozenset(informative),
                         # Where float64 is slow or does not fit, a few batch entries stand for all, if they are
                         # independent.
                         sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
         make_float64 = (float64_copy if problem.is_instance else
                         lambda model: to_float64(problem.make_model(settings.seed).train(model.training)))
-        certificate = certify(lambda: problem.make_model(settings.seed).train(mode.model.training),
-                              lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
-                              problem.make_inputs, plan=trials, make_float64=make_float64)
-    if not certificate.passed:
-        raise VerificationFailed(model=problem.class_name, finding=certificate.sentence())
-    return certificate
+        return certify_both(lambda: problem.make_model(settings.seed).train(mode.model.training),
+                            lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
+                            problem.make_inputs, plan=trials, make_float64=make_float64, recordings=mode.recordings)
 
 
 def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
@@ -371,17 +398,18 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         failures = {}
         for variant in (v for v in parts[0] if v.mode not in checked):
             training = variant.model.training
-            if reason := _misfit(new_model(emitted, problem, settings.seed).train(training), few):
-                checked[variant.mode] = f"Not checked in {variant.mode} mode: {reason}"
+            if reason := _misfit(as_called(variant, new_model(emitted, problem, settings.seed).train(training)), few):
+                checked[variant.mode] = f"Not checked in {words_of(variant.mode)} mode: {reason}"
                 continue
-            certificate = certify(
+            certificate = certify_both(
                 lambda training=training: problem.make_model(settings.seed).train(training),
                 lambda training=training, module=emitted: new_model(module, problem, settings.seed).train(training),
                 lambda seed: fewer_entries(problem.make_inputs(seed), most),
-                plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0))
+                plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0), recorded=1,
+                recordings=variant.recordings)
             if certificate.passed:
                 entries = " with 2 batch entries" if most == 2 else ""
-                checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {variant.mode} mode: "
+                checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {words_of(variant.mode)} mode: "
                                          f"{certificate.sentence()}")
             else:
                 failures[variant.mode] = VerificationFailed(model=problem.class_name, finding=certificate.sentence())

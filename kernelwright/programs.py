@@ -239,7 +239,7 @@ class _Recording(nn.Module):
             return self.module(*inputs)
 
 
-def as_called(mode: ModeProgram, module: nn.Module) -> nn.Module:
+def as_called(mode: ModeProgram | Variant, module: nn.Module) -> nn.Module:
     """A module to be called without gradients, as the mode is: one of recorded calls alone records them itself."""
     return module if False in mode.recordings else _Recording(module)
 

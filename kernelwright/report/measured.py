@@ -37,13 +37,18 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
                  else "state_dict does not fit: " + "; ".join(certificate.state_problems))
     if certificate.uses_randomness:
         facts.append("the model draws random numbers")
-    if certificate.gradients is not None:
-        facts.append("gradients agree" if certificate.gradients.passed else "gradients differ")
+    for found in (certificate, certificate.recorded):
+        if found is not None and found.gradients is not None:
+            facts.append("gradients agree" if found.gradients.passed else "gradients differ")
     page.paragraph("; ".join(facts), hanging=4)
+    if certificate.recorded is not None:
+        page.paragraph(f"with gradients recorded: {_kinds(trial.plan for trial in certificate.recorded.trials)}",
+                       hanging=4)
     if certificate.sampled:
         page.paragraph("sample: float64 covered two batch entries, which the outputs depend on separately; "
                        "eager covered the others", hanging=4)
-    for note in dict.fromkeys(note for trial in certificate.trials for note in trial.notes):
+    trials = (*certificate.trials, *(certificate.recorded.trials if certificate.recorded is not None else ()))
+    for note in dict.fromkeys(note for trial in trials for note in trial.notes):
         page.paragraph(f"note: {note}", hanging=4)
     skipped: dict[str, list[TrialPlan]] = {}
     for entry in certificate.skipped:

@@ -35,7 +35,8 @@ class Certificate:
     (rms(error)/rms(float64)) over all outputs of the gating trials, but for those whose inputs are made to cost digits
     (`Distribution.costs_digits`); ``gradients`` holds those that were compared.
     ``separate`` says in words what of eager's results is farther from float64's than rounding explains: then the two
-    are not one computation, and nothing can be certified (NOT_ONE_COMPUTATION); empty where nothing is.
+    are not one computation, and nothing can be certified; empty where nothing is. ``recorded`` is the certificate with
+    gradients recorded, where both were asked for (`certify_both`): both passed, or ``why`` says why not.
     """
 
     passed: bool
@@ -55,22 +56,35 @@ class Certificate:
     environment: dict[str, str]
     recording: bool = False
     separate: str = ""
+    recorded: Certificate | None = None
+
+    def without_recorded(self) -> Certificate:
+        """What it says of calls that record no gradients, of a candidate that passed in these."""
+        return replace(self, recorded=None, passed=True, why=(), separate="")
+
+    @property
+    def is_other_computation(self) -> bool:
+        """Whether float64, or a candidate that gives float64's results, does not compute what eager does."""
+        return any(kind in ("separate", "other-computation") for found in (self, self.recorded) if found is not None
+                   for trial in found.trials for kind in trial.kinds)
 
     def sentence(self) -> str:
         """Say the verdict in words."""
-        gating = sum(trial.gates for trial in self.trials)
         scope = " (float64 on two batch entries, eager for the others)" if self.sampled else ""
         skipped = f"; {len(self.skipped)} trials did not run" if self.skipped else ""
         if self.passed and all(trial.reference == UNCHANGED for trial in self.trials):
             return "The original computation, unchanged: its result is eager's."
         if self.passed:
-            how = ", gradients recorded," if self.recording else ""
+            both = f" {self.recorded.sentence()}" if self.recorded is not None else ""
             return (
-                f"Passed {gating} trial{'s' * (gating != 1)}{how} against float64{scope}: error "
-                f"{self.candidate_error:.2g} of the output's size, eager's {self.eager_error:.2g}"
-                f"{self._about_gradients()}{skipped}."
+                f"Passed {self._trials()} against float64{scope}: error {self.candidate_error:.2g} of the output's "
+                f"size, eager's {self.eager_error:.2g}{self._about_gradients()}{skipped}.{both}"
             )
         return "Failed: " + " ".join(self.why[:3])
+
+    def _trials(self) -> str:
+        gating = sum(trial.gates for trial in self.trials)
+        return f"{gating} trial{'s' * (gating != 1)}" + (" with gradients recorded" if self.recording else "")
 
     def _about_gradients(self) -> str:
         compared = [o for o in self.gradients.outputs if o.reference_rms and not o.is_noise] if self.gradients else []
