@@ -174,8 +174,8 @@ class Caller:
         found = compare(outputs, expected.outputs, reference.outputs, tolerance=self._tolerance)
         if not may_be_rounding(self._tolerance, found):
             return found
-        moved = move(pair.bench.eager, step.inputs(), expected.before, _SEED, expected.outputs, reference,
-                     self._tolerance)
+        moved = move(pair.bench.eager, self._arguments(step, []), expected.before, _SEED, expected.outputs, reference,
+                     self._tolerance, recording=step.gradients)
         return compare(outputs, expected.outputs, reference.outputs, tolerance=self._tolerance, moved=moved.outputs)
 
     def _instance(self, number: int, variant: Variant) -> _Pair:
@@ -226,13 +226,14 @@ class Caller:
                 raise _Skipped(f"the model itself does not take it ({first_line(error)})") from error
             finally:
                 before.apply(model)
-        return step.inputs()
+        return self._arguments(replace(step, into_last=False), [])
 
     def _expected(self, variant: Variant, step: Step, pair: _Pair, inputs: list[Any]) -> Expected:
-        key = (id(step.inputs), step.instance, pair.redrawn, step.switched)
+        key = (id(step.inputs), step.instance, pair.redrawn, step.switched, step.gradients)
         if key in self._kept:
             return self._kept[key]
         before = State.of(pair.bench.eager, parameters=False)
+        pair.bench.recording = step.gradients
         expected = pair.bench.expect(inputs, _SEED)
         if isinstance(expected, Refused):
             raise _Skipped(expected.why)

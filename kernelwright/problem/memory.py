@@ -174,7 +174,7 @@ def memory_checked(subject: str, device: torch.device, file: Path | None) -> Ite
 
 def _bytes(x: torch.Tensor) -> int:
     """Bytes that the elements of ``x`` span in memory (repeated elements, of stride 0, count once)."""
-    if x.layout is not torch.strided or x.numel() == 0:
+    if x.is_nested or x.layout is not torch.strided or x.numel() == 0:  # a nested tensor has no one shape
         return 0
     span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return span * x.element_size()

@@ -79,7 +79,7 @@ class Tape(TorchDispatchMode):
         """The place of a tensor; anything else as it is. ``made``: an operator has just returned it."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_conj() or leaf.is_neg():
+        if leaf.is_nested or leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_conj() or leaf.is_neg():
             raise NotKnown("a tensor without plain memory")
         storage = _storage(leaf)
         number, offset = storage._cdata, leaf.storage_offset()
