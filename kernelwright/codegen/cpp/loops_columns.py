@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from kernelwright.codegen.cpp.expressions import Scope, cost, varies
+from kernelwright.codegen.cpp.expressions import Scope, cost
 from kernelwright.codegen.cpp.loops_columns_arrays import ROWS, ColumnArrays
 from kernelwright.codegen.cpp.loops_normal import expressions
 from kernelwright.codegen.cpp.loops_text import (
@@ -24,7 +24,7 @@ from kernelwright.codegen.cpp.loops_text import (
     store_lines,
 )
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Apply, Expression, Load, is_whole
+from kernelwright.plan.expressions import Apply, Expression, Load, is_whole, varies
 from kernelwright.plan.kernels import LoopKernel
 
 DEAR = 4
