@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from collections.abc import Iterator
+from math import prod
 
 from kernelwright.algebra.build import (
     MOMENTS,
@@ -149,28 +150,34 @@ def through_expand(node: Node, context: Context) -> Node | None:
 
 
 @rule("constant factor out of a sum", *SUMS, law="sum(c x) = c sum(x)",
-      condition="c does not vary along the reduced axes, and is positive if it is a number, unless x collapses; not of "
-                "16-bit values", exactness=Exactness.FINITE)
+      condition="c does not vary along the reduced axes; there is a linear operator below; not of 16-bit values",
+      exactness=Exactness.FINITE)
 def through_factor(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
     if x.op not in ("mul", "div", "neg") or not node["keepdim"] or in_one_piece(node):
         return None
+    # Elsewhere it gains nothing, and sum(x) may overflow, or be +0 where a sum of -x is +0, too.
+    if next(_anchors(x), None) is None:
+        return None
     if x.op == "neg":
-        return make("neg", reduce(node.op, x.inputs[0], node["axes"])) if reaches_anchor(x, context) else None
+        return make("neg", reduce(node.op, x.inputs[0], node["axes"]))
     left, right = (align(i, x.rank) for i in x.inputs)
     for value, factor in ((left, right), (right, left)) if x.op == "mul" else ((left, right),):
         # Of another type (truth values, for one) the value has another sum, or none.
         if value.dtype != x.dtype or any(value.shape[a] != x.shape[a] for a in node["axes"]):
             continue
-        # A sum is never -0, of which a negative factor behind it would make one.
-        if (0 < factor["value"] < inf or reaches_anchor(x, context)) if factor.op == "constant" \
-                else all(factor.shape[a] == 1 for a in node["axes"]):
+        if factor.op == "constant" or all(factor.shape[a] == 1 for a in node["axes"]):
             return make(x.op, reduce(node.op, value, node["axes"]), factor)
     return None
 
 
 def reaches_anchor(node: Node, context: Context) -> bool:
     """Whether a linear operator that may be collapsed lies below, through linear pointwise operators and views."""
+    return any(map(context.may_collapse, _anchors(node)))
+
+
+def _anchors(node: Node) -> Iterator[Node]:
+    """The linear operators below, through linear pointwise operators and views."""
     seen: set[Node] = set()
     stack = [node]
     while stack:
@@ -179,12 +186,10 @@ def reaches_anchor(node: Node, context: Context) -> bool:
             continue
         seen.add(current)
         if current.kind == "linear":
-            if context.may_collapse(current):
-                return True
+            yield current
         elif current.op in ("add", "sub", "mul", "div", "neg", "cast", "reshape", "permute", "batch_norm_inference",
                             "batch_norm_training"):
             stack += [i for i in current.inputs if i.kind != "leaf"]
-    return False
 
 
 @rule("sum of a sum of terms", *SUMS, law="sum(a + b) = sum(a) + sum(b)",

@@ -189,10 +189,11 @@ def _frac(a: Arguments) -> Node:
 
 @converts("addcmul.default", "addcdiv.default")
 def _added_product(a: Arguments) -> Node:
-    x = float_only(a["self"])
-    term = make("mul" if a["operator"].startswith("addcmul") else "div", float_only(a["tensor1"]),
-                float_only(a["tensor2"]))
-    return make("add", x, term if a["value"] == 1 else make("mul", term, constant(a["value"])))
+    """x + (value * tensor1) * tensor2, or / tensor2: in this order nothing overflows that does not in PyTorch."""
+    first = float_only(a["tensor1"])
+    first = first if a["value"] == 1 else make("mul", first, constant(a["value"]))
+    term = make("mul" if a["operator"].startswith("addcmul") else "div", first, float_only(a["tensor2"]))
+    return make("add", float_only(a["self"]), term)
 
 
 @converts("lerp.Scalar")

@@ -184,8 +184,8 @@ def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
         empty = {"sum": (0.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,), "moments": (nan, nan, nan)}
         return tuple(Constant(value) for value in empty[kind])
     match kind:
-        case "sum":
-            return (_tree("add", elements),)
+        case "sum":  # from +0 on, as elsewhere: a sum of -0 alone is +0
+            return (Apply("add", (_tree("add", elements), Constant(0.0))),)
         case "max" | "min":
             return (_tree("maximum" if kind == "max" else "minimum", elements),)
         case "logsumexp":
