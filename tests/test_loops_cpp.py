@@ -178,8 +178,7 @@ def arguments_of(name: str) -> list[torch.Tensor]:
         torch.logspace(-44, 14, 5001),
         -torch.logspace(-44, 14, 5001),
     ]
-    x = torch.cat([special, *dense])
-    return [x[~(x.abs() > 1e15) | x.isinf()] if name in ("sin", "cos") else x]
+    return [torch.cat([special, *dense])]
 
 
 def reference(name: str, arguments: list[torch.Tensor]) -> torch.Tensor:
@@ -259,15 +258,6 @@ def test_scalar_function_in_double(name: str, functions) -> None:
     assert error[worst] <= 4e-14, (
         f"{name}({arguments[0][worst]}) = {result[worst]}, expected {expected[worst]}"
     )
-
-
-@pytest.mark.parametrize("name", ["exp", "sin", "tanh", "erf", "round", "expm1", "neg"])
-def test_sign_of_zero(name: str, functions) -> None:
-    library, sources, given = functions
-    result = torch.empty_like(given[name][0])
-    launch(library, sources[name, "float32"], [*given[name], result])
-    expected = FUNCTIONS[name].reference(given[name][0][:2])
-    assert torch.equal(torch.signbit(result[:2]), torch.signbit(expected))
 
 
 def test_text_is_stable_and_offsets_are_wide() -> None:
