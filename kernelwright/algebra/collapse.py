@@ -136,7 +136,9 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     lead: list[Classes | None] = [None, None, None]
     if 1 in axes:
         lead[out_axis] = _everything(weight.shape[out_axis])
-    dtype = "float64" if not kept else "float32" if narrow(x) else x.dtype
+    # PyTorch sums many results, each with a rounding of its own, which average out; here every term of a result is
+    # the sum of many, and its rounding would count as often.
+    dtype = "float32" if kept and narrow(x) else "float64"
     sums = _region_sum(x, tuple(x_classes), dtype)
     if 0 in axes and not batch_now:
         sums = reduce("sum", wide(sums), (0,))
@@ -150,9 +152,9 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     if len(node.inputs) < 3:
         return terms
     count = prod(node.shape[a] for a in axes if a != 1)
-    bias = cast(node.inputs[2], dtype) if narrow(node) else node.inputs[2]
+    bias = cast(node.inputs[2], dtype)
     bias = reduce("sum", bias, (0,)) if 1 in axes else bias
-    bias = reshape(bias if kept else wide(bias), (1, bias.size, *(1,) * rank))
+    bias = reshape(bias, (1, bias.size, *(1,) * rank))
     return make("add", terms, make("mul", bias, constant(float(count))) if count != 1 else bias)
 
 
@@ -266,18 +268,20 @@ def of_matmul(node: Node, context: Context) -> Node | None:
     if y.op != "matmul" or not node["keepdim"] or y.rank < 2 or narrow(y) or 0 in y.shape:
         return None
     left, right = y.inputs
-    if left.rank < 2 or right.rank < 2 or not set(node["axes"]) <= {y.rank - 2, y.rank - 1}:
+    if left.rank < 2 or right.rank < 2 or y.rank > 10 or not set(node["axes"]) <= {y.rank - 2, y.rank - 1}:
         return None
     if not context.may_collapse(y):
         return None
     if y.rank - 2 in node["axes"]:
-        left = reduce("sum", left, (left.rank - 2,))
+        left = _whole_axes(left, (left.rank - 2,))
     if y.rank - 1 in node["axes"]:
-        right = reduce("sum", right, (right.rank - 1,))
-    result = make("matmul", left, right, origin=y.origin)
+        right = _whole_axes(right, (right.rank - 1,))
+    batch = "abcdefgh"[:y.rank - 2]
+    terms = (batch[len(batch) - left.rank + 2:] + "rk", batch[len(batch) - right.rank + 2:] + "ko")
+    result = make("contract", wide(left), wide(right), equation=f"{','.join(terms)}->{batch}ro")
     if node.op == "mean":
         result = make("mul", result, constant(1.0 / prod(y.shape[a] for a in node["axes"])))
-    return result
+    return cast(result, node.dtype)
 
 
 COLLAPSE: tuple[Rule, ...] = (of_convolution, of_linear, of_matmul)

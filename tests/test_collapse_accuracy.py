@@ -1,0 +1,127 @@
+"""A collapse is no less accurate than what it replaces, in float32, also of positive data along axes of any length."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+from emitted_tools import assert_like, emit, kernels_run, models
+from graph_tools import MORE, all_anchors
+from torch import nn
+
+from kernelwright.algebra.collapse import COLLAPSE
+from kernelwright.algebra.engine import rewrite_with
+from kernelwright.capture.export import capture
+from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.ir.evaluate import evaluate
+
+NAMES = {rule.name for rule in COLLAPSE}
+
+
+class _Summed(nn.Module):
+    """A sum or mean of a linear operator's output over some axes, with a scale between."""
+
+    def __init__(self, operator: nn.Module, axes: tuple[int, ...], mean: bool) -> None:
+        super().__init__()
+        self.operator, self.axes, self.mean = operator, axes, mean
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        y = self.operator(*inputs) * 0.5
+        return y.mean(self.axes) if self.mean else y.sum(self.axes)
+
+
+class _Product(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x @ y
+
+
+def _convolution(r: random.Random) -> tuple[nn.Module, list[tuple[int, ...]], list[int]]:
+    rank, transposed = r.choice([1, 2, 3]), r.random() < 0.4
+    groups = r.choice([1, 1, 2])
+    channels, features = groups * r.choice([1, 4, 16]), groups * r.choice([1, 3, 8])
+    kernel = tuple(r.randint(1, 4) for _ in range(rank))
+    kind = ((nn.Conv1d, nn.Conv2d, nn.Conv3d), (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d))
+    long = r.randrange(rank)
+    sizes = [r.choice([300, 700]) if a == long else r.randint(5, 9) for a in range(rank)]
+    operator = kind[transposed][rank - 1](channels, features, kernel, stride=r.choice([1, 2]),
+                                          padding=r.choice([0, 1]) if min(kernel) > 1 else 0, groups=groups,
+                                          bias=r.random() < 0.7)
+    spatial = r.sample(range(2, rank + 2), r.randint(0, rank))
+    if 2 + long not in spatial and r.random() < 0.8:
+        spatial.append(2 + long)
+    axes = sorted({*spatial, *([0] if r.random() < 0.3 else []), *([1] if r.random() < 0.3 else [])}) or [1]
+    return operator, [(r.choice([1, 3]), channels, *sizes)], axes
+
+
+def _linear(r: random.Random) -> tuple[nn.Module, list[tuple[int, ...]], list[int]]:
+    shape = (*(r.choice([2, 600]) for _ in range(r.choice([1, 2]))), r.choice([8, 300]))
+    axes = sorted(r.sample(range(len(shape)), r.randint(1, len(shape))))
+    return nn.Linear(shape[-1], r.choice([5, 400])), [shape], axes
+
+
+def _matmul(r: random.Random) -> tuple[nn.Module, list[tuple[int, ...]], list[int]]:
+    rows, depth, columns = (r.choice([3, 500]) for _ in range(3))
+    lead = r.choice([(), (3,), (2, 3)])
+    first, second = (lead, r.choice([lead, lead[1:]]))[::r.choice([1, -1])]
+    rank = len(lead) + 2
+    axes = sorted(r.sample([rank - 2, rank - 1], r.choice([1, 1, 2])))
+    return _Product(), [(*first, rows, depth), (*second, depth, columns)], axes
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
+
+
+DATA = {"normal": torch.randn, "positive": torch.rand, "large mean": lambda shape: torch.randn(shape) + 50}
+
+
+@pytest.mark.parametrize("form", [_convolution, _linear, _matmul])
+def test_no_less_accurate_than_the_original(form):
+    collapsed, worse = 0, []
+    for seed in range(8 * MORE):
+        r = random.Random(seed)
+        torch.manual_seed(seed)
+        operator, shapes, axes = form(r)
+        model = _Summed(operator, tuple(axes), r.random() < 0.5)
+        graph = capture(model, [torch.rand(s) for s in shapes])
+        rewritten, applied = rewrite_with(graph, all_anchors(graph))
+        collapsed += any(a.rule.name in NAMES for a in applied)
+        double = copy.deepcopy(model).double()
+        for data, draw in DATA.items():
+            inputs = [draw(s) for s in shapes]
+            with torch.no_grad():
+                (found,) = evaluate(rewritten.outputs, values_of(model, graph, inputs))
+                eager, exact = model(*inputs), double(*[x.double() for x in inputs])
+            size, ours, theirs = (_rms(x) for x in (exact, found.double() - exact, eager.double() - exact))
+            if not ours <= 1.5 * theirs + 1e-7 * size:
+                worse.append(f"seed {seed}, {data}, {operator}, {shapes}, axes {axes}: {ours / size:.2g}, eager's "
+                             f"{theirs / size:.2g}")
+    assert not worse, "\n".join(worse)
+    assert collapsed >= 6 * MORE
+
+
+def test_a_file_for_a_sum_along_one_axis(tmp_path):
+    """The kernels themselves, on positive data along a long axis."""
+    original, emitted, _ = emit(tmp_path, "one_axis", '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv3d(6, 10, (3, 2, 1), padding=(1, 0, 0))
+                self.up = nn.ConvTranspose1d(8, 12, 4, stride=2)
+
+            def forward(self, x, y):
+                return torch.tanh(self.conv(x).sum(2)), self.up(y).mean((0, 2))
+
+        def get_inputs():
+            return [torch.rand(2, 6, 700, 6, 5), torch.rand(4, 8, 900)]
+    ''')
+    old, new, inputs = models(original, emitted)
+    with torch.no_grad():
+        with kernels_run(emitted):
+            found = new(*inputs)
+        eager, exact = old(*inputs), old.double()(*[x.double() for x in inputs])
+    for ours, theirs, reference in zip(found, eager, exact, strict=True):
+        error = float((theirs.double() - reference).abs().max())
+        assert_like(ours.double(), reference, max(2 * error, 1e-6))
