@@ -102,26 +102,32 @@ def test_no_less_accurate_than_the_original(form):
     assert collapsed >= 6 * MORE
 
 
-def test_a_file_for_a_sum_along_one_axis(tmp_path):
-    """The kernels themselves, on positive data along a long axis."""
-    original, emitted, _ = emit(tmp_path, "one_axis", '''
+def test_a_file_with_collapses(tmp_path, monkeypatch):
+    """The kernels themselves: positive data along a long axis, and a variance whose spectra leave float32."""
+    monkeypatch.setattr("kernelwright.algebra.engine._GAIN", 1e9)  # rules apply whether they pay or not
+    original, emitted, text = emit(tmp_path, "collapses", '''
         class Model(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.conv = nn.Conv3d(6, 10, (3, 2, 1), padding=(1, 0, 0))
                 self.up = nn.ConvTranspose1d(8, 12, 4, stride=2)
+                self.full = nn.ConvTranspose2d(3, 4, 3)
 
-            def forward(self, x, y):
-                return torch.tanh(self.conv(x).sum(2)), self.up(y).mean((0, 2))
+            def forward(self, x, y, z):
+                return torch.tanh(self.conv(x).sum(2)), self.up(y).mean((0, 2)), self.full(z).var((0, 2, 3))
 
         def get_inputs():
-            return [torch.rand(2, 6, 700, 6, 5), torch.rand(4, 8, 900)]
+            return [torch.rand(2, 6, 700, 6, 5), torch.rand(4, 8, 900), torch.randn(4, 3, 9, 7)]
     ''')
+    assert "region_sum" in text and "channel_energy" in text
     old, new, inputs = models(original, emitted)
     with torch.no_grad():
         with kernels_run(emitted):
             found = new(*inputs)
-        eager, exact = old(*inputs), old.double()(*[x.double() for x in inputs])
+            _, _, huge = new(*inputs[:2], inputs[2] * 1e25)
+            _, _, unknown = new(*inputs[:2], inputs[2] * torch.nan)
+        eager, exact = old(*inputs), copy.deepcopy(old).double()(*[x.double() for x in inputs])
     for ours, theirs, reference in zip(found, eager, exact, strict=True):
         error = float((theirs.double() - reference).abs().max())
         assert_like(ours.double(), reference, max(2 * error, 1e-6))
+    assert bool((huge == torch.inf).all()) and bool(unknown.isnan().all())

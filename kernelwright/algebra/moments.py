@@ -7,7 +7,7 @@ through the frequency domain (Parseval, Wiener-Khinchin); codegen/*/spectral.py 
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from math import inf, prod, sqrt
 
 from kernelwright.algebra.build import MOMENTS, align, narrow, per_channel, reduce
 from kernelwright.algebra.collapse import cast, wide
@@ -85,6 +85,9 @@ def of_convolution(node: Node, context: Context) -> Node | None:
     plain = make("convolution", *y.inputs[:2], origin=y.origin, **attributes)
     energy = make("channel_energy", *y.inputs[:2], origin=y.origin,
                   **{k: attributes[k] for k in ("stride", "dilation", "groups", "transposed")})
+    # Spectra of x that leave float32 make NaN of infinity minus infinity: then the energy is infinite. Where x itself
+    # is not finite, the mean is not, either.
+    energy = make("where", make("eq", energy, energy), energy, constant(inf))
     count = prod(y.shape[a] for a in axes)
     mean = reduce("mean", plain, axes)
     # In float64, because the two terms may be close; rounding must not make the result negative.
