@@ -23,7 +23,10 @@ RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES,
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
-_MOST_STEPS = 10_000  # a rule set that does not end is a bug of ours; this bound reports it
+# A rule set that does not end is a bug of ours; this many applications, and for each node so many more, report it.
+_MOST_STEPS, _STEPS_PER_NODE = 10_000, 20
+#: Attempts to collapse one operator each, times nodes of the graph: what is tried beyond would take minutes.
+_MOST_VISITS = 200_000
 _GAIN = 0.97  # collapse where the estimate falls below this share
 
 
@@ -53,8 +56,9 @@ def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness] = frozen
     cost = graph_seconds(best.roots(), device)
     allowed: frozenset[int] = frozenset()
     tried: set[int] = set()
-    while candidates := context.used - tried - allowed:
-        for candidate in _in_order(graph, candidates):
+    most = max(1, _MOST_VISITS // max(1, len(list(graph.nodes()))))
+    while len(tried) < most and (candidates := context.used - tried - allowed):
+        for candidate in _in_order(graph, candidates)[:most - len(tried)]:
             tried.add(candidate)
             context = Context(allowed | {candidate}, dropped=dropped)
             attempt, steps = rewrite_with(graph, context)
@@ -73,30 +77,48 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     """The fixpoint of all rules under the permissions of ``context``."""
     applications: list[Application] = []
     results: dict[Node, Node] = {}
-    steps = 0
+    replacements: dict[Node, Node] = {}
+    most = _MOST_STEPS + _STEPS_PER_NODE * sum(1 for _ in walk(graph.roots()))
 
-    def simplify(node: Node, context: Context) -> Node:
-        """The normal form of a node: its inputs first, then rules until none applies."""
-        nonlocal steps
-        for current in walk([node]):
-            if current in results:
+    def rewritten(built: Node, context: Context) -> Node | None:
+        """What the first rule that applies makes of a node whose inputs are in normal form."""
+        for candidate in _BY_ROOT.get(built.op, ()):
+            if candidate.exactness in context.dropped:
                 continue
-            built = rebuild(current, tuple(results[i] for i in current.inputs))
-            for candidate in _BY_ROOT.get(built.op, ()):
-                if candidate.exactness in context.dropped:
-                    continue
-                with made_for(built.origin):
-                    replacement = candidate.rewrite(built, context)
-                if replacement is not None and replacement is not built:
-                    steps += 1
-                    if steps > _MOST_STEPS:
-                        raise NoFixpoint(f"rule {candidate.name!r} at {built!r}")
-                    applications.append(Application(candidate, repr(built), repr(replacement), built.origin))
-                    built = simplify(replacement, context)
-                    break
-            results[current] = built
-            results.setdefault(built, built)
-        return results[node]
+            with made_for(built.origin):
+                replacement = candidate.rewrite(built, context)
+            if replacement is not None and replacement is not built:
+                applications.append(Application(candidate, repr(built), repr(replacement), built.origin))
+                return replacement
+        return None
+
+    def simplify(root: Node, context: Context) -> Node:
+        """The normal form of a node: its inputs first, then rules until none applies."""
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            needed = node.inputs if node not in replacements else (replacements[node],)
+            missing = [n for n in needed if n not in results]
+            if node in results:
+                stack.pop()
+            elif missing:
+                stack.extend(reversed(missing))
+                # A node that waits for its replacement is replaced by what contains it, or replacements never end.
+                if any(n in replacements for n in missing) or len(applications) > most:
+                    raise NoFixpoint(f"rule {applications[-1].rule.name!r} at {node!r}")
+            elif node in replacements:
+                results[node] = results[replacements.pop(node)]
+                stack.pop()
+            else:
+                built = rebuild(node, tuple(results[i] for i in node.inputs))
+                replacement = rewritten(built, context)
+                if replacement is not None:
+                    replacements[node] = replacement
+                else:
+                    results[node] = built
+                    results.setdefault(built, built)
+                    stack.pop()
+        return results[root]
 
     taken: dict[Node, Hashable] = {}
     outputs = tuple(in_own_memory(_fresh(simplify(n, context), n), memory(n), taken) for n in graph.outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, isnan
 
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
@@ -9,39 +10,51 @@ from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 
 Range = tuple[float, float]
+_DEEPEST = 12
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 #: What a result in 16 bits may be off, of itself, and the least that it is off by no more.
 _ROUNDING, _LEAST = 2.0**-8, 2.0**-14
 _PASS = ("reshape", "permute", "expand", "slice", "amax", "amin", "mean", "max_pool", "adaptive_average_pool")
 
 
-def value_range(node: Node, depth: int = 12) -> Range:
+def value_range(node: Node) -> Range:
     """Closed bounds of a node's finite values (NaN is outside every statement about ranges)."""
+    return _range(node, _DEEPEST, {})
+
+
+def _range(node: Node, depth: int, known: dict[tuple[Node, int], Range]) -> Range:
+    """The bounds as far as ``depth`` operators below the node tell."""
+    if (node, depth) not in known:
+        known[node, depth] = _bounds(node, lambda operand: _range(operand, depth - 1, known), depth)
+    return known[node, depth]
+
+
+def _bounds(node: Node, below: Callable[[Node], Range], depth: int) -> Range:
     if (number := number_of(node)) is not None:
         return (float(number), float(number))
     if depth and node.op == "cast" and node.dtype in ("float32", "float64") and node.inputs[0].dtype in _FLOATS[:-1]:
-        return value_range(node.inputs[0], depth - 1)  # without rounding
+        return below(node.inputs[0])  # without rounding
     if depth == 0 or node.kind in ("leaf", "opaque"):
         return (-inf, inf)
     if node.op in _PASS:
-        return value_range(node.inputs[0], depth - 1)
+        return below(node.inputs[0])
     if node.op == "softmax":
         return (0.0, 1.0)
     if node.kind != "pointwise":
         return (-inf, inf)
-    low, high = value_range(node.inputs[0], depth - 1)
+    low, high = below(node.inputs[0])
     if node.op in ("clamp_min", "maximum"):
-        other = value_range(node.inputs[1], depth - 1)
+        other = below(node.inputs[1])
         return max(low, other[0]), max(high, other[1])
     if node.op in ("clamp_max", "minimum"):
-        other = value_range(node.inputs[1], depth - 1)
+        other = below(node.inputs[1])
         return min(low, other[0]), min(high, other[1])
     if node.op == "relu":
         return max(low, 0.0), max(high, 0.0)
     if node.op == "neg":
         return -high, -low
     if node.op in ("add", "sub", "mul", "div") and node.dtype in _FLOATS:
-        return _arithmetic(node.op, (low, high), value_range(node.inputs[1], depth - 1))
+        return _arithmetic(node.op, (low, high), below(node.inputs[1]))
     return FUNCTIONS[node.op].range if node.op in FUNCTIONS else (-inf, inf)
 
 

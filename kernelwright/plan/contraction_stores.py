@@ -11,6 +11,7 @@ from functools import partial
 
 from kernelwright.algebra.build import REDUCTIONS
 from kernelwright.ir.node import Node
+from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear
 from kernelwright.plan.compile import Apart, reduced_value
 from kernelwright.plan.contraction_axes import FineDomain, indices_of
@@ -115,7 +116,7 @@ class Stores:
             puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer, fuses=True)
             try:
                 for other in (*above, node):
-                    if self._shown(other, puller, known, reduced) is None:
+                    if run(self._shown(other, puller, known, reduced)) is None:
                         raise Apart(target)
                 if node in self.own:
                     x = node.inputs[0]
@@ -141,19 +142,19 @@ class Stores:
             raise Apart(target)
         return self.meaning.get(node, Reduced(0))
 
-    def _shown(self, node: Node, puller: Puller, known: _Known, reduced: Affine) -> Position | None:
+    def _shown(self, node: Node, puller: Puller, known: _Known, reduced: Affine) -> Task[Position | None]:
         """Where ``node`` has the element that belongs to the point of the domain; None where it does not show it."""
         if node in known:
             return known[node]
         known[node] = None
         if node in self.own:
-            below = self._shown(node.inputs[0], puller, known, reduced)
+            below = yield self._shown(node.inputs[0], puller, known, reduced)
             known[node] = None if below is None else _left_over(node, below, reduced)
             return known[node]
         for operand in node.inputs:
             if operand.size != node.size or (self.stored(operand) and operand not in self.group.nodes):
                 continue
-            below = self._shown(operand, puller, known, reduced)
+            below = yield self._shown(operand, puller, known, reduced)
             if below is not None:
                 known[node] = self._moved(node, operand, below, puller)
                 break

@@ -21,11 +21,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from kernelwright.ir.node import Node, number_of, walk
+from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.positions import is_pool, is_total, windows_below
 from kernelwright.plan.products import MOST_REDUCED, TYPES, channels_of
 from kernelwright.plan.records import Choice
+
+
+class Below:
+    """The contractions that each node is or depends on, as bits: a set for each would take room and time with the
+    square of their number."""
+
+    def __init__(self, order: Iterable[Node], products: Iterable[Node]) -> None:
+        self.bits = {product: 1 << number for number, product in enumerate(products)}
+        self.of: dict[Node, int] = {}
+        for node in order if self.bits else ():
+            found = self.bits.get(node, 0)
+            for operand in node.inputs:
+                found |= self.of[operand]
+            self.of[node] = found
+
+    def has(self, node: Node, product: Node) -> bool:
+        """Whether ``node`` is or depends on ``product``."""
+        return bool(self.of[node] & self.bits[product])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +51,14 @@ class Joined:
     """The reductions that may join a contraction, and which one: over all its output channels, over all its positions,
     over windows of its last axis.
 
-    beyond: for every node, the contractions of which it needs totals.
+    beyond: for every node, the contractions of which it needs totals. below: those that it is or depends on.
     """
 
     channels: dict[Node, Node]
     totals: dict[Node, Node]
     pools: dict[Node, Node]
     beyond: dict[Node, frozenset[Node]]
+    below: Below
 
     def anchor(self, node: Node) -> Node | None:
         """The contraction that a reduction may join."""
@@ -50,59 +69,61 @@ class Joined:
         return "channels" if node in self.channels else "positions" if node in self.totals else "windows"
 
 
-def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: list[Node],
+def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
             products: Mapping[Node, Choice], apart: Collection[Node]) -> Joined:
     """The reductions that may join contractions, as far as sizes tell.
 
     order: nodes, operands first. apart: nodes that have turned out to join nothing.
     """
+    below = Below(order, products)
     if not any(choice.reduces for choice in products.values()):
-        return Joined({}, {}, {}, {})
+        return Joined({}, {}, {}, {}, below)
     reductions = [n for n in order if roles[n] == "reduction" and n not in apart and n.dtype in TYPES]
-    channels = _channel_reductions(reductions, roles, products)
+    channels = _channel_reductions(reductions, roles, products, below)
     free = {n: place for place, n in enumerate(order) if n in products and products[n].reduces
             and n not in channels.values()}
-    totals = _totals(reductions, roles, free)
+    totals = _totals(reductions, roles, free, below)
     for anchor in totals.values():
         free.pop(anchor, None)
-    pools = _pools(reductions, roles, readers, roots, free)
+    pools = _pools(reductions, roles, readers, roots, free, below)
     beyond: dict[Node, frozenset[Node]] = {}
     for node in order if totals else ():
         own = [totals[node]] if node in totals else []
         beyond[node] = frozenset(own).union(*(beyond[i] for i in node.inputs))
-    return Joined(channels, totals, pools, beyond)
+    return Joined(channels, totals, pools, beyond, below)
 
 
-def _channel_reductions(reductions: Iterable[Node], roles: Mapping[Node, str], products: Mapping[Node, Choice]
-                        ) -> dict[Node, Node]:
+def _channel_reductions(reductions: Iterable[Node], roles: Mapping[Node, str], products: Mapping[Node, Choice],
+                        below: Below) -> dict[Node, Node]:
     result: dict[Node, Node] = {}
     for node in reductions:
         operand = node.inputs[0]
         count = prod(operand.shape[axis] for axis in node["axes"])
-        for anchor in _anchors(node, roles, result) if 1 < count <= MOST_REDUCED else ():
+        for anchor in _anchors(node, roles, result, below) if 1 < count <= MOST_REDUCED else ():
             if products[anchor].reduces and anchor.size == operand.size and channels_of(anchor) == count and not (
                     is_total(node, anchor, roles) or is_pool(node, anchor, roles)):
                 result[node] = anchor
     return result
 
 
-def _totals(reductions: Iterable[Node], roles: Mapping[Node, str], free: Mapping[Node, int]) -> dict[Node, Node]:
+def _totals(reductions: Iterable[Node], roles: Mapping[Node, str], free: Mapping[Node, int], below: Below
+            ) -> dict[Node, Node]:
     """Of several contractions that a value is made of, the last one can have it. free: those to join, and when they
     run."""
     result: dict[Node, Node] = {}
     for node in reductions:
-        found = [a for a in _anchors(node, roles, {}) if a in free and is_total(node, a, roles)]
+        found = [a for a in _anchors(node, roles, {}, below) if a in free and is_total(node, a, roles)]
         if found:
             result[node] = max(found, key=lambda anchor: free[anchor])
     return result
 
 
 def _pools(reductions: Iterable[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
-           roots: list[Node], free: Mapping[Node, int]) -> dict[Node, Node]:
+           roots: Collection[Node], free: Mapping[Node, int], below: Below) -> dict[Node, Node]:
     """Pools of which a contraction has some of one size, and nobody else reads anything of its sums."""
     found: dict[Node, dict[Node, Node]] = {}
     for node in reductions if free else ():
-        anchors = [a for a in _anchors(node, roles, {}) if a in free and is_pool(node, a, roles)]
+        anchors = [a for a in _anchors(node, roles, {}, below) if a in free and is_pool(node, a, roles)]
         if anchors:
             found.setdefault(max(anchors, key=lambda anchor: free[anchor]), {})[node] = windows_below(node)
     return {node: anchor for anchor, pools in found.items() for node in pools
@@ -110,7 +131,7 @@ def _pools(reductions: Iterable[Node], roles: Mapping[Node, str], readers: Mappi
             and _all_uses_pass(anchor, list(pools), roles, readers, roots, {})}
 
 
-def ends_sums(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: list[Node],
+def ends_sums(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
               joined: Joined) -> bool:
     """Whether a pointwise result is the end of such a chain."""
     return any(anchor.size == node.size and ITEM_BYTES[node.dtype] <= ITEM_BYTES[anchor.dtype]
@@ -118,7 +139,7 @@ def ends_sums(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, list
                and _all_uses_pass(anchor, [node], roles, readers, roots,
                                   {r for r, a in joined.channels.items() if a is anchor},
                                   {r for r, a in joined.totals.items() if a is anchor})
-               for anchor in _anchors(node, roles, joined.channels))
+               for anchor in _anchors(node, roles, joined.channels, joined.below))
 
 
 def _has_other_readers(node: Node, anchor: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
@@ -141,15 +162,15 @@ def _widens(node: Node) -> bool:
     return node.op == "cast" and ITEM_BYTES[node.dtype] > ITEM_BYTES[node.inputs[0].dtype]
 
 
-def _anchors(node: Node, roles: Mapping[Node, str], joined: Mapping[Node, Node]) -> Iterator[Node]:
+def _anchors(node: Node, roles: Mapping[Node, str], joined: Mapping[Node, Node], below: Below) -> Iterator[Node]:
     """The contractions whose kernel may compute the node from its sums, and from reductions that joined it.
 
     Nothing else that is read may need the sums.
     """
     for anchor in dict.fromkeys(joined.get(base, base) for base in _bases(node, roles, ())):
         if roles[anchor] == "contraction":
-            below = _bases(node, roles, [r for r, a in joined.items() if a is anchor])
-            if anchor in below and not any(anchor in walk([other]) for other in below if other is not anchor):
+            bases = _bases(node, roles, {r for r, a in joined.items() if a is anchor})
+            if anchor in bases and not any(below.has(other, anchor) for other in bases if other is not anchor):
                 yield anchor
 
 
@@ -171,7 +192,7 @@ def _bases(node: Node, roles: Mapping[Node, str], through: Collection[Node]) -> 
 
 
 def _all_uses_pass(anchor: Node, ends: Collection[Node], roles: Mapping[Node, str],
-                   readers: Mapping[Node, list[Node]], roots: list[Node], through: Collection[Node],
+                   readers: Mapping[Node, list[Node]], roots: Collection[Node], through: Collection[Node],
                    totals: Collection[Node] = ()) -> bool:
     """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its ``totals``. through:
     reductions that belong to the chain."""

@@ -7,7 +7,8 @@ join as stores. Pointwise operators in between are computed on the fly by whoeve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -26,6 +27,12 @@ PLACES = {"argmax": "amax", "argmin": "amin"}
 _KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
+#: What one kernel computes and reads at most, in nodes of the graph. The time that compilers take grows faster than the
+#: text of a function, and a GPU's kernel takes no more than some hundred pointers: what is longer is stored in between.
+MOST_NODES = 400
+# Results that more evaluations than this compute again are stored where computing them takes more nodes than that, if
+# a graph has many of them: each step of a long loop whose steps are all stored would else compute all steps before it.
+_MOST_REPEATED, _OFTEN_EVALUATED = 4, 32
 # A contraction that packs its operands evaluates them once; one that does not evaluates them so often or more.
 _DIRECT_REPEATS = 4
 # Rows up to this many bytes stay on chip (the last part of the longest in the cache) between a row's reductions and
@@ -100,7 +107,8 @@ class Group:
 
     kind: loop, place, scan, contraction, special or torch. domain and axes: of the first four. nodes: what it
     computes for others or for its own stores, in order. over: what a contraction's reductions are over (channels,
-    positions or windows).
+    positions or windows). number: its place among all groups. below: the groups that it needs, directly or not, as bits
+    by number. evaluated: what it computes and reads to compute its nodes.
     """
 
     kind: str
@@ -109,6 +117,9 @@ class Group:
     nodes: list[Node] = field(default_factory=list)
     reads: dict[Group, None] = field(default_factory=dict)
     over: str = ""
+    number: int = -1
+    below: int = 0
+    evaluated: set[Node] = field(default_factory=set)
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -117,19 +128,6 @@ class Group:
     @property
     def row(self) -> tuple[int, ...]:
         return tuple(s for a, s in enumerate(self.domain) if a in self.axes)
-
-
-def depends(group: Group, other: Group) -> bool:
-    """Whether ``group`` needs, directly or not, what ``other`` computes."""
-    stack, seen = list(group.reads), set()
-    while stack:
-        current = stack.pop()
-        if current is other:
-            return True
-        if current not in seen:
-            seen.add(current)
-            stack += current.reads
-    return False
 
 
 class Grouping:
@@ -145,15 +143,23 @@ class Grouping:
         self.apart = apart
         self.products = products or {}
         self.roots = list(dict.fromkeys(roots))
+        self.demanded = set(self.roots)
         self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
         self.roles = roles_of(self.order, kept, self.products)
         for node in self.order:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
-        self.joined = joining(self.order, self.roles, self.readers, self.roots, self.products, apart)
-        self.stored = stored
-        self.in_memory = self._in_memory(stored)
+        self.joined = joining(self.order, self.roles, self.readers, self.demanded, self.products, apart)
+        self.stored = self._with_cuts(stored, lambda node: MOST_NODES)
+        self.in_memory = self._in_memory(self.stored)
+        repeats = self._repeats()
+        if repeats.total() > _MOST_REPEATED * len(self.order) + MOST_NODES:
+            self.stored = self._with_cuts(self.stored, lambda node: _OFTEN_EVALUATED if repeats[node] > _MOST_REPEATED
+                                          else MOST_NODES)
+            self.in_memory = self._in_memory(self.stored)
+        self.known_sources: dict[Node, frozenset[Node]] = {}
+        self.readers_of: dict[Node, dict[int, Group]] = {}
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
         self.last_draw: Group | None = None
@@ -164,12 +170,51 @@ class Grouping:
         """Whether kernels load a node from memory. They read through a view that the caller gets: as a view it shows
         what is stored already."""
         return node in self.in_memory and not (
-            self.roles[node] == "view" and node in self.roots and node not in self.stored)
+            self.roles[node] == "view" and node in self.demanded and node not in self.stored)
 
     def _only_for_one(self, node: Node) -> bool:
         """Whether one reader alone needs this pointwise result."""
         return self.roles[node] == "pointwise" and node.op != "constant" and len(self.readers[node]) == 1 and \
-            node not in self.roots
+            node not in self.demanded
+
+    def _with_cuts(self, stored: set[Node], most: Callable[[Node], int]) -> set[Node]:
+        """``stored``, and more pointwise results, so that no evaluation of a node takes more nodes than ``most`` of it.
+        """
+        result = set(stored)
+        bounds: dict[Node, int] = {}  # of what an evaluation takes, as if nothing were shared
+        for node in self.order:
+            bounds[node] = 1
+            if node in result or self.roles[node] not in ("pointwise", "view"):
+                continue
+            bounds[node] += sum(bounds[i] for i in node.inputs)
+            limit = most(node)
+            if bounds[node] >= limit:
+                bounds[node] = len(self._evaluation(node, result, MOST_NODES))
+            if bounds[node] >= limit and self.roles[node] == "pointwise" and node.op != "constant":
+                result.add(node)
+                bounds[node] = 1
+        return result
+
+    def _repeats(self) -> Counter[Node]:
+        """How many evaluations compute each pointwise result and view."""
+        repeats: Counter[Node] = Counter()
+        for node in self.in_memory:
+            if self.roles[node] in ("pointwise", "reduction"):
+                repeats.update(n for n in self._evaluation(node, self.in_memory, MOST_NODES)
+                               if n not in self.in_memory)
+        return repeats
+
+    def _evaluation(self, node: Node, stored: Collection[Node], most: int) -> set[Node]:
+        """What an evaluation of ``node`` computes and reads; as soon as these are ``most``, no more of them."""
+        seen: set[Node] = set()
+        stack = [node]
+        while stack and len(seen) < most:
+            current = stack.pop()
+            if current not in seen:
+                seen.add(current)
+                if current is node or (self.roles[current] in ("pointwise", "view") and current not in stored):
+                    stack += current.inputs
+        return seen
 
     def _in_memory(self, stored: set[Node]) -> set[Node]:
         """Leaves, what is no pointwise operator and no view, and pointwise results that are stored; numbers where
@@ -179,7 +224,7 @@ class Grouping:
             kind = self.roles[node]
             if kind not in ("number", "pointwise", "view") or node.op == "constant":
                 continue
-            demanded = node in self.roots or node in stored or any(
+            demanded = node in self.demanded or node in stored or any(
                 self.roles[r] == "torch" or (self.roles[r] == "special" and node.op != "reshape")
                 or (self.roles[r] == "view" and (r in result or self._read_through(r)))
                 for r in self.readers[node])
@@ -189,7 +234,7 @@ class Grouping:
             elif kind == "number":
                 if demanded:
                     result.add(node)
-            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.roots, self.joined)) \
+            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.demanded, self.joined)) \
                     or self._worth_storing(node, result):
                 result.add(node)
         return result
@@ -265,9 +310,14 @@ class Grouping:
             return
         anchor = self.joined.anchor(node)
         near = [self.home[anchor]] if anchor is not None else []
-        for group in (*near, *reversed(self.groups)):
-            if group.kind not in ("torch", "special") and self._fits(node, kind, group, needs) and not any(
-                    other is not group and depends(other, group) for other in needs):
+        needed = 0  # by what the node needs, and hence no groups to join
+        for other in needs:
+            needed |= other.below
+        sharing = {n: g for source in self._sources(node) for n, g in self.readers_of.get(source, {}).items()}
+        candidates = sharing | {group.number: group for group in needs}
+        for group in (*near, *(candidates[number] for number in sorted(candidates, reverse=True))):
+            if group.kind not in ("torch", "special") and not needed >> group.number & 1 \
+                    and self._fits(node, kind, group, needs) and self._has_room(group, node):
                 self._extend(group, node, needs)
                 if group in near:
                     group.over = self.joined.over(node)
@@ -288,17 +338,38 @@ class Grouping:
         self._add(Group("place", node.inputs[0].shape, node["axes"]), node, needs)
 
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
+        group.number = len(self.groups)
         self.groups.append(group)
         self._extend(group, node, needs)
         if group.kind == "torch" and node.get("serial", -1) >= 0:
             if self.last_draw is not None:
                 group.reads[self.last_draw] = None
+                group.below |= self.last_draw.below | 1 << self.last_draw.number
             self.last_draw = group
 
     def _extend(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         group.nodes.append(node)
         group.reads.update({g: None for g in needs if g is not group})
         self.home[node] = group
+        below = group.below
+        for other in needs:
+            if other is not group:
+                below |= other.below | 1 << other.number
+        if below != group.below:
+            group.below = below
+            for other in self.groups if len(group.nodes) > 1 else ():
+                if other.below >> group.number & 1:
+                    other.below |= below
+        if group.kind not in ("torch", "special"):
+            group.evaluated |= self._evaluation(node, self.in_memory, MOST_NODES)
+        if group.kind == "loop":
+            for source in self._sources(node):
+                self.readers_of.setdefault(source, {})[group.number] = group
+
+    def _has_room(self, group: Group, node: Node) -> bool:
+        """Whether a kernel may evaluate the node besides what it has."""
+        own = self._evaluation(node, self.in_memory, MOST_NODES)
+        return len(group.evaluated) + len(own) <= MOST_NODES or len(group.evaluated | own) <= MOST_NODES
 
     def _fits(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
         """Whether ``node`` may be computed by ``group``, as far as shapes and operands go."""
@@ -336,10 +407,13 @@ class Grouping:
         mine = self._sources(node)
         return any(not mine.isdisjoint(self._sources(member)) for member in group.nodes)
 
-    def _sources(self, node: Node) -> set[Node]:
+    def _sources(self, node: Node) -> frozenset[Node]:
         """Large stored operands of an on-the-fly evaluation; a contraction in place of its totals and pools."""
-        first = {**self.joined.totals, **self.joined.pools}
-        return {first.get(load, load) for load in self._loads(node)}
+        if node not in self.known_sources:
+            totals, pools = self.joined.totals, self.joined.pools
+            self.known_sources[node] = frozenset(
+                totals.get(load) or pools.get(load, load) for load in self._loads(node))
+        return self.known_sources[node]
 
     def _loads(self, node: Node) -> list[Node]:
         """Large stored operands of an on-the-fly evaluation."""

@@ -289,9 +289,14 @@ class _Layout:
 
     def as_result(self, node: Node) -> Node:
         """A root: views stand as they stood, since callers see their strides."""
-        if node.kind == "view":
-            return rebuild(node, (self.as_result(node.inputs[0]),))
-        return self._plain(node)
+        views = []
+        while node.kind == "view":
+            views.append(node)
+            node = node.inputs[0]
+        result = self._plain(node)
+        for view in reversed(views):
+            result = rebuild(view, (result,))
+        return result
 
     def _aligned(self, operand: Node, order: Order) -> Node:
         """An operand that broadcasts to a result in ``order``."""

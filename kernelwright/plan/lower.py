@@ -18,6 +18,7 @@ from kernelwright.algebra.moments import unbiasing
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
+from kernelwright.ir.recursion import Task, run
 from kernelwright.plan import lower_losses
 from kernelwright.plan.deviations import reads
 from kernelwright.plan.products import as_product
@@ -275,9 +276,12 @@ def _primitives(node: Node) -> Node:
     replaced = cast(replaced, node.dtype)
     done: dict[Node, Node] = {i: i for i in node.inputs}
 
-    def finish(part: Node) -> Node:
+    def finish(part: Node) -> Task[Node]:
         if part not in done:
-            done[part] = part if part.kind == "leaf" else _primitives(rebuild(part, tuple(map(finish, part.inputs))))
+            inputs = []
+            for operand in part.inputs:
+                inputs.append((yield finish(operand)))
+            done[part] = part if part.kind == "leaf" else _primitives(rebuild(part, tuple(inputs)))
         return done[part]
 
-    return finish(replaced)
+    return run(finish(replaced))

@@ -29,6 +29,8 @@ from kernelwright.plan.turns import in_turn
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
 _Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
 _DEAR = 10
+# What one refusal changes may answer the next one, so they are answered one by one, but for graphs that have many.
+_ONE_BY_ONE = 50
 # A reduction of fewer bytes takes no longer than its launch.
 _LARGE_REDUCTION = 1 << 23
 ALONE = "one operator that PyTorch does well; nothing fuses with it"
@@ -109,19 +111,25 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
     stored = set(lowered.stored)
     apart: set[Node] = set()
+    rounds = 0
     while True:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
-        try:
-            return grouping, {g: compilers[g.kind](g, grouping.is_loaded)
-                              for g in grouping.groups if g.kind in compilers}
-        except MustStore as problem:
-            if problem.node in stored:
-                raise
-            stored.add(problem.node)
-        except Apart as problem:
-            if problem.node in apart:
-                raise
-            apart.add(problem.node)
+        loops: dict[Group, _Compiled] = {}
+        wanted: set[Node] = set()
+        for group in (g for g in grouping.groups if g.kind in compilers):
+            try:
+                loops[group] = compilers[group.kind](group, grouping.is_loaded)
+            except (MustStore, Apart) as problem:
+                known = stored if isinstance(problem, MustStore) else apart
+                if problem.node in known and problem.node not in wanted:
+                    raise
+                known.add(problem.node)
+                wanted.add(problem.node)
+                if rounds < _ONE_BY_ONE:
+                    break
+        if not wanted:
+            return grouping, loops
+        rounds += 1
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
@@ -129,16 +137,15 @@ def _ordered(groups: list[Group]) -> list[Group]:
     result: list[Group] = []
     done: set[Group] = set()
 
-    def visit(group: Group) -> None:
-        if group in done:
-            return
-        done.add(group)
-        for needed in group.reads:
-            visit(needed)
-        result.append(group)
-
-    for group in groups:
-        visit(group)
+    stack = [(group, False) for group in reversed(groups)]
+    while stack:
+        group, ready = stack.pop()
+        if ready:
+            result.append(group)
+        elif group not in done:
+            done.add(group)
+            stack.append((group, True))
+            stack.extend((needed, False) for needed in reversed(group.reads))
     return result
 
 
@@ -196,7 +203,7 @@ def _buffers(kernel: LoopKernel | Scan | Extremum | Contraction) -> set[int]:
         kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
         roots = [r.expression for r in kernel.reductions]
         roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
-    return {e.buffer for root in roots for e in walk_expression(root) if isinstance(e, Load)}
+    return {e.buffer for e in walk_expression(*roots) if isinstance(e, Load)}
 
 
 def _computed(group: Group, grouping: Grouping) -> list[Node]:

@@ -13,6 +13,7 @@ from math import prod
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
+from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.pieces import COPIES
 
 #: Reductions that a kernel takes over all positions.
@@ -58,19 +59,19 @@ def is_total(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
     first = first_position(x.shape, count)
     if first is not None and anchor in in_order(x, roles):
         return _wide(x, node["axes"]) == _wide(x, range(first, x.rank))
-    axes = _axes_of_positions(x, anchor, roles, {})
+    axes = run(_axes_of_positions(x, anchor, roles, {}))
     return axes is not None and _wide(x, node["axes"]) == _wide(x, sorted(axes))
 
 
 def _axes_of_positions(x: Node, anchor: Node, roles: Mapping[Node, str], known: dict[Node, frozenset[int] | None]
-                       ) -> frozenset[int] | None:
+                       ) -> Task[frozenset[int] | None]:
     """The axes of ``x`` that are all of the anchor's positions and nothing else; None where there are none such."""
     if x is anchor:
         return frozenset(range(2, x.rank))
     if x not in known:
         known[x] = None
         for operand in x.inputs if roles[x] in ("pointwise", "view") and x.op not in COPIES else ():
-            below = _axes_of_positions(operand, anchor, roles, known) if operand.size == x.size else None
+            below = (yield _axes_of_positions(operand, anchor, roles, known)) if operand.size == x.size else None
             if below is not None:
                 known[x] = _moved(x, operand, below)
                 break

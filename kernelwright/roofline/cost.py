@@ -63,17 +63,25 @@ def graph_work(roots: Iterable[Node]) -> Work:
 def least_bytes(roots: Iterable[Node]) -> int:
     """Bytes that any version must move: what is needed of every leaf read once, every result written once."""
     roots = list(dict.fromkeys(roots))
-    readers = users(roots)
+    readers, returned = users(roots), set(roots)
     leaves = [n for n in readers if n.kind == "leaf" and n.op not in ("constant", "literal")]
-    return sum(_needed(n, readers, roots) for n in leaves) + sum(r.bytes for r in roots)
+    return sum(_needed(n, readers, returned) for n in leaves) + sum(r.bytes for r in roots)
 
 
-def _needed(node: Node, readers: dict[Node, list[Node]], roots: list[Node]) -> int:
+def _needed(node: Node, readers: dict[Node, list[Node]], roots: set[Node]) -> int:
     """A bound from below of the bytes that are read of a node: a part of it, or rows that only the data tell."""
-    if node in roots:
-        return node.bytes
-    return max((_needed(r, readers, roots) if r.op == "slice" else 0 if _chooses(r, node) else node.bytes
-                for r in readers[node]), default=0)
+    needed, stack = 0, [node]
+    while stack:
+        current = stack.pop()
+        if current in roots:
+            needed = max(needed, current.bytes)
+            continue
+        for reader in readers[current]:
+            if reader.op == "slice":
+                stack.append(reader)
+            elif not _chooses(reader, current):
+                needed = max(needed, current.bytes)
+    return needed
 
 
 def _chooses(reader: Node, table: Node) -> bool:
