@@ -8,7 +8,7 @@ goes through expressions does so by :func:`walk` or :func:`replaced`, which visi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -155,7 +155,7 @@ def is_whole(expression: Expression) -> bool:
     return isinstance(expression, Whole)
 
 
-def varies(expression: Expression, axes: range | tuple[int, ...]) -> bool:
+def varies(expression: Expression, axes: Sequence[int]) -> bool:
     """Whether something that the expression loads moves along any of ``axes``."""
     return any(expression.axes >> axis & 1 for axis in axes)
 

@@ -24,7 +24,7 @@ from kernelwright.codegen.cpp.loops_text import (
     store_lines,
 )
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Apply, Expression, Load, is_whole, varies
+from kernelwright.plan.expressions import Apply, Expression, Load, is_whole, varies, walk
 from kernelwright.plan.kernels import LoopKernel
 
 DEAR = 4
@@ -62,19 +62,15 @@ class _Columns(ColumnArrays):
 
     def _once_per_column(self, roots: list[Expression], scope: Scope) -> list[str]:
         """Arrays of what is dear in ``roots`` and the same in every row, and their names."""
-        found: dict[Expression, str] = {}
+        def is_open(node: Expression) -> bool:
+            return isinstance(node, Apply) and node not in scope.bound and not is_whole(node)
 
-        def visit(node: Expression) -> None:
-            if not isinstance(node, Apply) or node in scope.bound or is_whole(node):
-                return
-            if not varies(node, self.row_axes) and varies(node, [self.lane], True) and cost([node]) >= DEAR:
-                found.setdefault(node, f"fixed{len(found)}")
-            else:
-                for argument in node.arguments:
-                    visit(argument)
+        def is_fixed(node: Expression) -> bool:
+            along = varies(node, [self.lane]) or node.reduced
+            return along and not varies(node, self.row_axes) and cost([node]) >= DEAR
 
-        for root in roots:
-            visit(root)
+        fixed = [n for n in walk(*roots, into=lambda n: is_open(n) and not is_fixed(n)) if is_open(n) and is_fixed(n)]
+        found = {node: f"fixed{number}" for number, node in enumerate(fixed)}
         if not 0 < len(found) <= MOST_FIXED:
             return []
         lines = [f"alignas(64) real {', '.join(f'{name}[{self.block}]' for name in found.values())};"]
