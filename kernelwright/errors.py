@@ -587,12 +587,7 @@ class InternalError(RuntimeError):
         traceback stands in the report itself.
         """
         text = "".join(traceback.format_exception(exception))
-        path: Path | None = folder / f"traceback-{zlib.crc32(text.encode()):08x}.txt"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError:
-            path = None
+        path = keep_traceback(exception, folder)
         message = f"kernelwright failed unexpectedly: {describe(exception)}"
         lines = [message, f"reproduce:  {shlex.join(command)}", f"versions:   {versions()}",
                  f"traceback:  {path}" if path else "traceback:\n" + text.rstrip()]
@@ -610,6 +605,18 @@ class InternalError(RuntimeError):
         return {"code": self.code, "error": "InternalError", "what": self.args[0], "report": self.report,
                 "traceback": str(self.traceback_path) if self.traceback_path else "",
                 "exit_status": self.exit_status}
+
+
+def keep_traceback(exception: BaseException, folder: Path) -> Path | None:
+    """The file under ``folder`` that the traceback was written to; None where none could be."""
+    text = "".join(traceback.format_exception(exception))
+    path = folder / f"traceback-{zlib.crc32(text.encode()):08x}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return None
+    return path
 
 
 def versions() -> str:

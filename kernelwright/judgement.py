@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from textwrap import shorten
@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from kernelwright.algebra.rule import Exactness
-from kernelwright.build.emulation import fewer_entries, load_emulated
-from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler, load_text
+from kernelwright.build.emulation import EmulationError, emulation_messages, fewer_entries, load_emulated
+from kernelwright.build.module import BuildFailed, check_cpp, compile_cuda, find_cuda_compiler, load_text
 from kernelwright.capture.batch import batch_independent
-from kernelwright.codegen.generate import has_skeleton
+from kernelwright.codegen.generate import KernelFailed, has_skeleton
 from kernelwright.codegen.plan_evaluator import filled, values_of
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
@@ -30,7 +30,7 @@ from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Scan
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.products import can_contract
-from kernelwright.plan.records import Plan
+from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
@@ -49,6 +49,8 @@ from kernelwright.programs import (
     share_tables,
     stepped_back,
     understand,
+    without,
+    writable,
 )
 from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
@@ -81,7 +83,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     keeps the original. Raises VerificationFailed where even the original computation fails."""
     modes = [part for mode in modes for part in _laid_out(problem, mode, example, settings)]
     modes = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
-    modes = _without_losers(problem, modes, target, device, budget, stages)
+    modes = _without_losers(problem, modes, example, target, device, budget, stages)
     modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
     modes, text, emitted, certificates = _certified_modes(problem, modes, example, target, device, budget, settings,
                                                           stages)
@@ -89,7 +91,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     if slower:
         modes = [original(m, SLOWER if m.program in slower else "", device) for m in modes]
         with stages.stage("build"):
-            text, emitted = _built(problem, modes, example, target, device)
+            modes, text, emitted = _built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
 
@@ -117,11 +119,19 @@ def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], settings:
     return laid_out(mode, strides)
 
 
-def _without_losers(problem: Problem, modes: list[ModeProgram], target: str, device: Device, budget: Budget,
-                    stages: Stages) -> list[ModeProgram]:
+def _without_losers(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                    budget: Budget, stages: Stages) -> list[ModeProgram]:
     """The modes with those regions left to PyTorch whose kernels do not win."""
-    with stages.stage("tune"):
-        return [keeping(m, losing_regions(m.plan, problem.device, target, budget), device) for m in modes]
+    while True:
+        try:
+            with stages.stage("tune"):
+                return [keeping(m, losing_regions(m.plan, problem.device, target, budget), device) for m in modes]
+        except BuildFailed as failed:
+            with stages.stage("build"):
+                left, _, _ = _built(problem, modes, example, target, device)
+            if left == modes:
+                raise failed from None
+            modes = left
 
 
 def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -133,12 +143,12 @@ def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[A
     first_failure: float | None = None
     while True:
         with stages.stage("build"):
-            text, emitted = _built(problem, modes, example, target, device)
+            modes, text, emitted = _built(problem, modes, example, target, device)
             misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
                 reason := _misfit(as_called(m, _candidate(emitted, problem, m, settings)), example))}
             if misfits:
                 modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
-                text, emitted = _built(problem, modes, example, target, device)
+                modes, text, emitted = _built(problem, modes, example, target, device)
         failures: dict[Hashable, VerificationFailed] = {}  # by program, or by the name of a mode that fails alone
         separate: set[str] = set()
         checked: list[ModeProgram] = []
@@ -181,7 +191,7 @@ def _certified_modes(problem: Problem, modes: list[ModeProgram], example: list[A
             step, found = _step(mode, failure, device, whole or mode.name in separate)
             again = [stepped_back(mode, step, device, found)]
             if not step.whole:
-                again = _without_losers(problem, again, target, device, budget, stages)
+                again = _without_losers(problem, again, example, target, device, budget, stages)
             if step.level is Level.CONTRACTIONS:  # the library's convolutions may run channels-last
                 again = _with_layouts(problem, again, example, target, device, budget, settings, stages)
             stepped[mode.name] = again[0]
@@ -218,13 +228,28 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
 
 
 def _built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
-           ) -> tuple[str, ModuleType]:
-    """The emitted text of the modes, and the module that it is."""
-    text, _ = emitted_text(problem, modes, example, target, device)
-    with without_device():
-        emitted = load_text(text, problem.name)
-    share_tables(emitted, problem)
-    return text, emitted
+           ) -> tuple[list[ModeProgram], str, ModuleType]:
+    """The modes, without kernels that cannot be built, their emitted text, and the module that it is."""
+    while True:
+        try:
+            text, parts = emitted_text(problem, modes, example, target, device)
+            with without_device():
+                emitted = load_text(text, problem.name)
+            share_tables(emitted, problem)
+            return modes, text, emitted
+        except KernelFailed as failed:
+            modes = without(modes, failed, device)
+        except BuildFailed as failed:
+            refused = _unbuildable(parts, compile_cuda if target == "cuda" else check_cpp)
+            modes = without(modes, KernelFailed(refused, failed), device)
+
+
+def _unbuildable(parts: tuple, messages: Callable[[str], str]) -> list[KernelStep]:
+    """The kernels of a text that do not compile by themselves; all where each does. messages: a compiler's."""
+    variants, sources, support = parts
+    kernels = {sources[step].name: step for variant in variants for step in variant.plan.kernels}
+    return [step for step in kernels.values() if messages(f"{support}\n{sources[step].definition}")] \
+        or list(kernels.values())
 
 
 def _with_contractions(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -270,7 +295,7 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
         return modes
     before = [m for m in distinct(modes) if m.program in others]
     with stages.stage("build"):
-        built = [_built(problem, some, example, target, device)[1] for some in (before, list(others.values()))]
+        built = [_built(problem, some, example, target, device)[2] for some in (before, list(others.values()))]
     with stages.stage("tune"):
         for mode in before:
             programs = {name: as_called(mode, _candidate(module, problem, mode, settings))
@@ -366,9 +391,10 @@ def judge_without_device(problem: Problem, modes: list[ModeProgram], example: li
         elif find_cuda_compiler() is None:
             notes.append(NO_CUDA_COMPILER.what)
         else:
-            messages = compile_cuda(kernel_source(*parts, cuda=True)[0])
-            if messages:
-                raise BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
+            while parts[0] and (messages := compile_cuda(kernel_source(*parts, cuda=True)[0])):
+                failed = BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
+                modes = without(modes, KernelFailed(_unbuildable(parts, compile_cuda), failed), device)
+                text, parts = emitted_text(problem, modes, example, "cuda", device)
             notes.append("The kernels compile with nvcc for sm_90a.")
     return modes, text, notes + checked
 
@@ -385,6 +411,7 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         small, _ = understand(problem, few, device, settings, stages)
     notes: list[str] = []
     small, left = _with_the_same_contractions(small, [m.plan for m in modes if m.plan.kernels])
+    small = writable(small, "cuda", device)
     if left:
         notes.append(f"{left} contraction{'s were' if left > 1 else ' was'} not run, being too much for the "
                      "emulation: PyTorch did the work in this check.")
@@ -393,7 +420,12 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         text, parts = emitted_text(problem, small, few, "cuda", device)
         if not parts[0]:
             return modes, notes + list(checked.values())
-        emitted = load_emulated(text, kernel_source(*parts, cuda=True)[0], problem.name)
+        try:
+            emitted = load_emulated(text, kernel_source(*parts, cuda=True)[0], problem.name)
+        except EmulationError as error:
+            failed = KernelFailed(_unbuildable(parts, emulation_messages), error)
+            small, modes = without(small, failed, device), without(modes, failed, device)
+            continue
         share_tables(emitted, problem)
         failures = {}
         for variant in (v for v in parts[0] if v.mode not in checked):

@@ -17,7 +17,15 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.judgement import judge, judge_without_device
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
-from kernelwright.programs import ModeProgram, Stages, described_mode, distinct, emitted_text, understand
+from kernelwright.programs import (
+    ModeProgram,
+    Stages,
+    described_mode,
+    distinct,
+    emitted_text,
+    understand,
+    writable,
+)
 from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
 from kernelwright.roofline.devices import Device, current_device
@@ -52,6 +60,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         emulated = target == "cuda" and not torch.cuda.is_available()
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
+            modes = writable(modes, target, device)
             emitted_text(problem, modes, example, target, device)
         budget = budget_of(settings.effort, target)
         if emulated:
@@ -85,6 +94,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
         device = device or current_device("cuda" if target == "cuda" else "cpu")
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
         with stages.stage("generate"):
+            modes = writable(modes, target, device)
             text, _ = emitted_text(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 

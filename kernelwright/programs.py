@@ -18,13 +18,14 @@ import kernelwright
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
-from kernelwright.codegen.generate import generate, has_skeleton, support_text
+from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
 from kernelwright.errors import SourceUnavailable
-from kernelwright.fallback import StepBack, whole_mode
+from kernelwright.failures import FAILED, is_ours, told
+from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction
@@ -32,6 +33,7 @@ from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import probe_forward
 from kernelwright.progress import Progress
@@ -106,14 +108,61 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 continue
             if settings.precision == "strict" and device.kind == "cuda":
                 graph = exact_convolutions(graph)
-            with stages.stage("rewrite"):
-                rewriting = rewrite(graph, device)
-            with stages.stage("plan"):
-                chosen = predicted(rewriting.graph, graph, device) if predict else {}
-                # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
-                plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
-                modes.append(ModeProgram(name, candidate, graph, rewriting, plan, recordings))
+            try:
+                with stages.stage("rewrite"):
+                    rewriting = rewrite(graph, device)
+                with stages.stage("plan"):
+                    chosen = predicted(rewriting.graph, graph, device) if predict else {}
+                    # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
+                    plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
+                    modes.append(_with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
+            except Exception as error:
+                if not is_ours(error) or is_out_of_memory(error):
+                    raise
+                modes.append(_after(error, ModeProgram(name, candidate, graph, *_planned(graph), recordings), device))
     return modes, notes
+
+
+def _after(error: Exception, mode: ModeProgram, device: Device) -> ModeProgram:
+    """A mode whose rewriting or planning failed, with as little given up as does."""
+    for step in steps_back(mode.captured, device, told(error)):
+        try:
+            return stepped_back(mode, step, device, told(error))
+        except Exception as again:
+            if not is_ours(again):
+                raise
+    note = f"{words_of(mode.name).capitalize()} mode stays as it is: {told(error)}."
+    return replace(unknown(mode.name, mode.model, mode.recordings), notes=(note,))
+
+
+def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
+    """The modes with the kernels that could not be written or built left to PyTorch. Raises what failed where no mode
+    has such a kernel."""
+    reason = told(failed.cause)
+    # Of another number of batch entries it is another kernel for the same operators.
+    at_fault = {(n.op, n.origin) for step in failed.steps for n in step.covers}
+    result = [keeping(mode, {n: reason for step in mode.plan.kernels for n in step.covers
+                             if (n.op, n.origin) in at_fault}, device) for mode in modes]
+    if all(old is new for old, new in zip(modes, result, strict=True)):
+        raise failed.cause
+    return [_with_failures(mode) for mode in result]
+
+
+def _with_failures(mode: ModeProgram) -> ModeProgram:
+    """The mode with a note on each bug of ours that leaves operators of it to PyTorch."""
+    notes = [f"{words_of(mode.name).capitalize()} mode leaves operators to PyTorch: {reason}."
+             for reason in mode.plan.kept.values() if reason.startswith(FAILED)]
+    return replace(mode, notes=tuple(dict.fromkeys((*mode.notes, *notes))))
+
+
+def writable(modes: Sequence[ModeProgram], target: str, device: Device) -> list[ModeProgram]:
+    """The modes, of which every kernel has a text for the target."""
+    while True:
+        try:
+            generate([m.plan for m in modes], target)
+            return list(modes)
+        except KernelFailed as failed:
+            modes = without(modes, failed, device)
 
 
 def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
@@ -129,6 +178,10 @@ def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: 
                     check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording)
         except NotCapturable as reason:
             found[recording] = reason
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+            found[recording] = NotCapturable(told(error))
     name = "training" if model.training else "inference"
     if _asked_in_vain(found[False], found[True]):
         return [(name, (False, True), found[True])]
@@ -147,7 +200,12 @@ def _asked_in_vain(plain: Graph | NotCapturable, recorded: Graph | NotCapturable
 def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
     """A mode that could not be captured: a graph of nothing, whose original computation stays."""
     nothing = Graph((), (), (), (), model.training)
-    return ModeProgram(name, model, nothing, Rewriting(nothing, (), 0.0, 0.0), Plan(nothing, (), (), ()), recordings)
+    return ModeProgram(name, model, nothing, *_planned(nothing), recordings)
+
+
+def _planned(graph: Graph) -> tuple[Rewriting, Plan]:
+    """A graph of which nothing is planned."""
+    return Rewriting(graph, (), 0.0, 0.0), Plan(graph, (), (), ())
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device

@@ -18,7 +18,7 @@ ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Importable from everywhere.
-COMMON = {"containers", "errors", "settings", "records", "progress"}
+COMMON = {"containers", "errors", "failures", "settings", "records", "progress"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "fallback", "programs", "judgement", "pipeline", "suite", "fuzz", "judge", "__init__",

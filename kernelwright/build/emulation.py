@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kernelwright.build.module import load_text
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated
 
 
 def load_emulated(text: str, kernels: str, name: str) -> ModuleType:
@@ -22,6 +22,15 @@ def load_emulated(text: str, kernels: str, name: str) -> ModuleType:
     module._KERNELWRIGHT_DEVICE = "cpu"
     module._kernelwright_library = library
     return module
+
+
+def emulation_messages(kernels: str) -> str:
+    """The compiler's messages on CUDA text that the emulation does not take, "" where all is well."""
+    try:
+        compile_emulated(kernels)
+    except EmulationError as error:
+        return str(error) or "the compiler failed"
+    return ""
 
 
 def fewer_entries(inputs: list[Any], most: int) -> list[Any]:

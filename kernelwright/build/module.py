@@ -67,6 +67,16 @@ def load_text(text: str, name: str) -> ModuleType:
     return module
 
 
+def check_cpp(source: str) -> str:
+    """The C++ compiler's messages on a text that it does not take, "" where all is well; nothing is generated."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cpp"
+        path.write_text(source, encoding="utf-8")
+        run = subprocess.run([find_cpp_compiler(), "-std=c++17", "-fopenmp", "-fsyntax-only", str(path)],
+                             capture_output=True, text=True, check=False)
+    return "" if run.returncode == 0 else (run.stderr or run.stdout or "the compiler failed")
+
+
 def compile_cuda(source: str, architecture: str = "90a") -> str:
     """Compile CUDA text with nvcc without running it; the compiler's messages, "" where all is well.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,11 +21,20 @@ from kernelwright.codegen.cuda import scans as cuda_scans
 from kernelwright.codegen.cuda import spectral as cuda_spectral
 from kernelwright.codegen.cuda import support as cuda_support
 from kernelwright.codegen.source import KernelSource
+from kernelwright.failures import is_ours
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.records import Kernel, KernelStep, Plan
 
 TARGETS = ("cpp", "cuda")
+
+
+class KernelFailed(Exception):
+    """The kernels of ``steps`` could not be written or built: ``cause`` says why."""
+
+    def __init__(self, steps: Sequence[KernelStep], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.steps, self.cause = steps, cause
 
 
 class Generator(Protocol):
@@ -47,7 +56,7 @@ _SKELETONS: dict[tuple[str, type], Generator] = {
 def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[KernelStep, KernelSource]]:
     """The text of every kernel step; equal kernels of several plans share one text and name.
 
-    Returns the plans with the steps' final names, and the texts by step.
+    Returns the plans with the steps' final names, and the texts by step. Raises KernelFailed.
     """
     names: dict[tuple, str] = {}
     sources: dict[KernelStep, KernelSource] = {}
@@ -60,7 +69,12 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
                 name = names.setdefault((step.kernel, stem), f"k{len(names)}_{stem}")
                 step = replace(step, name=name)
                 if step not in sources:
-                    sources[step] = generate_kernel(step.kernel, name, target)
+                    try:
+                        sources[step] = generate_kernel(step.kernel, name, target)
+                    except Exception as error:
+                        if not is_ours(error):
+                            raise
+                        raise KernelFailed([step], error) from error
             steps.append(step)
         renamed.append(replace(plan, steps=tuple(steps)))
     return renamed, sources

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from kernelwright.algebra.build import MOMENTS
+from kernelwright.failures import is_ours, told
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
@@ -36,6 +37,14 @@ _LARGE_REDUCTION = 1 << 23
 ALONE = "one operator that PyTorch does well; nothing fuses with it"
 
 
+class _Failed(Exception):
+    """A group could not be compiled for a reason of ours; ``nodes`` of the graph are what it is for."""
+
+    def __init__(self, nodes: tuple[Node, ...], cause: Exception) -> None:
+        super().__init__(repr(nodes))
+        self.nodes, self.cause = nodes, cause
+
+
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
               channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, Choice] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
@@ -50,7 +59,15 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     products = {n: c for n, c in (contractions or {}).items() if n not in kept and n not in channels_last}
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
-        plan = _attempt(graph, kept, move_bias, channels_last, products)
+        try:
+            plan = _attempt(graph, kept, move_bias, channels_last, products)
+        except _Failed as failed:  # what is at fault stays with PyTorch, and the rest is planned
+            nodes = [n for n in failed.nodes if n not in kept]
+            if not nodes:
+                raise failed.cause from None
+            kept |= dict.fromkeys(nodes, told(failed.cause))
+            products = {n: c for n, c in products.items() if n not in kept}
+            continue
         halved = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
                   and (step.kernel.totals or step.kernel.pools) for n in step.covers}  # maybe: a half is not alone
         alone = {n: ALONE for step in plan.kernels
@@ -122,14 +139,23 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
             except (MustStore, Apart) as problem:
                 known = stored if isinstance(problem, MustStore) else apart
                 if problem.node in known and problem.node not in wanted:
-                    raise
+                    raise _failed(group, grouping, lowered, problem) from problem
                 known.add(problem.node)
                 wanted.add(problem.node)
                 if rounds < _ONE_BY_ONE:
                     break
+            except Exception as error:
+                if not is_ours(error):
+                    raise
+                raise _failed(group, grouping, lowered, error) from error
         if not wanted:
             return grouping, loops
         rounds += 1
+
+
+def _failed(group: Group, grouping: Grouping, lowered: Lowered, cause: Exception) -> _Failed:
+    nodes = dict.fromkeys(lowered.source[n] for n in _computed(group, grouping))
+    return _Failed(tuple(n for n in nodes if n.kind not in ("leaf", "view")), cause)
 
 
 def _ordered(groups: list[Group]) -> list[Group]:
