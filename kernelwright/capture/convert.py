@@ -32,6 +32,31 @@ class NotConvertible(Exception):
     """These arguments have no counterpart here; the operator becomes opaque."""
 
 
+#: The names of arguments that are axes.
+_AXES = frozenset(("dim", "dims", "dim0", "dim1", "source", "destination", "dimension"))
+
+
+def converted(converter: Callable[[Arguments], Any], arguments: Arguments, meaning: Any) -> Any:
+    """What a converter makes of an operator's arguments. meaning: what the trace gives, tensors without values.
+
+    PyTorch takes axis 0 or -1 of a tensor without axes as if it had one, of one element. Converters get it with that
+    axis, so that none has to think of this, and their results lose it.
+    """
+    bare = {name: value for name, value in arguments.items() if isinstance(value, Node) and value.rank == 0}
+    if not bare or _AXES.isdisjoint(arguments):
+        return converter(arguments)
+    result = converter({**arguments, **{name: reshape(value, (1,)) for name, value in bare.items()}})
+    if isinstance(result, Node):
+        return _as_traced(result, meaning)
+    return type(result)(map(_as_traced, result, meaning))
+
+
+def _as_traced(result: Any, meaning: Any) -> Any:
+    if isinstance(result, Node) and hasattr(meaning, "shape") and result.size == meaning.numel():
+        return reshape(result, tuple(meaning.shape))
+    return result
+
+
 def as_node(value: Any) -> Node:
     """A node for a tensor argument or a Python scalar."""
     if isinstance(value, Node):

@@ -23,7 +23,7 @@ from kernelwright.capture import convert_views as _views  # noqa: F401
 from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, writes, written
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.checks import conditions, may_refuse, truth
-from kernelwright.capture.convert import CONVERTERS, NotConvertible
+from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.recurrent import OPERATORS
 from kernelwright.capture.tracing import ASKED, name_of
@@ -248,7 +248,7 @@ class Converter:
         if converter is not None and str(node.target).startswith("aten."):
             used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
             try:
-                result = converter({**arguments, "operator": target, "results_used": used})
+                result = converted(converter, {**arguments, "operator": target, "results_used": used}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
