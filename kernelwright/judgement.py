@@ -34,6 +34,7 @@ from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import (
     ModeProgram,
     Stages,
@@ -103,7 +104,7 @@ def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], settings:
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
     strides: dict[bool, list[tuple[int, ...] | None]] = {}
     for recording in mode.recordings:
-        model = problem.make_model(settings.seed).train(mode.model.training)
+        model = in_mode_of(problem.make_model(settings.seed), mode.model)
         try:
             with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
                 warnings.simplefilter("ignore")
@@ -311,7 +312,7 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
 
 def _candidate(emitted: ModuleType, problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Module:
     """The emitted model in a mode."""
-    return new_model(emitted, problem, settings.seed).train(mode.model.training)
+    return in_mode_of(new_model(emitted, problem, settings.seed), mode.model)
 
 
 def _misfit(model: nn.Module, example: list[Any]) -> str:
@@ -347,9 +348,9 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
                         # independent.
                         sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
         make_float64 = (float64_copy if problem.is_instance else
-                        lambda model: to_float64(problem.make_model(settings.seed).train(model.training)))
-        return certify_both(lambda: problem.make_model(settings.seed).train(mode.model.training),
-                            lambda: new_model(emitted, problem, settings.seed).train(mode.model.training),
+                        lambda model: to_float64(in_mode_of(problem.make_model(settings.seed), model)))
+        return certify_both(lambda: in_mode_of(problem.make_model(settings.seed), mode.model),
+                            lambda: _candidate(emitted, problem, mode, settings),
                             problem.make_inputs, plan=trials, make_float64=make_float64, recordings=mode.recordings)
 
 
@@ -429,13 +430,13 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         share_tables(emitted, problem)
         failures = {}
         for variant in (v for v in parts[0] if v.mode not in checked):
-            training = variant.model.training
-            if reason := _misfit(as_called(variant, new_model(emitted, problem, settings.seed).train(training)), few):
+            like = variant.model
+            if reason := _misfit(as_called(variant, in_mode_of(new_model(emitted, problem, settings.seed), like)), few):
                 checked[variant.mode] = f"Not checked in {words_of(variant.mode)} mode: {reason}"
                 continue
             certificate = certify_both(
-                lambda training=training: problem.make_model(settings.seed).train(training),
-                lambda training=training, module=emitted: new_model(module, problem, settings.seed).train(training),
+                lambda like=like: in_mode_of(problem.make_model(settings.seed), like),
+                lambda like=like, module=emitted: in_mode_of(new_model(module, problem, settings.seed), like),
                 lambda seed: fewer_entries(problem.make_inputs(seed), most),
                 plan=Trials(trials=default_trials()[:2], budget_seconds=60, repeats=0), recorded=1,
                 recordings=variant.recordings)

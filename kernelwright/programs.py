@@ -36,6 +36,7 @@ from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import probe_forward
+from kernelwright.problem.state import in_mode_of, modes_of
 from kernelwright.progress import Progress
 from kernelwright.records import Mode, words_of
 from kernelwright.roofline.devices import Device
@@ -43,6 +44,8 @@ from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
 from kernelwright.tune.contractions import predicted
 
+#: The mode in which a constructor leaves some modules in training and others in evaluation.
+MIXED = "mixed"
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"
 
@@ -82,26 +85,26 @@ class ModeProgram:
     def program(self) -> Hashable:
         """Equal for modes that run the same program."""
         contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
-        return (render(self.captured), tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
+        return (render(self.captured), repr(self.captured.structure),
+                tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
                 frozenset(self.plan.kept), contractions, self.plan.channels_last)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
                predict: bool = False) -> tuple[list[ModeProgram], list[str]]:
-    """Capture both modes, rewrite and plan them.
+    """Capture the modes, rewrite and plan them: training and inference, and the mode in which the constructor leaves
+    the model where that is neither.
 
     A forward may ask whether gradients are recorded: each mode is captured under both answers, and is two modes where
     the graphs differ. predict: let the roofline model choose the contractions that become kernels, as nothing will be
     measured.
     """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
-    model = problem.make_model(settings.seed)
-    other = problem.make_model(settings.seed).train(not model.training)
     modes: list[ModeProgram] = []
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
-    for candidate in (model, other):
-        for name, recordings, graph in _captured(problem, candidate, example, settings, stages):
+    for mode, candidate in _models(problem, settings.seed).items():
+        for name, recordings, graph in _captured(problem, mode, candidate, example, settings, stages):
             if isinstance(graph, NotCapturable):
                 notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph}.")
                 modes.append(unknown(name, candidate, recordings))
@@ -165,7 +168,24 @@ def writable(modes: Sequence[ModeProgram], target: str, device: Device) -> list[
             modes = without(modes, failed, device)
 
 
-def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
+def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
+    """A model in each mode by the mode's name, first as the constructor leaves it.
+
+    That may be a mode of its own, with some modules in training and others in evaluation.
+    """
+    made = problem.make_model(seed)
+    found = {MIXED: made}
+    for training in (made.training, not made.training):
+        model = problem.make_model(seed).train(training)
+        name = "training" if training else "inference"
+        if modes_of(model) == modes_of(made):
+            found = {name: made}
+        else:
+            found[name] = model
+    return found
+
+
+def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
               ) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable]]:
     """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree."""
     found: dict[bool, Graph | NotCapturable] = {}
@@ -174,7 +194,7 @@ def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: 
             with stages.stage("capture"):
                 found[recording] = capture(
                     model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                    fresh=lambda: problem.make_model(settings.seed).train(model.training),
+                    fresh=lambda: in_mode_of(problem.make_model(settings.seed), model),
                     check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording)
         except NotCapturable as reason:
             found[recording] = reason
@@ -182,7 +202,6 @@ def _captured(problem: Problem, model: nn.Module, example: list[Any], settings: 
             if not is_ours(error) or is_out_of_memory(error):
                 raise
             found[recording] = NotCapturable(told(error))
-    name = "training" if model.training else "inference"
     if _asked_in_vain(found[False], found[True]):
         return [(name, (False, True), found[True])]
     return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from emitted_tools import emit, import_path, kernels_run, original_runs, write_problem
+from emitted_tools import assert_same_state, emit, import_path, kernels_run, original_runs, write_problem
 
 from kernelwright import cli, errors
 from kernelwright.containers import Keywords
@@ -319,3 +320,61 @@ def get_inputs():
         with original_runs(emitted), warnings.catch_warnings():
             torch.testing.assert_close(new(pair, changed), old(pair, changed))
         emitted._kernelwright_warned.clear()
+
+
+FROZEN = """
+class Model(nn.Module):
+    def __init__(self, width, *, scale=1.0):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.second = nn.BatchNorm1d(width)
+        self.scale = scale
+        self.norm.eval()
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.second.eval()
+        return self
+
+    def forward(self, x, *, shift):
+        return self.second(torch.tanh(self.norm(x)) * self.scale + torch.sigmoid(x)) + shift
+
+def get_inputs():
+    return [[torch.rand(8, 16)], {"shift": torch.rand(16)}]
+
+def get_init_inputs():
+    return [[16], {"scale": 2.0}]
+"""
+
+
+def test_norms_kept_in_evaluation(tmp_path: Path) -> None:
+    """A model is served as its constructor leaves it, after train(), and after eval(); a mode that nobody knows is the
+    original's."""
+    original, emitted, _ = emit(tmp_path, "frozen", FROZEN)
+    (x,), named = original.get_inputs()
+    for change in (lambda m: m, lambda m: m.train(), lambda m: m.eval()):
+        old, new = (change(kind(16, scale=2.0)) for kind in (original.Model, emitted.ModelNew))
+        with torch.no_grad(), kernels_run(emitted, 2):
+            for _ in range(2):
+                torch.testing.assert_close(new(x, **named), old(x, **named), atol=1e-5, rtol=1e-5)
+        assert_same_state(new, old)
+    for change, warned in ((lambda m: m.train(), 0), (lambda m: m.eval(), 1)):
+        old, new = (change(m) for m in (old, new))
+        for model in (old, new):
+            model.norm.train(), model.second.train()
+        with torch.no_grad(), original_runs(emitted, "modules in training", times=warned):
+            torch.testing.assert_close(new(x, **named), old(x, **named))
+
+
+def test_the_judge_calls_as_the_problem_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arguments by keyword reach candidates, and a norm kept in evaluation stays there."""
+    file = write_problem(tmp_path, "problem", FROZEN.replace("class Model", "class Gate"))
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    right = file.read_text().partition("def get_inputs")[0].replace("class Gate", "class ModelNew")
+    (folder / "right.py").write_text(right)
+    (folder / "wrong.py").write_text(right.replace("+ shift", "- shift"))
+    assert cli.run(["judge", str(file), str(folder), "-q", "--no-time", "--effort", "quick", "--target", "cpp",
+                    "--model", "Gate", "--json"]) == 1
+    verdicts = {Path(c["file"]).name: c["verdict"] for c in json.loads(capfd.readouterr().out)["candidates"]}
+    assert verdicts == {"right.py": "OK", "wrong.py": "WRONG-NUMERIC"}

@@ -76,8 +76,12 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     shared = _table("_KERNELWRIGHT_MODEL", facts)
     tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
                      spread="_KERNELWRIGHT_MODEL") for v in variants]
-    rows = [f"    ({v.model.training}, {recording}): _KERNELWRIGHT_{v.mode.upper()}," for v in variants
-            for recording in v.recordings]
+    by_call: dict[tuple[bool, bool], list[str]] = {}
+    for variant in variants:
+        for recording in variant.recordings:
+            by_call.setdefault((variant.model.training, recording), []).append(f"_KERNELWRIGHT_{variant.mode.upper()}")
+    rows = [f"    {call!r}: {names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'},"
+            for call, names in by_call.items()]
     plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
     classes = STRUCTURES + "\n\n" if any("_Kernelwright" in table for table in tables) else ""
     private = _private_imports(source)

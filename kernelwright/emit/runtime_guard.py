@@ -250,9 +250,9 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
+    binding = bindings.get(facts["run"])
     if binding is None or not binding.holds(model):
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:

@@ -20,6 +20,7 @@ from kernelwright.judge.facts import (
 )
 from kernelwright.judge.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
 from kernelwright.problem import Problem, run_forward
+from kernelwright.problem.state import in_mode_of
 from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.kept import Kept
@@ -163,7 +164,7 @@ def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, st
     if effects.seconds < _FLOAT64_SHARE * budget:
         try:
             double = (float64_copy(model) if problem.is_instance
-                      else to_float64(problem.make_model(seed).train(model.training)))
+                      else to_float64(in_mode_of(problem.make_model(seed), model)))
         except Exception:  # a model that cannot be copied: strict float32 is the reference, and the probes say so
             double = None
     bench = Bench(model, model, double, State.of(model), problem.make_inputs, plan.tolerance,

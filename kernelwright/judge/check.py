@@ -34,6 +34,7 @@ from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
 from kernelwright.verify.certificate import Certificate, Plan, certify
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.kept import Kept
@@ -183,12 +184,12 @@ class Checker:
                     stop_at_failure=not self.budget.diagnose, must_fit=True)
 
     def _make_model(self) -> torch.nn.Module:
-        return self.problem.make_model(self.card.seed).train(self.card.training)
+        return self.problem.make_model(self.card.seed)
 
     def _make_float64(self, model: torch.nn.Module) -> torch.nn.Module:
         if self.problem.is_instance:
             return float64_copy(model)
-        return to_float64(self.problem.make_model(self.card.seed).train(model.training))
+        return to_float64(in_mode_of(self.problem.make_model(self.card.seed), model))
 
     def _certified(self, remote: RemoteCandidate, plan: Plan) -> Certificate:
         return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,

@@ -16,6 +16,7 @@ from kernelwright.capture.export import capture
 from kernelwright.errors import describe
 from kernelwright.problem import Problem, probe_forward
 from kernelwright.problem.inputs import map_tensors
+from kernelwright.problem.state import in_mode_of
 from kernelwright.roofline.cost import floor, graph_work, least_bytes
 from kernelwright.roofline.devices import current_device
 from kernelwright.timing.turns import clock
@@ -179,7 +180,7 @@ def find_roof(problem: Problem, model: nn.Module, outputs: Any, seed: int, idle:
     inputs = problem.make_inputs(seed)
     try:
         graph = capture(model, inputs, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                        fresh=lambda: problem.make_model(seed).train(model.training),
+                        fresh=lambda: in_mode_of(problem.make_model(seed), model),
                         check_state=lambda: probe_forward(problem, seed).state_attributes)
         rewritten = rewrite(graph, device).graph
         roots = rewritten.roots()

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from kernelwright.containers import Keywords
 from kernelwright.judge.inside.structure import encode
 from kernelwright.judge.inside.tensors import Packer
 from kernelwright.problem import Problem
+from kernelwright.problem.arguments import forward_signature, split, takes_keywords_only
 
 #: Packages that a worker's process has, beside the standard library's part that values are made of.
 _PACKAGES = ("torch", "numpy", "builtins", "collections", "functools", "fractions", "decimal", "datetime", "pathlib",
@@ -45,7 +47,13 @@ def arguments_of(problem: Problem) -> str:
     """
     if problem.is_instance:
         raise NotHandedOver("the model is an instance: there are no arguments to construct a candidate with")
-    return pickled(problem.init_inputs, "an argument of the constructor")
+    return pickled(split(problem.init_inputs), "an argument of the constructor")
+
+
+def gives_keywords(problem: Problem) -> bool:
+    """Whether some arguments of forward are given by keyword only."""
+    return takes_keywords_only(forward_signature(problem.model_class)) and isinstance(
+        (problem.make_inputs(0) or [None])[-1], Keywords)
 
 
 def pickled(value: object, what: str) -> str:

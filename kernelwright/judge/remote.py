@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from kernelwright.judge.gradients import call_with_gradients
-from kernelwright.judge.handover import NotHandedOver, arguments_of
+from kernelwright.judge.handover import NotHandedOver, arguments_of, gives_keywords
 from kernelwright.judge.link import CandidateRaised, Last, Link
 from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.problem import Problem
@@ -54,7 +54,7 @@ class RemoteCandidate(nn.Module):
         self.__dict__["_kernelwright_link"] = link = Link(worker, problem.device, self)
         if load:
             link.ask("load", {"source_name": worker.source_name, "import_seed": IMPORT_SEED}, "build")
-        link.construct(arguments, seed, training)
+        link.construct(arguments, seed, training, gives_keywords(problem))
         self.training = training
 
     def expect(self, outputs: Any) -> None:

@@ -113,7 +113,7 @@ def _together(problem: Problem, card: Card) -> int:
 def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateResult], group: int) -> Clocked:
     """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
     problem, card, settings, budget = checker.problem, checker.card, checker.settings, checker.budget.time
-    model = problem.make_model(card.seed).train(card.training)
+    model = problem.make_model(card.seed)
     distribution = card.varying[0] if card.varying else AS_GIVEN
     with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
         file = Path(folder) / "baseline.py"

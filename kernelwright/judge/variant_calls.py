@@ -17,6 +17,7 @@ from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.variant_records import Step, Variant, VariantResult
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import modes_of, set_modes
 from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
@@ -50,12 +51,12 @@ class _Pair:
 
     bench: Bench
     candidate: nn.Module
-    training: bool
+    modes: dict[str, bool]
     redrawn: int | None = None
 
     def reset(self) -> None:
         for module in (self.bench.eager, self.candidate):
-            module.train(self.training)
+            set_modes(module, self.modes)
             self.bench.original.apply(module)
         self.redrawn = None
 
@@ -86,7 +87,7 @@ class Caller:
             except Exception:  # what cannot be copied is compared with strict float32
                 bench.double = None
         bench.original.apply(model)
-        return _Pair(bench, candidate, model.training)
+        return _Pair(bench, candidate, modes_of(model))
 
     def run(self, variant: Variant) -> VariantResult:
         """The result of one variant."""
@@ -210,7 +211,10 @@ class Caller:
         itself does not take what the variant hands over."""
         model = pair.bench.eager
         for module in (model, pair.candidate, *((pair.bench.double,) if pair.bench.double is not None else ())):
-            module.train(pair.training != step.switched)
+            if step.switched:
+                module.train(not pair.modes[""])
+            else:
+                set_modes(module, pair.modes)
         if step.redraw is not None:
             redraw(model, step.redraw)
             pair.redrawn = step.redraw

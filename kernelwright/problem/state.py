@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +31,24 @@ def not_plain(model: nn.Module) -> tuple[str, str] | None:
         if tensor.is_quantized:
             return name, "quantized"
     return None
+
+
+def modes_of(model: nn.Module) -> dict[str, bool]:
+    """Whether each of a model's modules is in training, by path: a constructor may leave some in the other mode."""
+    return {path: module.training for path, module in model.named_modules()}
+
+
+def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:
+    """``model`` with its modules in the modes of the same paths."""
+    model.train(modes[""])
+    for path, module in model.named_modules():
+        module.training = modes.get(path, module.training)
+    return model
+
+
+def in_mode_of(model: nn.Module, other: nn.Module) -> nn.Module:
+    """``model`` with its modules in the modes of those of ``other``."""
+    return set_modes(model, modes_of(other))
 
 
 def tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
 from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradient_checks import GradientChecks
@@ -142,7 +143,7 @@ def _certify(
     except Exception as error:  # a candidate that cannot be built is a verdict
         why = f"the candidate cannot be constructed: {type(error).__name__}: {first_line(error)}"
         return _certificate(plan, [], [], None, (), None, [why], started)
-    candidate.train(model.training)
+    in_mode_of(candidate, model)
     if kept.original is None:
         kept.original = State.of(model)
         if not plan.unchanged:

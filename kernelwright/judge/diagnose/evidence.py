@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from kernelwright.problem.memory import available_memory
+from kernelwright.problem.state import in_mode_of
 from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
@@ -85,7 +86,7 @@ def collect(make_model: Callable[[], nn.Module], candidate: nn.Module, make_inpu
 
 def _collect(model: nn.Module, candidate: nn.Module, make_inputs: Callable[[int], Sequence[Any]], plan: TrialPlan,
              make_float64: Callable[[nn.Module], nn.Module], trials: Sequence[TrialPlan]) -> Evidence:
-    candidate.train(model.training)
+    in_mode_of(candidate, model)
     original = State.of(model)
     known = _known(model, original, make_inputs, [t for t in trials if t != plan])
     original.apply(model)

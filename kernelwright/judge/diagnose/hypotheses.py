@@ -50,7 +50,9 @@ def find_hypotheses(problem: Problem, evidence: Evidence, budget_seconds: float)
     Each finding's evidence holds ``weight`` (comparable with `patterns.find_patterns`), ``exact`` and ``explained``
     (the share of elements reproduced to rounding, and nearly), ``left`` (what remains of the error).
     """
-    model = problem.make_model(0).train(evidence.training)
+    model = problem.make_model(0)
+    if model.training is not evidence.training:
+        model.train(evidence.training)
     return explain(model, evidence, budget_seconds, file=str(problem.path) if problem.path else None)
 
 

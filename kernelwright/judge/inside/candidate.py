@@ -51,6 +51,8 @@ class Session:
         self.module: ModuleType | None = None
         self.candidate: nn.Module | None = None
         self.place = Device("cpu")
+        self.modes: list[tuple[nn.Module, bool]] = []
+        """The candidate's modules, and whether its constructor left each in training."""
         self.snapshots = Snapshots()
         self.kept: deque[tuple[list[tuple[Key, int, int]], list[torch.Tensor]]] = deque(maxlen=KEPT_CALLS)
         self.differentiable: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]] | None = None
@@ -91,14 +93,18 @@ class Session:
         assert self.module is not None
         self.snapshots, self.differentiable = Snapshots(), None
         self.kept.clear()
-        arguments = pickle.loads(base64.b64decode(payload["arguments"]))
+        arguments, named = pickle.loads(base64.b64decode(payload["arguments"]))
         torch.manual_seed(payload["seed"])
-        candidate = self.module.__dict__["ModelNew"](*arguments)
+        candidate = self.module.__dict__["ModelNew"](*arguments, **named)
         if not isinstance(candidate, nn.Module):
             raise Told("no-class", f"ModelNew(...) gives a {type(candidate).__name__}, no module")
         if not isinstance(candidate.__dict__.get("_parameters"), dict):
             raise AttributeError("ModelNew.__init__ does not call super().__init__()")
-        self.candidate = candidate.to(self.place.device).train(payload["training"])
+        self.candidate = candidate.to(self.place.device)
+        self.modes = [(module, module.training) for module in self.candidate.modules()]
+        self.switch(payload["training"])
+        if payload["keywords"]:
+            candidate.register_forward_pre_hook(_unpack_keywords, with_kwargs=True, prepend=True)
         self.place.synchronize()
         outgoing = Outgoing(self.place.device, {})
         state = describe(candidate, outgoing.leaf)
@@ -168,6 +174,15 @@ class Session:
             told["requires_grad"] = [bool(t.requires_grad) for t in plain]
         return told
 
+    def switch(self, training: bool) -> None:
+        """Bring the candidate into a mode: the one of its construction with every module as the constructor left it."""
+        assert self.candidate is not None
+        if self.candidate.training is not training:
+            self.candidate.train(training)
+            if self.modes[0][1] is training:
+                for module, mode in self.modes:
+                    module.training = mode
+
     def backward(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Gradients of the last call's differentiable inputs and parameters, from those of its outputs."""
         if self.differentiable is None:
@@ -191,8 +206,7 @@ class Session:
     def _prepare(self, payload: dict[str, Any]) -> tuple[list[Any], list[torch.UntypedStorage]]:
         """Write state and random state; the call's arguments and the storages that they lie in."""
         assert self.candidate is not None
-        if self.candidate.training is not payload["training"]:
-            self.candidate.train(payload["training"])
+        self.switch(payload["training"])
         storages, tensors = build(payload["storages"], payload["tensors"], self.inputs, self.place.device,
                                   self.input_memory if payload.get("keep_inputs") else ())
         for tensor, entry in zip(tensors, payload["tensors"], strict=True):
@@ -313,3 +327,10 @@ def _unpickled(text: str) -> Any:
 HANDLERS: dict[str, Callable[[Session, dict[str, Any]], dict[str, Any]]] = {
     "place": Session.choose_place, "load": Session.load, "construct": Session.construct, "call": Session.call,
     "backward": Session.backward}
+
+
+def _unpack_keywords(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+                     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A forward pre-hook: the last argument is a dictionary of what is given by keyword."""
+    *positional, keywords = arguments
+    return tuple(positional), {**named, **keywords}

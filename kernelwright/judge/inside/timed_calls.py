@@ -243,8 +243,8 @@ def _prepare(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
     """Write state by path, where there is some, and a slot's inputs, where there are some."""
     _, tensors = build(payload["storages"], payload["tensors"], session.inputs, session.place.device)
     values = lambda data: decode(data, tensors.__getitem__, lambda name: None)  # noqa: E731
-    if payload["training"] not in (None, session.candidate.training):
-        session.candidate.train(payload["training"])
+    if payload["training"] is not None:
+        session.switch(payload["training"])
     if payload["state"]:
         write(session.candidate, payload["state"], values)
     if payload["slot"] is not None:
