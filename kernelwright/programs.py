@@ -23,7 +23,7 @@ from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
-from kernelwright.errors import SourceUnavailable
+from kernelwright.errors import ForwardRaised, SourceUnavailable
 from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.ir.graph import Graph, render
@@ -96,15 +96,21 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     the model where that is neither.
 
     A forward may ask whether gradients are recorded: each mode is captured under both answers, and is two modes where
-    the graphs differ. predict: let the roofline model choose the contractions that become kernels, as nothing will be
-    measured.
+    the graphs differ. A mode in which the model itself raises an error is left out: so does what is emitted.
+    predict: let the roofline model choose the contractions that become kernels, as nothing will be measured.
+    Raises ForwardRaised where the model raises in every mode.
     """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     modes: list[ModeProgram] = []
+    raised: list[ForwardRaised] = []
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
     for mode, candidate in _models(problem, settings.seed).items():
         for name, recordings, graph in _captured(problem, mode, candidate, example, settings, stages):
+            if isinstance(graph, ForwardRaised):
+                raised.append(graph)
+                notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph.what}")
+                continue
             if isinstance(graph, NotCapturable):
                 notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph}.")
                 modes.append(unknown(name, candidate, recordings))
@@ -123,6 +129,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 if not is_ours(error) or is_out_of_memory(error):
                     raise
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *_planned(graph), recordings), device))
+    if not modes:
+        raise raised[0]
     return modes, notes
 
 
@@ -186,9 +194,9 @@ def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
 
 
 def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
-              ) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable]]:
+              ) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable | ForwardRaised]]:
     """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree."""
-    found: dict[bool, Graph | NotCapturable] = {}
+    found: dict[bool, Graph | NotCapturable | ForwardRaised] = {}
     for recording in (False, True):
         try:
             with stages.stage("capture"):
@@ -196,7 +204,7 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
                     model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
                     fresh=lambda: in_mode_of(problem.make_model(settings.seed), model),
                     check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording)
-        except NotCapturable as reason:
+        except (NotCapturable, ForwardRaised) as reason:
             found[recording] = reason
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
@@ -207,7 +215,8 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
     return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]
 
 
-def _asked_in_vain(plain: Graph | NotCapturable, recorded: Graph | NotCapturable) -> bool:
+def _asked_in_vain(plain: Graph | NotCapturable | ForwardRaised, recorded: Graph | NotCapturable | ForwardRaised
+                   ) -> bool:
     """Whether what was captured without gradients and with them is the same but for how far gradients reach."""
     if isinstance(plain, Graph) and isinstance(recorded, Graph):
         kept = [[(r.given, r.strides) for r in graph.results] for graph in (plain, recorded)]

@@ -317,7 +317,7 @@ def test_gradients_of_a_tensor_that_is_no_parameter_stay_with_the_original() -> 
 def test_observing_leaves_requires_grad_as_it_was(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     model[0].weight.requires_grad_(False)
-    (result,) = observe(model, [torch.randn(5, 3)], {}, recording=True, as_they_are=False)
+    (result,) = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=False)
     assert result.reaches == {0, "0.weight", "0.bias", "1.weight", "1.bias"} and not model[0].weight.requires_grad
-    (result,) = observe(model, [torch.randn(5, 3)], {}, recording=True, as_they_are=True)
+    (result,) = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=True)
     assert result.reaches == {"0.bias", "1.weight", "1.bias"}

@@ -321,6 +321,34 @@ def test_the_cost_of_a_call(values) -> None:
     assert looking < 40 * look_up * len(binding.outside)
 
 
+RETURNED = '''
+    NOISE = torch.randn(8)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.eval()
+
+        def forward(self, x):
+            if self.training:
+                raise NotImplementedError("for inference only")
+            return torch.tanh(x * NOISE) + 1, NOISE, NOISE[2:]
+'''
+
+
+def test_a_tensor_from_outside_as_a_result(tmp_path) -> None:
+    """It is the very tensor; a mode in which the model raises is the original's."""
+    inputs = "\n    def get_inputs():\n        return [torch.ones(9, 8)]"
+    original, emitted = made(tmp_path, "returned", RETURNED + inputs)
+    old, new, (x,) = models(original, emitted)
+    with kernels_run(emitted, 2):
+        first, second = new(x), new(x)
+    assert first[1] is second[1] is emitted.NOISE and first[2].data_ptr() == emitted.NOISE[2:].data_ptr()
+    assert_like(first, old(x), 1e-5)
+    with pytest.raises(NotImplementedError, match="for inference only"):
+        new.train()(x)
+
+
 SILENT = '''
     SCALE = 3.0
 
@@ -346,7 +374,7 @@ def test_nothing_is_compared_where_nothing_is_read(tmp_path) -> None:
 # What no graph can hold -------------------------------------------------------------------------------------------
 
 HEAD = """
-import datetime, os, pathlib, random, socket, time, uuid
+import datetime, functools, os, pathlib, random, socket, time, uuid
 import numpy as np
 import torch
 from time import perf_counter
@@ -371,8 +399,12 @@ LEFT = {
     "values in Python": ("values", "SCALE = torch.tensor(2.0)", "return x * SCALE.item()"),
     "a list of values": ("values", "SCALE = torch.rand(3)", "return x * SCALE.tolist()[1]"),
     "a comparison": ("values", "SCALE = torch.tensor(2.0)", "return x if float(SCALE) > 1 else -x"),
+    "a cache of tensors": ("holds", "@functools.lru_cache\ndef table():\n    return torch.rand(8)\n",
+                           "return x * table()"),
+    "a cache in a dictionary": ("CACHE", "CACHE = {}", "return x * CACHE.setdefault(8, torch.ones(8))"),
+    "a count in an object": ("COUNT", "COUNT = type('Count', (), {})()\nCOUNT.calls = 0",
+                             "COUNT.calls += 1; return x * COUNT.calls"),
     "a table in place": ("SCALE", "SCALE = torch.ones(8)", "SCALE.add_(1); return x * SCALE"),
-    "a parameter of nobody": ("gradients", "W = nn.Parameter(torch.ones(8))", "return x * W"),
     "a layer of nobody": ("holds", "LAYER = nn.Linear(8, 8)", "return LAYER(x)"),
     "too much to compare": ("too large", "WORDS = {i: i for i in range(5000)}", "return x * WORDS[3]"),
 }
@@ -382,16 +414,33 @@ LEFT = {
 def test_left_to_the_original(word, before, body, tmp_path) -> None:
     path = tmp_path / "left.py"
     path.write_text(f"{HEAD}{before}\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        {body}\n")
+    module = import_path(path)
     with pytest.raises(NotCapturable, match=word.replace("(", r"\(").replace(")", r"\)")):
-        capture(import_path(path).Model(), [torch.rand(4, 8)])
+        capture(module.Model(), [torch.rand(4, 8)])
+    if "cache" in word.lower():
+        assert not module.CACHE, "a tensor of a trace is left where the next eager call finds it"
+    assert type(module.Model()(torch.rand(4, 8))) is torch.Tensor
+
+
+def test_a_parameter_of_nobody(tmp_path) -> None:
+    """It is read like any tensor; its gradients are the original's affair."""
+    path = tmp_path / "nobody.py"
+    path.write_text(f"{HEAD}W = nn.Parameter(torch.ones(8))\n\n\n"
+                    "class Model(nn.Module):\n    def forward(self, x):\n        return x * W\n")
+    model = import_path(path).Model()
+    assert capture(model, [torch.rand(4, 8)]).outputs
+    with pytest.raises(NotCapturable, match="gradients reach"):
+        capture(model, [torch.rand(4, 8)], recording=True)
 
 
 def test_what_does_no_harm_is_no_reason(tmp_path) -> None:
     path = tmp_path / "right.py"
     path.write_text(HEAD + "import math\nLOSS = nn.MSELoss()\nFOLDER = os.path.join('a', 'b')\n\n\n"
                     "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-                    "        self.made = time.time()\n\n    def forward(self, x):\n"
-                    "        x = x + len(os.path.basename(FOLDER))\n"
+                    "        self.made = time.time()\n\n"
+                    "    @functools.lru_cache\n    def count(self, n):\n        return n + 1\n\n"
+                    "    def forward(self, x):\n"
+                    "        x = x + self.count(3) + len(os.path.basename(FOLDER))\n"
                     "        return LOSS(x * math.pi, x) + torch.tensor([1.0, 2.0]).sum()\n")
     module = import_path(path)
     assert capture(module.Model(), [torch.rand(4, 8)]).outputs

@@ -184,8 +184,6 @@ class Converter:
         if not kept and (place := self.outside.name_of(tensor)):
             kept = OUTSIDE + place
         if kept:
-            if tensor.requires_grad or (owner is None and self.outside.tensors[place].requires_grad):
-                raise NotCapturable(f"{kept.removeprefix(OUTSIDE)} requires gradients and is no parameter of the model")
             return leaf_of("attribute", kept, tensor)
         # torch.tensor([1.0, 2.0]) and its like are copied before anything else reads them.
         if any(str(user.target) != "aten.lift_fresh_copy.default" for user in node.users):

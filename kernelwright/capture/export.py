@@ -13,7 +13,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.tracing import LIBRARY, asking, traceable, values_read, without_scopes
-from kernelwright.capture.watch import changed, draws_of_its_own, plain_state, print_of, random_states_kept, watched
+from kernelwright.capture.watch import changed, draws_of_its_own, outside_kept, plain_state, random_states_kept, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import unsupported
+from kernelwright.problem.seeds import seeded
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
@@ -53,29 +54,34 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     outside = read_outside(work)
     if outside.refused:
         raise NotCapturable(outside.refused)
-    read_before = {name: print_of(value) for name, value in outside.values.items()}
+    if outside.caches:  # an eager call fills them: what a trace leaves in them would be nobody's
+        positional, keywords = split(copy.deepcopy(list(inputs)))
+        with torch.set_grad_enabled(recording), suppress(Exception), seeded(0):
+            (fresh() if fresh is not None else copy.deepcopy(model))(*positional, **keywords)
     assigned: list[str] = []
     asked: set[str] = set()
     values: list[str] = []
     drawn: list[str] = []
+    moved: list[str] = []
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
-                random_states_kept(drawn), values_read(values):
+                random_states_kept(drawn), values_read(values), outside_kept(outside, moved):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
         _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         raise NotCapturable(_reason(error)) from error
-    after, read_after = plain_state(work), {name: print_of(value) for name, value in outside.values.items()}
-    if drawn or (own := draws_of_its_own({**before, **read_before}, {**after, **read_after})):
+    after = plain_state(work)
+    if drawn or (drawn := draws_of_its_own(before, after)):
         raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "
-                            + ", ".join(drawn or own))
-    if moved := changed(read_before, read_after):
+                            + ", ".join(drawn))
+    if moved:
         raise NotCapturable(f"it changes {', '.join(moved)}, which is not of the model")
-    kept = any(isinstance(value, torch.Tensor) for module in work.modules() for value in vars(module).values())
-    if values and (kept or outside.tensors):
+    kept = {f"{path}.{key}".lstrip("."): value for path, module in work.named_modules()
+            for key, value in vars(module).items() if isinstance(value, torch.Tensor)} | outside.tensors
+    if values and kept:
         raise NotCapturable("Python reads values of tensors that are not of the call")
     left = changed(before, after)
     if left and check_state is None:
@@ -86,7 +92,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure
-    observed = observe(work, call.positional, call.keywords, recording=recording, as_they_are=bool(asked))
+    observed = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,

@@ -7,7 +7,7 @@ recording as in the user's call, and its results are looked at.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Observed:
     """One result of an eager call, a leaf of what the forward returns.
 
     same: the number of the first result that is the same object; its own where it is the first.
-    given: the tensor that it is itself, not merely a view of; None for a tensor that the forward made.
+    given: the tensor that it is itself, not merely a view of (a kept one by its text); None for one that the forward
+    made.
     reaches: the tensors at which gradients of it would arrive if all of them required gradients; OTHERS among them
     where a tensor that is neither an input nor a parameter would get some.
     """
@@ -36,11 +37,12 @@ class Observed:
     reaches: frozenset[Given]
 
 
-def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], *, recording: bool,
-            as_they_are: bool) -> tuple[Observed, ...] | None:
+def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
+            recording: bool, as_they_are: bool) -> tuple[Observed, ...] | None:
     """The results of ``model(*inputs, **named)`` in order, tensors or not; None where the forward runs on real tensors
     only.
 
+    kept: tensors that are neither inputs nor parameters nor buffers, by the texts that give them.
     recording: whether gradients are recorded during the call; without them nothing is reached.
     as_they_are: let only those tensors require gradients that do, for a forward that asks which; otherwise all inputs
     and parameters do. The model is the caller's to spend: the forward may leave buffers and attributes changed.
@@ -50,7 +52,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-            return _observed(model, inputs, named, recording, forced)
+            return _observed(model, inputs, named, kept, recording, forced)
         except Exception:  # a write into a leaf that would require gradients, or an operator without a shape rule
             continue
         finally:
@@ -63,13 +65,14 @@ def _differentiable(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], recording: bool, forced: bool
-              ) -> tuple[Observed, ...]:
+def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
+              recording: bool, forced: bool) -> tuple[Observed, ...]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     leaves, structure = pytree.tree_flatten((tuple(inputs), named))
     given = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     # Autograd stands above the mode: it sees the model's own tensors.
-    names: dict[int, Given] = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
+    names: dict[int, Given] = {id(t): text for text, t in kept.items() if not t.requires_grad}
+    names |= {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
     for place, leaf in enumerate(given):
         if isinstance(leaf, torch.Tensor):
             names[id(leaf)] = place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.problem.outside import Outside
 from kernelwright.problem.seeds import random_states, seeded
 
 _NO_USERS_SEED = 7_301_995_183
@@ -92,6 +94,25 @@ def draws_of_its_own(before: dict[str, Any], after: dict[str, Any]) -> list[str]
     return [name for name in changed(before, after) if name in before and name in after
             and len(before[name]) == len(after[name]) == 3 and before[name][:2] == after[name][:2]
             and isinstance(after[name][2], str) and after[name][2]]
+
+
+@contextmanager
+def outside_kept(outside: Outside, found: list[str]) -> Iterator[None]:
+    """Put into ``found`` what a trace changes of what the forward reads from outside of the model, and take that back:
+    tensors of a trace are nobody's."""
+    seen = {**outside.values, **outside.containers}
+    before = {name: print_of(value) for name, value in seen.items()}
+    copies = [(container, copy.copy(container)) for container in outside.containers.values()]
+    try:
+        yield
+    finally:
+        found += changed(before, {name: print_of(value) for name, value in seen.items()})
+        for container, kept in copies:
+            if isinstance(container, list):
+                container[:] = kept
+            else:
+                container.clear()
+                container.update(kept)
 
 
 @contextmanager

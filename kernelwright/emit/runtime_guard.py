@@ -156,7 +156,8 @@ class _KernelwrightBinding:
             self.tables.append(value)
         elif type(value).__module__ == "numpy":
             self.special.append((value, repr(_kernelwright_form(value, ()))))
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))

@@ -52,6 +52,11 @@ class Outside:
     """What Python code reads: numbers, text, functions, containers; tensors are not among them."""
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors within reach, those in containers and of modules' lists included."""
+    containers: dict[str, Any] = field(default_factory=dict)
+    """Dictionaries, lists and sets within reach that a call may change, attributes of objects among them; not those
+    that the model's modules keep."""
+    caches: list[Any] = field(default_factory=list)
+    """Functions within reach that keep their results (``functools.lru_cache``)."""
     refused: str = ""
     """Why no graph can stand for what is read, or ""."""
 
@@ -113,6 +118,9 @@ class _Reader:
         known = -1
         while known != (known := len(self.seen_code) + len(self.names) + len(self.classes) + len(self.made)):
             for kind, text in list(self.classes.items()):
+                for name, value in vars(kind).items():
+                    if hasattr(value, "cache_info") and name in self.names:
+                        self._look_into(f"vars({text})[{name!r}]", value)
                 for name, function in _functions(kind):
                     constructs = name in _AT_CONSTRUCTION
                     special = name.startswith("__") and name.endswith("__")
@@ -190,7 +198,7 @@ class _Reader:
             if asked := _elsewhere(value, chain):
                 self._refuse(f"it asks for {asked}, which is not the same at every call")
                 return
-            if within or isinstance(value, MethodType):
+            if within:
                 return
             kind = value if isinstance(value, type) else type(value)
             is_users = not _installed_module(kind.__module__)
@@ -206,12 +214,11 @@ class _Reader:
                 self._class(value, text)
                 self.made.add(value)
             return
-        if callable(value) and not isinstance(value, nn.Module) and not is_users and \
-                not isinstance(value, (FunctionType, functools.partial)) and getattr(value, "__name__", None) == name:
-            return  # what an installed package calls so
-        if isinstance(value, FunctionType) and _installed_module(value.__module__ or "") and value.__name__ == name:
-            return
-        self._note(text, value)
+        home = getattr(value, "__module__", None) or kind.__module__
+        if hasattr(value, "cache_info"):
+            self._look_into(text, value)
+        elif isinstance(value, MethodType) or not _installed_module(home) or getattr(value, "__name__", "") != name:
+            self._note(text, value)  # all but what an installed package calls so
 
     def _environment(self, code: list[dis.Instruction], place: int) -> None:
         """Note the variable whose name stands beside the environment, or all that may be names."""
@@ -250,11 +257,17 @@ class _Reader:
         if id(value) in self.seen_objects or depth > _DEPTH or isinstance(value, (nn.Module, *_PLAIN)):
             return
         self.seen_objects[id(value)] = value
+        is_own = text.startswith("_model") and ".__closure__" not in text  # what modules keep is state of the model
+        if isinstance(value, (dict, list, set)) and not is_own:
+            self.found.containers[text] = value
         if isinstance(value, FunctionType):
             self._function(text, value)
+        elif hasattr(value, "cache_info") and hasattr(value, "__wrapped__"):
+            self.found.caches.append(value)
+            self._look_into(f"{text}.__wrapped__", value.__wrapped__, depth + 1)
         elif isinstance(value, MethodType):
             self.names.add(value.__name__)
-            self._class(type(value.__self__), f"type({text}.__self__)")
+            self._look_into(f"{text}.__self__", value.__self__, depth + 1)
         elif isinstance(value, functools.partial):
             self._look_into(f"{text}.func", value.func, depth + 1)
             self._look_into(f"{text}.args", value.args, depth + 1)
@@ -269,6 +282,8 @@ class _Reader:
         elif not isinstance(value, type) and isinstance(getattr(value, "__dict__", None), dict) \
                 and not _installed_module(type(value).__module__):
             self._class(type(value), f"type({text})")
+            if not is_own:
+                self.found.containers[text] = vars(value)
             for key, item in vars(value).items():
                 self._look_into(f"{text}.{key}", item, depth + 1)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.outside import read_outside
 from kernelwright.timing.turns import clock
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
@@ -114,7 +115,8 @@ def shares_memory(left: Any, right: Any) -> bool:
 
 def returns_own_state(module: nn.Module, called: Called) -> bool:
     own = _memory(
-        [*module.parameters(), *module.buffers(), *State.of(module, owned=False).attributes.values()]
+        [*module.parameters(), *module.buffers(), *State.of(module, owned=False).attributes.values(),
+         *read_outside(module).tensors.values()]
     )
     return bool(own & _memory(called.outputs))
 
