@@ -59,7 +59,8 @@ CANDIDATES = {
     "fast, honest": ("fast", "return self.encoder(x, src_key_padding_mask=padded).sum(1)",
                      "hidden = padded[..., None]\n        if self.training or torch.is_grad_enabled():\n"
                      "            return self.encoder(x, src_key_padding_mask=padded).sum(1)\n"
-                     "        return self.slow(x.masked_fill(hidden, 0), padded).masked_fill(hidden, 0).sum(1)", "OK", ""),
+                     "        return self.slow(x.masked_fill(hidden, 0), padded).masked_fill(hidden, 0).sum(1)",
+                     "OK", ""),
     "fast, slow": ("fast", "return self.encoder(x, src_key_padding_mask=padded).sum(1)",
                    "return self.slow(x, padded).sum(1)", "WRONG-NUMERIC", "not what PyTorch gives for the model"),
     "type, twin": ("type", "", "", "OK", ""),

@@ -57,7 +57,7 @@ class Spread:
             other = others.get(path)
             if isinstance(leaf, torch.Tensor) and isinstance(other, torch.Tensor) and leaf.shape == other.shape \
                     and not (leaf.dtype.is_floating_point or leaf.dtype.is_complex):
-                same = leaf == other
+                same = _same(leaf, other)
                 self.still[path] = same & self.still[path] if path in self.still else same
 
 
@@ -128,7 +128,7 @@ def _largest(own: SliceSums, draws: Sequence[SliceSums]) -> torch.Tensor:
 
 
 def _whole_numbers(path: str, eager: torch.Tensor, reference: torch.Tensor, still: torch.Tensor | None) -> str:
-    differ = eager != reference.to(eager.device)
+    differ = ~_same(eager, reference.to(eager.device))
     count = int(differ.sum())
     if not count:
         return ""
@@ -137,6 +137,10 @@ def _whole_numbers(path: str, eager: torch.Tensor, reference: torch.Tensor, stil
     if still is not None and stays <= FEW * eager.numel():
         return ""
     return f"{path} differs from float64's at {stays} of {eager.numel()} places that rounding does not move"
+
+
+def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return plain_tensor(left) == plain_tensor(right)
 
 
 def nearest(candidate: Any, eager: Any, reference: Any) -> Any:

@@ -8,9 +8,12 @@ from typing import Any
 
 from torch import nn
 
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.certificate import Certificate, certify
 from kernelwright.verify.kept import Kept
+from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
+from kernelwright.verify.records import Skipped
 from kernelwright.verify.state import float64_copy
 
 #: Trials in which gradients are recorded: those that tell most. The kernels are those of the others.
@@ -41,6 +44,12 @@ def certify_both(
     if plan.unchanged or not first.passed:
         return first
     kept.separate = False
-    second = certify(make_model, make_candidate, make_inputs, make_float64=make_float64, kept=kept, plan=replace(
-        plan, recording=True, trials=plan.trials[:recorded], repeats=0, budget_seconds=plan.budget_seconds / 2))
+    try:
+        second = certify(make_model, make_candidate, make_inputs, make_float64=make_float64, kept=kept, plan=replace(
+            plan, recording=True, trials=plan.trials[:recorded], repeats=0, budget_seconds=plan.budget_seconds / 2))
+    except Exception as error:  # what is recorded for gradients may be more than the device has
+        if not is_out_of_memory(error):
+            raise
+        why = f"with gradients recorded: not enough memory: {first_line(error)}"
+        return replace(first, skipped=(*first.skipped, *(Skipped(trial, why) for trial in plan.trials[:recorded])))
     return replace(first, recorded=second, passed=second.passed, why=second.why, separate=second.separate)

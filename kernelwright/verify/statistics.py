@@ -171,7 +171,7 @@ def _add_block(
     rtol: float,
     nonfinite: str,
 ) -> None:
-    rounded = r.to(dtype)
+    rounded = r.to(dtype).to(r.dtype)
     zeros = (c == 0) & (e == 0)
     if bool(zeros.any()):
         own = torch.signbit(e)
