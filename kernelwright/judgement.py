@@ -73,7 +73,7 @@ REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _EMULATED_OPERATIONS = 10**8  # of a contraction: some seconds a call
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
-_EXTREMA = ("amax", "amin", "max_pool")
+_EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
@@ -330,9 +330,10 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
     with stages.stage("verify"):
         # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
         # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
-        # shown. Which of 0.0 and -0.0 is an extremum is the first that was met.
+        # shown. Which of 0.0 and -0.0 is an extremum is the first that was met, and what is divided by it has its sign.
         finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
         informative = {"with Inf"} if finite else set()
+        signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
         if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
             # So it is where a running product leaves the range of its type: zero times infinity.
             informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
@@ -341,8 +342,8 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
                         repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                         # Other values and other parameters are tried whatever the budget: the model's own hide faults.
                         required=2, budget_seconds=budget.verify_seconds,
-                        tolerance=Tolerance(nonfinite="position" if finite else "sign", zeros="any" if finite or any(
-                            n.op in _EXTREMA for n in mode.captured.nodes()) else "sign"),
+                        tolerance=Tolerance(nonfinite="sign" if signed else "position",
+                                            zeros="sign" if signed else "any"),
                         informative=frozenset(informative),
                         # Where float64 is slow or does not fit, a few batch entries stand for all, if they are
                         # independent.

@@ -101,8 +101,17 @@ class Amplifies(nn.Module):
         return ((x + 3e6) - 3e6) * 100, (x * 37.5).round(), (x * 1e5).sin(), x.argmax(1)
 
 
+class Underflows(nn.Module):
+    """Halves below the smallest normal one, and places among values that float32 rounds to zero."""
+
+    def forward(self, x):
+        places = (x * 40).softmax(1).topk(4)[1]
+        return (x.half() * 2.0**-20 * 0.3).float() * 2.0**20, places
+
+
 @pytest.mark.parametrize(("model", "training", "reference"), [
-    (Encoder, False, FAST_PATH), (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
+    (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64),
+    (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
     (Amplifies, True, FLOAT64), (ByType, True, SEPARATE), (ByEpsilon, True, SEPARATE), (WholeByType, True, SEPARATE)])
 def test_what_is_taken_for_the_truth(model, training, reference):
     inputs = normal(4, 5, 8) if model is Encoder else normal(64, 8)
@@ -240,6 +249,20 @@ def test_each_output_alone_and_other_parameters():
     short = judged(Several, Several, recording=True, budget_seconds=0.0, required=2)
     assert short.gradients.passed and any("gradients would take" in s.why for s in short.skipped)
     assert not any("other parameters" in o.path for o in short.gradients.outputs)
+
+
+def test_buffers_that_a_call_with_gradients_writes():
+    class Largest(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("largest", torch.ones(()))
+
+        def forward(self, x):
+            self.largest.copy_(x.abs().amax())
+            return x / self.largest
+
+    found = judged(Largest, Largest, recording=True)
+    assert found.passed and found.trials[1].state is not None and found.gradients is not None
 
 
 def test_models_without_gradients():

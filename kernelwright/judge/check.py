@@ -29,7 +29,7 @@ from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
 from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.judge.truth import LENIENT, float64_is_right, limits_of, other_computation
+from kernelwright.judge.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
@@ -180,7 +180,8 @@ class Checker:
     def _plan(self) -> Plan:
         return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
                     wanted=cards.wanted(self.card), budget_seconds=self.budget.check,
-                    tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT, check_gradients=self.settings.backward,
+                    tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT,
+                    informative=INFORMATIVE, check_gradients=self.settings.backward,
                     stop_at_failure=not self.budget.diagnose, must_fit=True)
 
     def _make_model(self) -> torch.nn.Module:

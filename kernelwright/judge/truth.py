@@ -18,6 +18,9 @@ _LIMITS = {
     "does-not-raise": "", "requires-grad": "", "leaf": "", "separate": "",
 }
 LENIENT = frozenset(_LIMITS)
+#: Trials that decide nothing: of 0.0 and -0.0 the one that was met first is the extremum, and what is divided by it has
+#: its sign.
+INFORMATIVE = frozenset({"signed zeros"})
 
 
 def limits_of(certificate: Certificate | None) -> list[str]:
@@ -25,7 +28,7 @@ def limits_of(certificate: Certificate | None) -> list[str]:
     if certificate is None:
         return []
     found = [_LIMITS[kind] for kind in dict.fromkeys(k for t in certificate.trials for k in t.lenient)]
-    outputs = [o for t in certificate.trials if t.gates and t.comparison is not None for o in t.comparison.outputs]
+    outputs = [o for t in certificate.trials if t.comparison is not None for o in t.comparison.outputs]
     found.append("returns zeros of another sign than the model's" if any(o.zero_signs for o in outputs) else "")
     return list(filter(None, found))
 

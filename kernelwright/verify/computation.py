@@ -12,8 +12,9 @@ rounded values) may differ from float64's where they differ in one of these call
 rounding: on a device that uses it the model is called without it here. Where a few calls do not explain a difference,
 more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only.
 
-What a type cannot hold is no rounding, and no other computation: places where eager is infinite or NaN and float64 is
-not are left out, and where inputs are made to leave the type's range (`Distribution.extreme`) nothing is concluded.
+What a type cannot hold is no other computation, either: places where eager is infinite or NaN and float64 is not are
+left out, errors below the smallest normal number count as what rounding moves, and where inputs are made to leave the
+type's range (`Distribution.extreme`) nothing is concluded.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from kernelwright.verify.tolerance import Limits, Tolerance
 MULTIPLE = 32.0
 #: Calls of eager before it is said that rounding does not explain a difference.
 MOST_DRAWS = 24
-#: Share of whole numbers that may differ although no draw moved them.
-FEW = 0.05
+#: Share of whole numbers that may differ although no draw moved them: places among what float32 rounds to equal values.
+FEW = 0.25
 _TOLERANCE = Tolerance(multiple=MULTIPLE, nonfinite="position")
 
 
@@ -89,7 +90,7 @@ def _floating(path: str, eager: torch.Tensor, reference: torch.Tensor, draws: Se
     if not draws and _obvious(eager, reference, limits):
         return ""
     found = measure_error(eager, eager, reference, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite)
-    _measure_by(found, draws)
+    _measure_by(found, draws, torch.finfo(eager.dtype).smallest_normal / limits.multiple, limits)
     verdict = judge(path, found, limits, None, {})
     if verdict.passed:
         return ""
@@ -112,12 +113,12 @@ def _obvious(eager: torch.Tensor, reference: torch.Tensor, limits: Limits) -> bo
     return bool(((eager - right).abs() <= (share * smallest).clamp_max(limits.atol) + share * right.abs()).all())
 
 
-def _measure_by(found: Statistics, draws: Sequence[Statistics]) -> None:
-    """Have what draws move stand for the error by which ``found`` is judged."""
-    found.eager_worst_units = max((d.worst_units for d in draws), default=0.0)
-    found.eager_square_error = max((d.square_error for d in draws), default=0.0)
+def _measure_by(found: Statistics, draws: Sequence[Statistics], least: float, limits: Limits) -> None:
+    """Have what draws move, and ``least`` in each element, stand for the error by which ``found`` is judged."""
+    found.eager_worst_units = max((d.worst_units for d in draws), default=least / limits.atol)
+    found.eager_square_error = max(found.compared * least**2, *(d.square_error for d in draws), 0.0)
     for place, sums in enumerate(found.slices):
-        sums.eager_error = _largest(sums, [d.slices[place] for d in draws])
+        sums.eager_error = _largest(sums, [d.slices[place] for d in draws]).clamp_min_(sums.elements * least**2)
 
 
 def _largest(own: SliceSums, draws: Sequence[SliceSums]) -> torch.Tensor:

@@ -152,7 +152,11 @@ class _Rounding(TorchDispatchMode):
         drawn = torch.randint(0, 2 * each, tensor.shape, generator=self.generators[tensor.device], device=tensor.device,
                               dtype=torch.int8)
         units = ((drawn == 0).to(torch.int8) - (drawn == 1).to(torch.int8)).to(torch.promote_types(kind, torch.float32))
-        moved = tensor.detach() * units.mul_(torch.finfo(kind).eps).add_(1)
+        given = tensor.detach()
+        size = given.to(units.dtype).abs()
+        # Below the smallest normal number units are all of one size, but nothing is added to zeros.
+        step = (size * torch.finfo(kind).eps).clamp_(min=torch.finfo(kind).smallest_normal * torch.finfo(kind).eps)
+        moved = given + units.mul_(step).mul_(size != 0)
         return moved.to(kind).requires_grad_(tensor.requires_grad)
 
 

@@ -90,6 +90,8 @@ class State:
             elif target.shape != value.shape:
                 problems.append(f"{name} has shape {tuple(target.shape)} instead of {tuple(value.shape)}")
             else:
+                if target.grad_fn is not None and not target._is_view():
+                    target.detach_()  # a buffer to which a call with gradients wrote
                 target.copy_(value)
         for owner, name, path in list(plain_attributes(module)):
             if path in self.attributes:

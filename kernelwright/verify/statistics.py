@@ -227,8 +227,8 @@ def _misplaced(
     """Elements whose finiteness is wrong: a boolean tensor."""
     kind_c, kind_e, kind_r = _kind(c), _kind(e), _kind(r.to(dtype).to(r.dtype))
     opposite = torch.zeros_like(kind_c, dtype=torch.bool)
-    if nonfinite == "sign":
-        opposite = (kind_e == kind_r) & (kind_c > 1) & (kind_e > 1) & (kind_c != kind_e)
+    if nonfinite == "sign":  # of a sum that overflows the order of its terms decides, of one of infinities nothing does
+        opposite = torch.isinf(r) & (kind_e == kind_r) & (kind_c > 1) & (kind_c != kind_e)
     if nonfinite != "exact":
         kind_c, kind_e, kind_r = (kind.clamp(max=1) for kind in (kind_c, kind_e, kind_r))
     near_r = (c - r).abs() <= atol + LOOSE * r.abs()
