@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?= $(shell tools/find-python)
-# Processes that run tests side by side.
+# Processes that run tests side by side: each file in one of them, since what its tests share is made once.
 JOBS ?= 2
 DEMO := build/demo
 
@@ -28,7 +28,7 @@ demo: $(STAMP)
 	$(BIN)/kernelwright optimize examples/convt_global_mean.py -o $(DEMO)/convt_global_mean_new.py --force
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not clocked"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not clocked"
 
 attacks: $(STAMP)
 	$(BIN)/python -m pytest tests/test_exploits.py

@@ -1,6 +1,12 @@
-"""Fixtures that several modules ask for."""
+"""Fixtures that several modules ask for, and what holds of all tests."""
 
 from __future__ import annotations
+
+import os
+
+# Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
+# of those that are waited for. Read when PyTorch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 

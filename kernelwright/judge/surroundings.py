@@ -13,7 +13,8 @@ from pathlib import Path
 
 #: Variables of the judge's own environment that a worker gets, where they are set. Nothing else passes.
 PASSED = ("CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "LANG", "LC_ALL",
-          "CC", "CXX", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS")
+          "CC", "CXX", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+          "TORCH_CUDA_ARCH_LIST", "MAX_JOBS")
 #: Programs that a candidate's build starts.
 _TOOLS = ("c++", "g++", "gcc", "cc", "clang", "nvcc", "ninja", "ld")
 #: Read and run by everybody: programs, libraries, and what they read about the machine. No folder of a user, no
