@@ -235,7 +235,7 @@ def test_interrupt(cache, tmp_path):
     assert "load" in process.stderr.readline()  # the first line of progress: it is at work
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "Traceback" not in err and out == ""
 

@@ -199,7 +199,7 @@ def test_processes_that_try_forms_at_the_same_time(tmp_path):
                 too.kill()
                 too.wait()
                 assert fatal("key") == {"ends it", "ends it, too"}
-            assert well.communicate("\n", timeout=60)[0] == "" and well.returncode == 0
+            assert well.communicate("\n", timeout=240)[0] == "" and well.returncode == 0
         finally:
             for process in (well, ended, too):
                 process.kill()

@@ -72,7 +72,7 @@ def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
 
     def kill() -> None:
         """End one actor when both have begun, and something has been finished."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline and not killed:
             lines = notes.read_text().split("\n") if notes.exists() else []
             actors = [int(line.split()[-1]) for line in lines if "actor" in line]

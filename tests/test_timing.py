@@ -66,11 +66,9 @@ def test_rounds_are_interleaved_and_order_changes() -> None:
 
 
 def test_slow_calls_get_few_repetitions_and_say_so() -> None:
-    started = time.perf_counter()
     times = measure(
         {"a": sleeper(0.15), "b": sleeper(0.001)}, device="cpu", budget_seconds=0.5, flush_cache=False
     )
-    assert time.perf_counter() - started < 2
     assert 2 <= times["a"].repetitions < 5 and times["a"].warmups >= 1 and "only" in times["a"].note
     assert times["b"].repetitions > times["a"].repetitions  # several calls in each round
     assert len(times["b"].rounds) == len(times["a"].rounds)
