@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -85,9 +84,7 @@ def test_the_cpu_is_measured_once_and_cached(cache, monkeypatch: pytest.MonkeyPa
     assert row.kind == "cpu" and row.name == processor_name() and row.cores == torch.get_num_threads()
     assert 1e8 < row.read < 1e13 and 1e8 < row.float32 < 1e15 and 0 < row.launch_seconds < 1e-2
     monkeypatch.setattr(peaks, "measure_cpu", lambda *_: pytest.fail("measured again"))
-    started = time.perf_counter()
     assert current_device(torch.device("cpu")) == row and current_device("cpp") == row
-    assert time.perf_counter() - started < 0.2
     (path,) = (cache / "peaks").iterdir()  # nothing temporary is left
     path.write_text(path.read_text()[:50])
     monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(row, read=1.0))
@@ -102,6 +99,15 @@ def test_measuring_again_only_raises_the_peaks(cache, monkeypatch: pytest.Monkey
     again = peaks.measured_cpu(refresh=True)
     assert (again.read, again.copy, again.launch_seconds) == (5.0, 9.0, 1.0)
     assert peaks.measured_cpu() == again
+
+
+def test_a_device_that_was_measured_beside_other_work_turns_out_faster(cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(H200, kind="cpu", read=5.0, copy=4.0)
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: made)
+    assert peaks.measured_faster(torch.device("cpu")) == 1.0
+    made = replace(made, read=4.0, copy=10.0)
+    assert peaks.measured_faster(torch.device("cpu")) == 2.5
+    assert peaks.measured_faster(torch.device("cpu")) == 1.0
 
 
 def test_the_key_holds_the_thread_count(cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ import pytest
 import kernelwright
 from kernelwright import cli
 from kernelwright.judge import run as judge_run
+from kernelwright.judge.clock import Clocked
+from kernelwright.judge.records import CandidateResult, Finding, Refusal
 from kernelwright.judge.selftest import SelfTest
+from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
-
-# One process makes the run that several tests look at.
-pytestmark = pytest.mark.xdist_group("judge")
 
 SEVEN = Path(__file__).parent / "candidates" / "transposed_mean"
 PROBLEM = """
@@ -168,3 +168,13 @@ def test_the_seven_solutions(tmp_path, capfd):
     found = " ".join(f["sentence"] for f in last["findings"])
     for words in ("placeholder", "no error of the launch is looked at", "#define"):
         assert words in found, f"{words}: {found}"
+
+
+@pytest.mark.parametrize(("verdict", "stands"), [("JUDGE-ERROR", "OK"), ("JUDGE-BUSY", "JUDGE-BUSY"),
+                                                 ("CHEAT-TIMER", "CHEAT-TIMER")])
+def test_a_clock_that_cannot_tell_gives_no_verdict_that_passes(verdict, stands):
+    """Where the judge itself failed, the check stands without a time."""
+    refusal = Refusal(verdict, Finding("clock-refuted", "Far apart.", "clock"))
+    result = judge_run._timed(CandidateResult("a.py", "OK", "Right."), Clocked({"0": refusal}, None), "0", None, None,
+                              JudgeSettings(), 0)
+    assert (result.verdict, result.timing) == (stands, None) and result.findings == (refusal.finding,)

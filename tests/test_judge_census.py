@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import subprocess
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
+from kernelwright.judge import census
 from kernelwright.judge.census import are_needed
 from kernelwright.judge.process import Worker
 from kernelwright.judge.remote import RemoteCandidate
@@ -132,3 +134,15 @@ def test_need(problem, library, tmp_path, name):
     with Worker(path, problem.device) as worker:
         RemoteCandidate(worker, problem, 0, True)
         assert are_needed(worker, problem) is needed
+
+
+def test_what_something_else_did_to_a_profile_makes_no_ghost(tmp_path, monkeypatch):
+    """Its operators took long in a profile or two, which says nothing of its own kernels."""
+    (tmp_path / "candidate.py").write_text("import ctypes")
+    worker = SimpleNamespace(candidate=tmp_path / "candidate.py")
+    disturbed, usual = ({"aten::empty": (seconds, 5)} for seconds in (1.0, 1e-6))
+    for profiles, share in (([disturbed, disturbed, usual], 1.0), ([disturbed] * census.ATTEMPTS, 0.0)):
+        waiting = list(profiles)
+        monkeypatch.setattr(census, "_tables", lambda *_, waiting=waiting: ({}, waiting.pop(0), 1e-2))
+        found = census._profiled(worker, SimpleNamespace(device=SimpleNamespace(type="cpu")))
+        assert found.own_share == pytest.approx(share, abs=0.01) and not waiting

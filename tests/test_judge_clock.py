@@ -12,14 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_judge_figures import ran, rounds
+from test_judge_figures import rounds
 from torch import nn
 
-from kernelwright.judge import census, clock, figures
+from kernelwright.judge import census, clock
 from kernelwright.judge.clock import _shape, baseline_text, time_candidates
-from kernelwright.judge.clock_outer import Ran
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.figures import decide
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
 from kernelwright.judge.process import Worker
@@ -198,11 +196,13 @@ def test_candidate(clocked, name):
         assert found.seconds > 1e-4 and found.interval[0] <= found.seconds <= found.interval[1]
         assert (len(found.samples) >= 3 and found.speedup is not None) or "fitted the budget" in found.note
     elif wanted == "CHEAT-TIMER" and isinstance(found, CandidateTiming):
-        # On a busy machine clocks alone refuse nobody. Then the judge's own time counts, which is no forged one.
+        # On a busy machine clocks may show less. Then the judge's own time counts, which is no forged one.
         honest = min(min(clocked[0].timings[twin].samples) for twin in ("plain", "workspace", "patched_modules"))
         assert found.seconds > 0.5 * honest > 100 * found.inner and found.note
     else:
-        assert isinstance(found, Refusal) and found.verdict == wanted, found
+        # What only clocks show is no accusation on a busy machine, and no time, either.
+        busy = ["JUDGE-BUSY"] if name in ("patched_everywhere", "sleeps_at_first") else []
+        assert isinstance(found, Refusal) and found.verdict in [wanted, *busy], found
         assert found.finding.sentence.endswith(".")
 
 
@@ -257,6 +257,22 @@ def test_there_are_more_rounds_for_those_whose_clocks_disagree(monkeypatch):
     assert clock._rounds(timed, made[0], made[1], made[2:], 0.3, started) == ""
     eager, null, honest, vague = (len(one.rounds) for one in made)
     assert eager == null == vague > 1.3 * honest > 1.3 * clock.LEAST_ROUNDS
+
+
+@pytest.mark.parametrize(("faster", "refused"), [(1.0, True), (1e3, False)])
+def test_who_is_below_the_floor_is_held_against_a_floor_measured_anew(faster, refused, problem, monkeypatch):
+    """Peaks that were measured on a busy machine are too low, and kept."""
+    def simulated(_, reference, null, others, *__):
+        for contestant in (reference, *others):
+            contestant.rounds = rounds(1e-3)
+        null.rounds = rounds(0.0)
+        return ""
+
+    monkeypatch.setattr(clock, "_rounds", simulated)
+    monkeypatch.setattr(clock, "measured_faster", lambda _: faster)
+    idle = SimpleNamespace(pause=lambda: None)
+    found = time_candidates(problem, idle, {"x": idle}, 1.0, 0.0, model=problem.make_model(0)).timings["x"]
+    assert (isinstance(found, Refusal) and found.verdict == "CHEAT-FLOOR") is refused
 
 
 def test_outputs_are_taken_after_the_clock_has_stopped(problem, monkeypatch):
@@ -609,13 +625,3 @@ def test_census_of_a_processor():
     assert census.on_processor("import torch", operators, 10e-3).own_share == 0.0
     assert census.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
     assert census.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0
-
-
-def test_sleeping_at_first():
-    usual = rounds(1e-3)
-    slow = ran(0.4, 2, cold=True)
-    usual[0][0] = Ran(True, slow.wall, 0.0, (0.4, 0.4), (0.4, 0.4), (0.0, 0.0), (1e-4, 1e-4))
-    usual[0][1] = Ran(True, slow.wall, 0.0, (0.4, *(1e-3,) * 7), (0.0,) * 8, (0.0,) * 8, (1e-4, *(1e-3,) * 7))
-    found, _ = decide("x", usual, rounds(0.0), None, None, "cpu")
-    assert isinstance(found, Refusal) and found.verdict == "CHEAT-MODE"
-    assert f"first {figures.SLEEPS} timed calls" in found.finding.sentence

@@ -319,6 +319,45 @@ def test_one_call_that_works_for_all():
     assert isinstance(found, Refusal) and found.verdict == "CHEAT-DEFERRED"
 
 
+def disturbed(those: list[list[Ran]], *, ran: float = 1.0, delayed: float = 0.0, faults: int = 0) -> list[list[Ran]]:
+    """Batches whose threads spent a share ``ran`` of what they did on processors, and waited for one for a share
+    ``delayed`` of the wall time."""
+    return [[replace(one, ran=ran * one.ran, delayed=delayed * one.wall, faults=faults) for one in each]
+            for each in those]
+
+
+def verdict_of(made: list[list[Ran]], control: list[list[Ran]] = ()) -> str:
+    found, _ = decide("x", made, rounds(0.0), None, None, "cpu", control=control)
+    return found.verdict if isinstance(found, Refusal) else ""
+
+
+def test_what_waiting_for_processors_may_have_done_convicts_nobody():
+    """Nor is it a time, whoever made the threads wait. What they did on processors, and time that nobody waited in,
+    convicts on any machine."""
+    forged = rounds(1e-6, wall=1e-2)
+    assert verdict_of(disturbed(forged, ran=0.0, delayed=0.95)) == "JUDGE-BUSY"
+    assert verdict_of(disturbed(forged, ran=1.0, delayed=0.95)) == "CHEAT-TIMER"
+    assert verdict_of(disturbed(forged, ran=0.0, delayed=0.3)) == "CHEAT-TIMER"
+    assert verdict_of(disturbed(rounds(1e-2, wall=1e-2), ran=0.0, delayed=0.95)) == ""
+
+
+def test_a_thread_that_turns_for_one_without_a_processor_does_no_work_for_later_calls():
+    each = (8e-3, *(1e-6,) * 7)
+    lumpy = [[ran(1e-3, 2, cold=True), ran(1e-3, 8, cold=True, each=each)] for _ in range(8)]
+    assert verdict_of(disturbed(lumpy, delayed=0.9)) == "JUDGE-BUSY"
+    assert verdict_of(disturbed(lumpy, delayed=0.01)) == "CHEAT-DEFERRED"
+
+
+def test_who_waits_at_first_does_not_sleep():
+    usual = rounds(1e-3)
+    usual[0][0] = Ran(True, 0.8, 0.0, (0.4, 0.4), (0.4, 0.4), (0.0, 0.0), (1e-4, 1e-4))
+    usual[0][1] = Ran(True, 0.4, 0.0, (0.4, *(1e-3,) * 7), (0.0,) * 8, (0.0,) * 8, (1e-4, *(1e-3,) * 7))
+    assert verdict_of(usual) == "CHEAT-MODE"
+    assert verdict_of([disturbed(usual[:1], delayed=0.6)[0], *usual[1:]]) == "JUDGE-BUSY"
+    assert verdict_of([disturbed(usual[:1], faults=50)[0], *usual[1:]]) == "JUDGE-BUSY"
+    assert verdict_of([*usual[:1], *disturbed(usual[1:], delayed=0.6, faults=50)]) == "CHEAT-MODE"
+
+
 def test_the_floor_refuses_threefold_and_lets_fourteenfold_pass():
     eager, _ = decide("eager", rounds(14e-3), rounds(0.0), None, None, "cuda", trusted=True)
     honest, _ = decide("x", rounds(1e-3), rounds(0.0), eager, 0.9e-3, "cuda")

@@ -21,6 +21,7 @@ from kernelwright.judge.process import Worker
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
 from kernelwright.judge.timed import TimedProblem
 from kernelwright.problem import Problem
+from kernelwright.roofline.peaks import measured_faster
 from kernelwright.timing.clock import flush_bytes
 from kernelwright.timing.environment import environment, throttling
 from kernelwright.timing.statistics import quantile
@@ -90,12 +91,20 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     own = decide("eager", reference.rounds, null.rounds, None, None, kind, trusted=True)[0]
     eager = own if isinstance(own, CandidateTiming) else None
     handout = handout_seconds(timed.output_bytes) if kind == "cpu" else 0.0
+
+    def decided(contestant: Contestant) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
+        return decide(contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds,
+                      handout=handout)
+
     for contestant in others:
         timings[contestant.name] = contestant.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
         if contestant.refusal is None and eager is not None:
-            timings[contestant.name], findings[contestant.name] = decide(
-                contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds,
-                handout=handout)
+            timings[contestant.name], findings[contestant.name] = decided(contestant)
+    below = [c for c in others if isinstance(found := timings[c.name], Refusal) and found.verdict == "CHEAT-FLOOR"]
+    if below and floor is not None:
+        floor /= measured_faster(problem.device)
+        for contestant in below:
+            timings[contestant.name], findings[contestant.name] = decided(contestant)
     after = environment(problem.device)
     slowed = dict.fromkeys((*throttling(before), *throttling(after)))
     words = [note, f"The GPU ran more slowly than it can: {', '.join(slowed)}." if slowed else ""]
@@ -175,7 +184,8 @@ def _unclear(contestants: Sequence[Contestant], null: Contestant, reference: Con
         if contestant.refusal is None:
             timing, beside = decide(contestant.name, contestant.rounds, null.rounds, eager, None, kind,
                                     control=reference.rounds)
-            if isinstance(timing, CandidateTiming) and any(one.kind == "clocks-disagree" for one in beside):
+            disagree = any(one.kind == "clocks-disagree" for one in beside)
+            if disagree or (isinstance(timing, Refusal) and timing.verdict == "JUDGE-BUSY"):
                 found.append(contestant)
     return found
 

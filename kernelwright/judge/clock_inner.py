@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.judge.clock_outer import Ran, Rounds, Value
+from kernelwright.judge.processor import processors
 from kernelwright.timing.statistics import quantile
 
 #: The inner clock may be below what the outer one shows by these seconds per call, beside a share of it.
@@ -31,13 +32,20 @@ def row_seconds(rounds: Rounds) -> float:
     return quantile(each, 0.5) if each else 0.0
 
 
-def lumps(rounds: Rounds, kind: str) -> tuple[list[bool], list[float], list[float]]:
-    """For each batch of some calls: whether one does more than all others together, their mean and their median."""
+def lumps(rounds: Rounds, kind: str, *, undelayed: bool = False) -> tuple[list[bool], list[float], list[float]]:
+    """For each batch of some calls: whether one does more than all others together, their mean and their median.
+
+    ``undelayed``: also if as much as delays may have added is no work. A thread that waits by turning for one that has
+    lost its processor works as long as that waits.
+    """
     found, means, medians = [], [], []
     for ran in (ran for one in rounds for ran in one if len(ran.seconds) >= 4):
         work = ran.seconds if kind == "cuda" else ran.processor
         median, most = quantile(work, 0.5), max(work)
-        found.append(most > 0.6 * sum(work) and most > 5 * median + TOLERANCE_SECONDS[kind])
+        rest = sum(work) - most
+        if undelayed and kind == "cpu":
+            most -= ran.delayed * max(1, processors() - 1)
+        found.append(most > 0.6 * (most + rest) and most > 5 * median + TOLERANCE_SECONDS[kind])
         means.append(sum(work) / len(work))
         medians.append(median)
     return found, means, medians

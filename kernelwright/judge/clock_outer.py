@@ -29,7 +29,9 @@ class Ran:
     one. Both are the kernel's. (Fetching outputs comes after: how long transfers take differs, and nothing can be
     computed then.) The others are what the worker says, by call: seconds, seconds until the host went on, seconds that
     other streams went on, seconds of processor time. ``waited`` is what was taken off the wall time: no clock beside
-    calls can do that, so that where the judge's counts instead, it is not taken off, either."""
+    calls can do that, so that where the judge's counts instead, it is not taken off, either. ``delayed`` is all that
+    threads spent waiting for a processor, also what is not taken off, as the model does not wait as much; and
+    ``faults`` how often memory had to be read from a disk."""
 
     cold: bool
     wall: float
@@ -39,6 +41,8 @@ class Ran:
     left: tuple[float, ...]
     processor: tuple[float, ...]
     waited: float = 0.0
+    delayed: float = 0.0
+    faults: int = 0
 
 
 #: Batches by round.
@@ -69,6 +73,12 @@ def wall(ran: Ran) -> float:
 def whole_wall(ran: Ran) -> float:
     """Seconds of a batch by the judge's watch."""
     return ran.wall + ran.waited
+
+
+def undelayed(ran: Ran) -> float:
+    """The least seconds that a batch would take on a machine where no thread ever waits for a processor. Who makes its
+    own threads wait makes this small: it is good for accusing somebody, and no time."""
+    return max(min(ran.wall, whole_wall(ran) - ran.delayed), min(ran.wall, processor(ran)))
 
 
 def processor(ran: Ran) -> float:
@@ -106,16 +116,18 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return median_interval(values) if len(values) >= MANY_ROUNDS else (min(values), max(values))
 
 
-def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value) -> dict[str, Outer]:
+def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value, watch: Value = wall
+           ) -> dict[str, Outer]:
     """What the judge sees of a call in each way, less what it sees around those of the null candidate, by the rounds
-    that count. ``said`` is what a worker says of a batch; ``control`` has the model's rounds.
+    that count. ``said`` is what a worker says of a batch; ``control`` has the model's rounds; ``watch`` is what the
+    judge's watch says of a batch.
 
     The time on processors holds on a busy machine, too: that of all threads, as if they had kept every processor busy.
     """
     row = any(not ran.cold for ran in rounds[-1])
     ways: dict[str, tuple[Any, bool, Value]] = {
-        COLD: (slope, True, wall), ROW: (slope, False, wall), LONGER[COLD]: (_longer, True, wall),
-        LONGER[ROW]: (_longer, False, wall), PROCESSORS: (slope, not row, processor)}
+        COLD: (slope, True, watch), ROW: (slope, False, watch), LONGER[COLD]: (_longer, True, watch),
+        LONGER[ROW]: (_longer, False, watch), PROCESSORS: (slope, not row, processor)}
     if kind == "cuda":  # where a processor that waits for the device is busy
         del ways[PROCESSORS]
     found = {}

@@ -155,7 +155,7 @@ class Contestant:
             self._compare(timed, made, number, order, places, probes, whole)
             self._look(timed, batch)
         self.calls += count
-        return Ran(batch.cold, least, used.ran, *figures, waited=wall - least)
+        return Ran(batch.cold, least, used.ran, *figures, waited=wall - least, delayed=used.waited, faults=used.faults)
 
     def _places(self, timed: TimedProblem, count: int) -> list[list[int]]:
         """Where the worker puts the outputs of each call: the first byte of each tensor. There is room then."""

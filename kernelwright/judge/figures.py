@@ -36,6 +36,7 @@ from kernelwright.judge.clock_outer import (
     outers,
     resolution,
     slope,
+    undelayed,
     undisturbed,
     wall,
 )
@@ -58,6 +59,8 @@ FORGED_FACTOR, FORGED_SECONDS = 1.5, 4.0
 FLUSH_SHARE = 0.3
 #: A call that sleeps: so long, and so little of it on the processor; so many of them, first of all.
 SLEEP_SECONDS, SLEEP_SHARE, SLEEPS = 0.1, 0.1, 3
+#: Reading a page of memory from a disk takes less than this.
+FAULT_SECONDS = 0.02
 
 
 def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming | None, floor: float | None, kind: str,
@@ -76,9 +79,8 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     findings: list[Finding] = []
     samples = tuple(quantile([s for ran in one if ran.cold for s in ran.seconds], 0.5) for one in rounds)
     inner, interval = quantile(samples, 0.5), median_interval(samples)
-    uneven = _uneven(rounds, control, kind)
-    if uneven and not trusted:
-        return uneven, ()
+    if not trusted and (refused := _uneven(rounds, control, kind)):
+        return refused, ()
     margin = TOLERANCE_SECONDS[kind]
     flush = quantile([s for one in null if (s := slope(one, wall, cold=True)) is not None] or [0.0], 0.5)
     said = partial(told_seconds, kind=kind, flush=flush)
@@ -88,7 +90,8 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     claims[LEAST] = max(interval[1], claimed_seconds(rounds, said, cold=all(ran.cold for ran in rounds[0])))
     unlike = FLUSH_SHARE * flush if kind == "cpu" else 0.0
     if not trusted and (refused := _refuted(rounds, ways, claims, inner, margin, unlike)):
-        return refused, ()
+        sure = _refuted(rounds, outers(rounds, null, control, kind, said, undelayed), claims, inner, margin, unlike)
+        return sure or _doubtful(refused), ()
     slopes = sorted((ways[way] for way in (COLD, ROW) if way in ways), key=lambda found: found.high - found.low)
     seconds, note = inner, ""
     if not trusted and slopes:
@@ -106,9 +109,8 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
         seconds, interval = max(limit, quantile(samples, 0.5)), median_interval(samples)
         note = f"at least: the machine is so busy that the judge's clock tells nothing below {say(finest)} a call"
         findings.append(Finding("clock-not-supported", f"The time is {note}.", "clock"))
-    slept = _slept(everything, control)
-    if slept and not trusted:
-        return slept, ()
+    if not trusted and (refused := _slept(everything, control)):
+        return refused, ()
     if floor and interval[1] < floor:
         return _below_floor(seconds, floor), ()
     if len(rounds) < LEAST_ROUNDS:
@@ -119,6 +121,14 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
     outer = slopes[0].value if slopes and slopes[0].value > 0 else None
     return CandidateTiming(seconds, interval, inner, outer, samples, speedup, floor, floor / seconds if floor else None,
                            None, note, tuple(range(1, len(samples) + 1))), tuple(findings)
+
+
+def _doubtful(refused: Refusal) -> Refusal:
+    """What is said instead of an accusation that rests on what a busy machine may have done."""
+    found = refused.finding
+    return Refusal("JUDGE-BUSY", replace(
+        found, sentence=f"{found.sentence} Programs waited for processors meanwhile, so that this says nothing.",
+        fix="Judge it once more while the machine does nothing else."))
 
 
 def _apart(claim: float, seen: float, way: str) -> str:
@@ -235,10 +245,12 @@ def _uneven(rounds: Rounds, control: Rounds, kind: str) -> Refusal | None:
     if len(found) < 4 or sum(found) < 0.75 * len(found) or sum(usual) > 0.25 * len(usual):
         return None
     mean, median = quantile(means, 0.5), quantile(medians, 0.5)
-    return Refusal("CHEAT-DEFERRED", Finding(
+    refused = Refusal("CHEAT-DEFERRED", Finding(
         "one-call-works", f"In {sum(found)} of {len(found)} batches one call does more than all others together: half "
         f"of the calls take at most {say(median)}, the mean is {say(mean)}.", "clock",
         "Do each call's work in that call.", evidence={"median_seconds": median, "mean_seconds": mean}))
+    sure = lumps(rounds, kind, undelayed=True)[0]
+    return refused if sum(sure) >= 0.75 * len(sure) else _doubtful(refused)
 
 
 def _forged(rounds: Rounds, sentence: str) -> tuple[str, str, str]:
@@ -266,10 +278,15 @@ def _slept(rounds: Rounds, control: Rounds) -> Refusal | None:
     slow, usual = quantile([s for s, _ in calls[:first]], 0.5), quantile([s for s, _ in calls[first:]], 0.5)
     if slow < 10 * usual:
         return None
-    return Refusal("CHEAT-MODE", Finding(
+    refused = Refusal("CHEAT-MODE", Finding(
         "sleeps-at-first", f"The first {first} timed calls sleep ({say(slow)} each, hardly any of it on the "
         f"processor), later ones take {say(usual)}.", "clock", "Remove what waits in the first calls.",
         evidence={"calls": first, "first_seconds": slow, "later_seconds": usual}))
+    waited, before = 0.0, 0
+    for ran in (ran for one in rounds for ran in one):
+        waited += (ran.delayed + FAULT_SECONDS * ran.faults) * (before < first)
+        before += len(ran.seconds)
+    return refused if waited < 0.5 * slow * first else _doubtful(refused)
 
 
 def _below_floor(seconds: float, floor: float) -> Refusal:

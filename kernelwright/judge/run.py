@@ -27,7 +27,6 @@ from kernelwright.judge.remote import CandidateRaised
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.truth import float64_is_right
-from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.problem.memory import is_out_of_memory
@@ -137,7 +136,7 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
     timing = found.timings[name]
     findings = (*found.findings.get(name, ()), *result.findings)
     if not isinstance(timing, CandidateTiming):
-        if VERDICTS[timing.verdict].family == "JUDGE":  # the clock's fault: the check stands, there is no time
+        if timing.verdict == "JUDGE-ERROR":  # the judge's fault: the check stands, there is no time
             return replace(result, findings=(timing.finding, *findings))
         return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
                        limits=(), findings=(timing.finding, *findings))

@@ -74,6 +74,7 @@ _MEANINGS = {
     "PROBLEM-TRIVIAL": "cannot tell a right candidate from one that does not compute, on any inputs tried",
     "JUDGE-UNFIT": "failed its self-test in this run, so no verdict of the run counts",
     "JUDGE-NO-DEVICE": "has no device on which this candidate could run",
+    "JUDGE-BUSY": "cannot tell what the candidate did from what a busy machine does to clocks",
     "JUDGE-ERROR": "failed, which says nothing about the candidate",
 }
 
