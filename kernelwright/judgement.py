@@ -123,6 +123,8 @@ def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], settings:
 def _without_losers(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                     budget: Budget, stages: Stages) -> list[ModeProgram]:
     """The modes with those regions left to PyTorch whose kernels do not win."""
+    if not budget.measures:
+        return modes
     while True:
         try:
             with stages.stage("tune"):
@@ -213,7 +215,7 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
     """Time the modes: the (rendered) programs that are not faster, and the timings by mode."""
     timings: dict[str, Any] = {}
     slower = set()
-    for place, mode in enumerate(distinct(modes)):
+    for place, mode in enumerate(distinct(modes) if budget.measures else ()):
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
         compilers = COMPILERS["none" if place and settings.effort == "quick" else settings.baselines]
         with stages.stage("time"):
@@ -285,6 +287,8 @@ def _with_layouts(problem: Problem, modes: list[ModeProgram], example: list[Any]
                   budget: Budget, settings: Settings, stages: Stages) -> list[ModeProgram]:
     """The modes with convolutions channels-last, where whole programs are faster so."""
     others: dict[Hashable, ModeProgram] = {}
+    if not budget.measures:
+        return modes
     seconds_each = budget.tune_seconds / 2
     with stages.stage("tune"):
         for mode in distinct(modes):

@@ -18,7 +18,13 @@ class Budget:
     contraction_forms: int = 0
     contraction_kernels: int = 0
 
+    @property
+    def measures(self) -> bool:
+        """Whether anything is timed: without it every kernel that is right stays."""
+        return self.time_seconds > 0
 
+
+UNMEASURED = Budget(0, 5, 0, 0)
 _BUDGETS = {
     ("quick", "cpp"): Budget(2, 5, 3, 60), ("normal", "cpp"): Budget(5, 25, 8, 120),
     ("thorough", "cpp"): Budget(30, 120, 60, 300), ("quick", "cuda"): Budget(1, 3, 2, 60, 2, 8, 32),
