@@ -1,0 +1,425 @@
+"""Whether a candidate does what a model does when a user calls it: every fact of a call that PyTorch lets one see.
+
+A model is called in evaluation and training mode, under ``no_grad`` and with gradients recorded. What a call shows (an
+:class:`Observed`) are its outputs with their types, memory and gradients, what it changed, and what it raised. Values
+may differ by rounding alone, which is measured where a difference is larger than usual: by eager's own distance from
+float64, and by how far eager's results move when the result of every operator that computes is rounded one unit up or
+down (casts round as the model says, in every kernel that is right).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
+from kernelwright.verify.sensitivity import DRAWS, _Rounding
+from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
+
+#: Relative differences that are always accepted, and what a result of a type may be away from float64 by rounding.
+_CLOSE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+_ROUNDED = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 0.2}
+#: How many times eager's own error, and the distance by which other rounding moves eager, may be exceeded.
+_MULTIPLE, _SLACK = 4.0, 30.0
+
+
+class Setting(NamedTuple):
+    """How a model is called: its mode, whether gradients are recorded, whether inputs ask for them, and whether
+    arguments are given by name."""
+
+    training: bool
+    recording: bool
+    leaves: bool
+    named: bool = False
+
+    def __str__(self) -> str:
+        return ("training" if self.training else "inference") + (
+            " under no_grad" if not self.recording else " with gradients of inputs" if self.leaves else
+            " with gradients of parameters") + ", arguments by name" * self.named
+
+
+SETTINGS = (Setting(False, False, False), Setting(False, True, True), Setting(False, True, False),
+            Setting(True, False, False), Setting(True, True, True), Setting(False, False, False, named=True))
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.where(tensor.abs() < 0.7, torch.zeros_like(tensor).copysign(tensor), tensor)
+
+
+#: Values that hide nothing, as functions of a floating tensor: scales whose squares leave the type, means that leave no
+#: digits to a square, angles without a digit after the point, zeros of both signs.
+CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "times 1e-25": lambda x: x * 1e-25, "times 1e25": lambda x: x * 1e25, "plus 1e6": lambda x: x + 1e6,
+    "times 1e16": lambda x: x * 1e16, "zeros of both signs": _zeros,
+}
+
+
+class Difference(NamedTuple):
+    """Something in which two modules differ. ``kind``: a word for it; ``where``: the call and the place."""
+
+    kind: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.kind}: {self.what}"
+
+
+@dataclass
+class Observed:
+    """What one call showed. ``error``: the class of what it raised; tensors of ``values`` by path are outputs,
+    gradients, changed inputs and state; ``facts`` are everything else by (kind, path)."""
+
+    error: str = ""
+    message: str = ""
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
+    facts: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+def differences(make_model: Callable[[], nn.Module], make_candidate: Callable[[], nn.Module],
+                make_inputs: Callable[[], Sequence[Any]], *, seed: int = 0, settings: Sequence[Setting] = SETTINGS,
+                exact: bool = True, extreme: bool = False) -> list[Difference]:
+    """What a user could see a candidate do otherwise than the model; [] where nothing is.
+
+    Both makers give modules of equal parameters in the mode as constructed; inputs are made anew for each call. exact:
+    whether signs of zeros, and places and signs of infinities and NaN are compared, which an exchange of products
+    moves. extreme: numbers may leave the range of their type on the way, and who keeps them where eager does not is
+    right, too. Raises what the makers raise.
+    """
+    rules = _Rules(exact, extreme)
+    found: list[Difference] = []
+    keys = [list(make().state_dict()) for make in (make_model, make_candidate)]
+    if keys[0] != keys[1]:
+        found.append(Difference("state", "state_dict", f"{keys[1]} instead of {keys[0]}"))
+    for setting in settings:
+        model, candidate = (make().train(setting.training) for make in (make_model, make_candidate))
+        if setting.training:
+            redraw(model, seed)
+            State.of(model).apply(candidate)
+        before = State.of(model)
+        names = tuple(inspect.signature(model.forward).parameters)
+        wanted = observe(model, make_inputs(), setting, seed)
+        actual = observe(candidate, make_inputs(), setting, seed, names=names)
+        found += _compared(wanted, actual, _Truth(make_model, make_inputs, setting, seed, before), str(setting), rules)
+    return found
+
+
+def observe(module: nn.Module, inputs: Sequence[Any], setting: Setting, seed: int, *, double: bool = False,
+            rounding: Any = None, names: Sequence[str] = ()) -> Observed:
+    """Call ``module`` on ``inputs`` (which the call may change) and note everything; nothing is raised.
+
+    double: both are in float64 already. rounding: a context in which the call runs. names: those of the arguments,
+    where they are not the module's own.
+    """
+    seen = Observed()
+    inputs = list(inputs)
+    leaves: dict[str, torch.Tensor] = {}
+    if setting.recording:
+        if setting.leaves:
+            inputs = _asking(inputs, leaves)
+        leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
+    state = seed_all(seed)
+    with torch.set_grad_enabled(setting.recording), warnings.catch_warnings(), rounding or _Nothing():
+        warnings.simplefilter("ignore")
+        try:
+            if double:
+                outputs = call_in_float64(module, inputs)
+            elif setting.named:
+                names = names or tuple(inspect.signature(module.forward).parameters)
+                outputs = module(**dict(zip(names, inputs, strict=False)))
+            else:
+                outputs = module(*inputs)
+        except Exception as error:
+            seen.error, seen.message = type(error).__name__, first_line(error)
+            return seen
+    seen.facts["random-state", "after the call"] = None if equal_states(state, random_state()) else tuple(
+        s.sum().item() for s in random_state())
+    made = dict(_leaves(outputs, "output"))
+    tensors = {path: leaf for path, leaf in made.items() if isinstance(leaf, torch.Tensor)}
+    for path, leaf in made.items():
+        if not isinstance(leaf, torch.Tensor):
+            seen.facts["value", path] = leaf
+    others = [*((f"input {i}{path}", t) for i, given in enumerate(inputs) for path, t in _leaves(given, "")),
+              *module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    others = [(path, t) for path, t in others if isinstance(t, torch.Tensor)]
+    for path, tensor in tensors.items():
+        _note(seen, path, tensor)
+        for name, other in others:
+            seen.facts["alias", f"{path} and {name}"] = _shared(tensor, other)
+        others.append((path, tensor))
+    seen.values |= {path: _plain(t) for path, t in tensors.items()}
+    if leaves:
+        _gradients(seen, tensors, leaves, seed, rounding)
+    seen.values |= {f"input {i}{path} after the call": _plain(t) for i, given in enumerate(inputs)
+                    for path, t in _leaves(given, "") if isinstance(t, torch.Tensor)}
+    seen.values |= {f"{path} after the call": _plain(t) for path, value in State.of(module).tracked().items()
+                    for path, t in _leaves(value, path) if isinstance(t, torch.Tensor)}
+    return seen
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _asking(inputs: list[Any], leaves: dict[str, torch.Tensor]) -> list[Any]:
+    """The inputs with tensors that gradients reach and that a model may change in place, as in the middle of a network;
+    the leaves behind them are added to ``leaves``."""
+    known: dict[int, torch.Tensor] = {}
+
+    def ask(path: str, tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        if id(tensor) not in known:
+            leaf = leaves[f"input {path}"] = tensor.detach().requires_grad_()
+            overlaps = 0 in [stride for size, stride in zip(leaf.shape, leaf.stride(), strict=True) if size > 1]
+            known[id(tensor)] = leaf.view_as(leaf) if overlaps else torch.empty_strided(
+                leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
+        return known[id(tensor)]
+
+    def walk(path: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return ask(path, value)
+        if type(value) in (list, tuple):
+            return type(value)(walk(f"{path}[{i}]", item) for i, item in enumerate(value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(walk(f"{path}[{i}]", item) for i, item in enumerate(value)))
+        if type(value) is dict:
+            return {key: walk(f"{path}[{key!r}]", item) for key, item in value.items()}
+        return value
+
+    return [walk(str(i), value) for i, value in enumerate(inputs)]
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested containers by path; every container is a leaf, too, by the name of its type."""
+    if isinstance(value, Mapping):
+        parts = [(f"[{key!r}]", item) for key, item in value.items()]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [(f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+    elif isinstance(value, (list, tuple)):
+        parts = [(f"[{i}]", item) for i, item in enumerate(value)]
+    else:
+        yield path, value
+        return
+    yield f"type of {path}", type(value).__qualname__
+    for name, item in parts:
+        yield from _leaves(item, path + name)
+
+
+def _note(seen: Observed, path: str, tensor: torch.Tensor) -> None:
+    strided = tensor.layout is torch.strided
+    seen.facts |= {
+        ("type", path): type(tensor).__name__, ("dtype", path): tensor.dtype, ("shape", path): tuple(tensor.shape),
+        ("device", path): tensor.device, ("layout", path): tensor.layout,
+        ("strides", path): tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+        if strided and tensor.numel() > 1 else (),
+        ("requires-grad", path): tensor.requires_grad, ("grad-fn", path): tensor.grad_fn is not None}
+
+
+def _shared(tensor: torch.Tensor, other: torch.Tensor) -> str:
+    if tensor is other:
+        return "one tensor"
+    if torch.strided not in (tensor.layout, other.layout) or not tensor.numel() or not other.numel() or \
+            tensor.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return "memory of their own"
+    return f"the same memory, {tensor.data_ptr() - other.data_ptr()} bytes apart"
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without history; complex numbers as pairs."""
+    tensor = tensor.detach()
+    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    tensor = tensor.resolve_conj().resolve_neg().clone()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _gradients(seen: Observed, tensors: Mapping[str, torch.Tensor], leaves: Mapping[str, torch.Tensor], seed: int,
+               rounding: Any) -> None:
+    """Gradients of random linear functions: of all outputs together, and of each alone."""
+    asked = {path: t for path, t in tensors.items() if t.requires_grad}
+    groups = {"of all": asked, **({f"of {path}": {path: t} for path, t in asked.items()} if 1 < len(asked) < 5 else {})}
+    for words, group in groups.items():
+        if not group:
+            continue
+        weights = []
+        for path, tensor in group.items():  # each has numbers of its own, whichever others have gradients
+            generator = torch.Generator().manual_seed(seed + zlib.crc32(path.encode()))
+            drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.complex64 if tensor.is_complex() else
+                                torch.float32)
+            weights.append(drawn.to(tensor.dtype))
+        with rounding or _Nothing(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = torch.autograd.grad(list(group.values()), list(leaves.values()), weights, allow_unused=True,
+                                            retain_graph=True)
+            except Exception as error:
+                seen.facts["gradient", words] = f"raises {type(error).__name__}: {first_line(error)}"
+                continue
+        for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
+            path = f"gradient {words} for {name}"
+            seen.facts["gradient", path] = "none" if gradient is None else "there"
+            if gradient is not None:
+                seen.facts["dtype", path], seen.facts["shape", path] = gradient.dtype, tuple(leaf.shape)
+                seen.values[path] = _plain(gradient)
+
+
+# What may differ ---------------------------------------------------------------------------------
+
+class _Rules(NamedTuple):
+    """What is compared: as :func:`differences` says."""
+
+    exact: bool
+    extreme: bool
+
+
+#: Operators that cast, move or choose, and round nothing of their own.
+_MOVES = frozenset((
+    "_to_copy", "clone", "copy", "copy_", "cat", "stack", "index", "index_select", "gather", "flip", "roll", "where",
+    "constant_pad_nd", "repeat", "embedding", "max", "min", "amax", "amin", "maximum", "minimum", "neg", "abs", "relu",
+    "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
+
+
+class _OtherRounding(_Rounding):
+    """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in _MOVES:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class _Truth:
+    """What is known of a call beside eager's result, found out when it is asked for: the float64 results, and those of
+    eager under other rounding."""
+
+    def __init__(self, make_model: Callable[[], nn.Module], make_inputs: Callable[[], Sequence[Any]],
+                 setting: Setting, seed: int, before: State) -> None:
+        self._make = lambda: make_model().train(setting.training)
+        self._inputs, self._setting, self._seed, self._before = make_inputs, setting, seed, before
+        self._double: Observed | None = None
+        self._moved: list[Observed] | None = None
+
+    def _model(self) -> nn.Module:
+        model = self._make()
+        self._before.apply(model)
+        return model
+
+    def double(self, path: str) -> torch.Tensor | None:
+        """The value in float64, or None where float64 does not run."""
+        if self._double is None:
+            try:
+                self._double = observe(float64_copy(self._model()), _wide(list(self._inputs())), self._setting,
+                                       self._seed, double=True)
+            except Exception:  # a model that cannot be copied
+                self._double = Observed("no float64")
+        return self._double.values.get(path)
+
+    def moved(self, path: str) -> list[torch.Tensor]:
+        """The values under other rounding."""
+        if self._moved is None:
+            self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
+                                   rounding=_OtherRounding(number)) for number in range(DRAWS)]
+        return [o.values[path] for o in self._moved if path in o.values]
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64) if value.is_floating_point() \
+            or value.is_complex() else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_wide, value))
+    if type(value) in (list, tuple):
+        return type(value)(map(_wide, value))
+    return {key: _wide(item) for key, item in value.items()} if type(value) is dict else copy.deepcopy(value)
+
+
+def _compared(wanted: Observed, actual: Observed, truth: _Truth, words: str, rules: _Rules) -> Iterator[Difference]:
+    if wanted.error != actual.error:
+        yield Difference("raises", words, f"{actual.error or 'nothing'} ({actual.message[:200]}) instead of "
+                         f"{wanted.error or 'nothing'} ({wanted.message[:200]})")
+        return
+    for key in dict.fromkeys((*wanted.facts, *actual.facts)):
+        kind, path = key
+        mine, theirs = actual.facts.get(key, "missing"), wanted.facts.get(key, "missing")
+        if type(mine) is not type(theirs) or not _equal(mine, theirs):
+            yield Difference(kind, f"{words}: {path}", f"{mine!r:.200} instead of {theirs!r:.200}")
+    for path, expected in wanted.values.items():
+        found = actual.values.get(path)
+        if found is None or found.shape != expected.shape or found.dtype is not expected.dtype:
+            if found is None or path.startswith("input") or path.endswith("after the call"):  # else a fact says so
+                kinds = [f"{tuple(t.shape)} {t.dtype}" for t in (found, expected) if t is not None]
+                what = "missing" if found is None else " instead of ".join(kinds)
+                yield Difference("state", f"{words}: {path}", what)
+            continue
+        if message := _value(path, found, expected, truth, rules):
+            yield Difference(*message[:1], f"{words}: {path}", message[1])
+
+
+def _equal(mine: Any, theirs: Any) -> bool:
+    return bool(mine == theirs) or (isinstance(mine, float) and mine != mine and theirs != theirs)
+
+
+def _value(path: str, found: torch.Tensor, expected: torch.Tensor, truth: _Truth, rules: _Rules
+           ) -> tuple[str, str] | None:
+    """The kind of difference between two values of a path, and words for it, if there is one."""
+    if not expected.is_floating_point():
+        wrong = found != expected
+        if wrong.any():  # a comparison of rounded values may go either way
+            for moved in truth.moved(path):
+                wrong &= (moved == expected) if moved.shape == expected.shape else False
+        return ("value", _words(wrong, found, expected)) if wrong.any() else None
+    dtype, found, expected = expected.dtype, found.double(), expected.double()
+    finite = expected.isfinite()
+    special = (found.isfinite() != finite) | (found.isnan() != expected.isnan()) | (
+        expected.isinf() & (found != expected))
+    zero = (expected == 0) & (found == 0) & (found.signbit() != expected.signbit())
+    close = _CLOSE.get(dtype, 1e-5)
+    scale = float(expected[finite].abs().max()) if finite.any() else 0.0
+    error = torch.where(finite & found.isfinite(), (found - expected).abs(), 0.0).nan_to_num(0.0)
+    allowed = close * (expected.abs().nan_to_num(0.0, 0.0, 0.0) + 0.1 * scale)
+    far = error > allowed
+    if not (far.any() or (rules.exact and (special | zero).any())):
+        return None
+    exact = truth.double(path)
+    exact = exact if exact is not None and exact.shape == expected.shape else None
+    if exact is not None and rules.extreme:
+        special &= finite | ~exact.isfinite() | ~found.isfinite() | (
+            (found - exact).abs() > _ROUNDED.get(dtype, 1e-3) * exact.abs())
+    for moved in truth.moved(path):
+        if moved.shape == expected.shape:
+            moved = moved.double()
+            stable = (moved.isfinite() == finite) & (moved.isnan() == expected.isnan())
+            special &= stable & ~(expected.isinf() & (moved != expected))
+            zero &= (moved == 0) & (moved.signbit() == expected.signbit())
+            far &= stable
+            allowed = torch.maximum(allowed, _SLACK * torch.where(stable & finite, (moved - expected).abs(), 0.0
+                                                                  ).nan_to_num(0.0))
+    if exact is not None:
+        own = torch.where(finite & exact.isfinite(), (exact - expected).abs(), 0.0).nan_to_num(0.0)
+        if float(own.max()) <= _ROUNDED.get(dtype, 1e-3) * scale:  # else float64 is another computation
+            far &= (found - exact).abs() > torch.maximum(allowed, _MULTIPLE * own.max())
+        # What is no zero in float64 has no sign that rounding could not take from it.
+        zero &= (exact == 0) & (exact.signbit() == expected.signbit())
+    far &= error > allowed
+    for kind, wrong, asked in (("nonfinite", special, rules.exact), ("value", far, True),
+                               ("sign-of-zero", zero, rules.exact)):
+        if asked and wrong.any():
+            return kind, _words(wrong, found, expected)
+    return None
+
+
+def _words(wrong: torch.Tensor, found: torch.Tensor, expected: torch.Tensor) -> str:
+    place = tuple(wrong.nonzero()[0].tolist())
+    return f"{found[place].item()!r} instead of {expected[place].item()!r} at {place} ({int(wrong.sum())} of " \
+           f"{wrong.numel()})"

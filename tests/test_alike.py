@@ -1,0 +1,141 @@
+"""What tells a candidate from a model by calling both: every kind of difference is seen, rounding is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.fuzz.alike import CHANGES, differences
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Plain(nn.Module):
+    """A module whose forward is a function of (module, x)."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 4))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def found(model: Callable[..., Any], candidate: Callable[..., Any], x: Callable[[], torch.Tensor] | None = None,
+          **options: Any) -> list:
+    def make() -> list[torch.Tensor]:
+        return [x() if x is not None else torch.randn(3, 4, generator=torch.Generator().manual_seed(0))]
+
+    return differences(lambda: Plain(model), lambda: Plain(candidate), make, **options)
+
+
+def _update(module: Plain, x: torch.Tensor) -> torch.Tensor:
+    module.mean.add_(x.detach().mean(0))
+    return x * module.weight
+
+
+def _raises(module: Plain, x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 1e9:
+        raise ValueError("too much")
+    return x * module.weight
+
+
+#: Kind of difference, the model, a candidate that differs so. Each candidate is right but for that.
+KINDS: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
+    ("value", lambda m, x: x * m.weight, lambda m, x: x * m.weight * 1.001),
+    ("value", lambda m, x: (x > 0).long(), lambda m, x: (x >= 0.5).long()),
+    ("value", lambda m, x: (x.sum(), 3), lambda m, x: (x.sum(), 4)),
+    ("sign-of-zero", lambda m, x: x * 0.0, lambda m, x: x * -0.0),
+    ("nonfinite", lambda m, x: 1 / (x * 0.0), lambda m, x: 1 / (x * -0.0)),
+    ("nonfinite", lambda m, x: x.log(), lambda m, x: x.abs().log()),
+    ("dtype", lambda m, x: x > 0, lambda m, x: (x > 0).long()),
+    ("shape", lambda m, x: x.sum(), lambda m, x: x.sum()[None]),
+    ("strides", lambda m, x: (x * m.weight).t(), lambda m, x: (x * m.weight).t().contiguous()),
+    ("alias", lambda m, x: x, lambda m, x: x.clone()),
+    ("alias", lambda m, x: x * 2, lambda m, x: x.mul_(2)),
+    ("alias", lambda m, x: (x * 2,) * 2, lambda m, x: (x * 2, x * 2)),
+    ("alias", lambda m, x: m.mean, lambda m, x: m.mean.clone()),
+    ("alias", lambda m, x: x[1:], lambda m, x: x[:2]),
+    ("requires-grad", lambda m, x: (x * m.weight).detach(), lambda m, x: x * m.weight),
+    ("requires-grad", lambda m, x: x * m.weight, lambda m, x: (x * m.weight).detach()),
+    ("grad-fn", lambda m, x: m.weight, lambda m, x: m.weight.view(4)),
+    ("gradient", lambda m, x: x * m.weight, lambda m, x: x.detach() * m.weight),
+    ("value", lambda m, x: x.relu() * m.weight, lambda m, x: x.clamp(min=0) * m.weight + (x - x.detach())),
+    ("value", lambda m, x: torch.complex(x, x * 2), lambda m, x: torch.complex(x, x * 2).conj().resolve_conj()),
+    ("state", lambda m, x: (x * m.weight), lambda m, x: (setattr(m, "mean", m.mean + 1), x * m.weight)[1]),
+    ("value", _update, lambda m, x: x * m.weight),
+    ("value", lambda m, x: (x.mul_(2), x.sum())[1], lambda m, x: (x * 2).sum()),
+    ("random-state", lambda m, x: x * m.weight, lambda m, x: (torch.rand(1), x * m.weight)[1]),
+    ("value", lambda m, x: torch.rand_like(x), lambda m, x: torch.rand_like(x).flip(0)),
+    ("value", lambda m, x: Pair(x * 2, x + 1), lambda m, x: (x * 2, x + 1)),
+    ("value", lambda m, x: [x * 2], lambda m, x: [x * 2, x]),
+    ("value", lambda m, x: x * 2 if torch.is_grad_enabled() else x + 2, lambda m, x: x + 2),
+    ("value", lambda m, x: x * 2 if m.training else x + 2, lambda m, x: x + 2),
+)
+
+
+@pytest.mark.parametrize(("kind", "model", "candidate"), KINDS, ids=[f"{k}{i}" for i, (k, *_) in enumerate(KINDS)])
+def test_each_kind_is_seen(kind, model, candidate):
+    assert kind in {d.kind for d in found(model, candidate)} - {"missing"} or kind == "state", found(model, candidate)
+    assert found(model, candidate)
+    assert not found(model, model) and not found(candidate, candidate)
+
+
+def test_what_is_raised():
+    large = lambda: torch.full((3, 4), 1e9)  # noqa: E731
+    assert {d.kind for d in found(_raises, lambda m, x: x * m.weight, large)} == {"raises"}
+    assert {d.kind for d in found(lambda m, x: x * m.weight, _raises, large)} == {"raises"}
+    assert not found(_raises, _raises, large) and not found(_raises, lambda m, x: x * m.weight)
+
+
+def test_arguments_by_name():
+    class Positional(Plain):
+        def forward(self, *given):
+            return given[0] * self.weight
+
+    x = torch.randn(3, 4)
+    kinds = [(d.kind, d.where) for d in differences(lambda: Plain(lambda m, x: x * m.weight), lambda: Positional(None),
+                                                    lambda: [x.clone()])]
+    assert kinds == [("raises", "inference under no_grad, arguments by name")]
+
+
+#: Pairs that differ by rounding alone, and where nobody has a digit.
+ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
+    (lambda m, x: (x * 3).sum(-1), lambda m, x: x.sum(-1) * 3),
+    (lambda m, x: (x * 0.1 + x * 0.2 - x * 0.3).sign(), lambda m, x: (x * (0.1 + 0.2) - x * 0.3).sign()),
+    (lambda m, x: torch.layer_norm(x * 0.1 + x * 0.2 - x * 0.3, (4,)), lambda m, x: torch.layer_norm(
+        x * 0.3 - x * 0.1 - x * 0.2, (4,)).neg()),
+    (lambda m, x: x.softmax(-1).log(), lambda m, x: x.log_softmax(-1)),
+    (lambda m, x: x.half() * 3 + 1, lambda m, x: (x.half().float() * 3 + 1).half()),
+    (lambda m, x: (x.double().sum(), x.flatten().cumsum(0)), lambda m, x: (x.double().flip(0).sum(), x.double().flatten(
+        ).cumsum(0).float())),
+)
+
+
+@pytest.mark.parametrize(("model", "candidate"), ROUNDED)
+def test_rounding_is_none(model, candidate):
+    assert not found(model, candidate, exact=False)
+
+
+@pytest.mark.parametrize(("change", "model", "candidate"), [
+    ("times 1e-25", lambda m, x: x.std(-1), lambda m, x: (x - x.mean(-1, True)).square().sum(-1).div(3).sqrt()),
+    ("times 1e25", lambda m, x: x.std(-1), lambda m, x: (x - x.mean(-1, True)).square().sum(-1).div(3).sqrt()),
+    ("plus 1e6", lambda m, x: x.var(-1), lambda m, x: (x.square().mean(-1) - x.mean(-1).square()) * 4 / 3),
+    ("times 1e16", lambda m, x: x.sin(), lambda m, x: torch.where(x.abs() > 1e15, 0.0, x).sin()),
+    ("zeros of both signs", lambda m, x: x + 0.0, lambda m, x: x * 1.0),
+])
+def test_what_other_values_show(change, model, candidate):
+    """Right on usual values, wrong on others."""
+    usual = torch.rand(3, 4, generator=torch.Generator().manual_seed(1)) - 0.4
+    assert not found(model, candidate, lambda: usual.clone())
+    assert found(model, candidate, lambda: CHANGES[change](usual))
+    assert not found(model, model, lambda: CHANGES[change](usual))
