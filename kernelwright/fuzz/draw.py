@@ -21,6 +21,10 @@ from kernelwright.fuzz.sketch import Sketch, Statement, names_in
 
 _SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 16, 17)
 _MOST_ELEMENTS = 6144
+#: Names that are something else in C++, CUDA or an emitted file.
+_MACROS = ("INFINITY", "NAN", "M_PI", "RAND_MAX", "EOF", "errno", "stdin", "assert_", "near", "real", "auto", "double",
+           "new", "template", "register", "unix", "linux", "std", "main", "device", "stream", "workspace", "blockIdx",
+           "threadIdx", "n", "i", "values", "inputs", "self_", "kw_x", "launcher")
 _MOST_BITS = {torch.float16: 9.0, torch.bfloat16: 24.0, torch.float32: 24.0, torch.float64: 60.0}
 
 
@@ -64,6 +68,7 @@ class Draw:
         self.inputs: list[tuple[str, str]] = []
         self.members: list[tuple[str, str]] = []
         self.statements: list[Statement] = []
+        self.definitions: list[str] = []
         self._module = nn.Module()
         self._space: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "self": self._module}
 
@@ -184,6 +189,16 @@ class Draw:
         self.members.append((name, text))
         return name
 
+    def above(self, text: str) -> str:
+        """A definition above the class, once; its name, which is a new one where the text defines ``NAME``."""
+        name = f"G{len(self.definitions) + 1}"
+        text = text.replace("NAME", name)
+        if text not in self.definitions:
+            self.definitions.append(text)
+            with torch.device("meta"):
+                exec(text, self._space)
+        return name
+
     def emit(self, text: str, *, results: int = 1, bits: float | None = None) -> list[Value]:
         """A line of the forward that makes ``results`` tensors. Raises Refused where PyTorch does."""
         names = tuple(f"v{sum(len(s.results) for s in self.statements) + i + 1}" for i in range(results))
@@ -192,7 +207,7 @@ class Draw:
         made = [made] if results == 1 else list(made)
         if len(made) != results or not all(isinstance(t, torch.Tensor) for t in made):
             raise Refused(f"{text} gives no {results} tensors")
-        if any(t.numel() > _MOST_ELEMENTS or t.dim() > 6 or t.dtype.is_complex for t in made):
+        if any(t.numel() > _MOST_ELEMENTS or t.dim() > 7 for t in made):
             raise Refused(f"{text} is too large")
         size = max((o.bits for o in operands), default=2.0) + 0.5 if bits is None else bits
         if size > _MOST_BITS.get(self.dtype, 24.0) and not self.hostile:
@@ -241,7 +256,7 @@ class Draw:
         back = min(int(self.random.expovariate(1.2)), len(fitting) - 1)
         return fitting[-1 - back]
 
-    def floats(self, least: int = 0, most: int = 6, *, fresh: float = 0.03) -> Value:
+    def floats(self, least: int = 0, most: int = 7, *, fresh: float = 0.03) -> Value:
         """A floating tensor of the model's type with ``least`` to ``most`` axes, none of them empty."""
         return self.pick(lambda v: v.dtype == self.dtype and least <= v.rank <= most and 0 not in v.shape,
                          lambda: self.input(self.shape(self.number(max(least, 1 if self.chance(0.95) else least),
@@ -300,16 +315,32 @@ class Draw:
         if self.chance(0.2):
             more = self.one_of([v.name for v in self.values])
             returns += [more] if more not in returns else []
-        if self.chance(0.02):
+        if self.chance(0.05):
             returns.append(returns[0])
-        if len(returns) == 1:
-            form = "one" if self.chance(0.95) else self.one_of(["tuple", "list", "dict"])
+        beside = self._beside(returns) if self.chance(0.12) else ()
+        if len(returns) + len(beside) == 1:
+            form = "one" if self.chance(0.95) else self.one_of(["tuple", "list", "dict", "named"])
         else:
-            form = self.one_of(["tuple", "tuple", "list", "dict", "nested"])
+            form = self.one_of(["tuple", "tuple", "tuple", "list", "dict", "nested", "named", "data", "ordered"])
+        if form in ("dict", "named", "data", "ordered") and len(set(returns)) < len(returns):
+            form = "tuple"
+        renamed = [n for n, _ in (*self.inputs, *self.members)] if self.chance(0.06) else []
+        others = self.random.sample(_MACROS, min(len(renamed), len(_MACROS)))
+        renames = tuple((n.removeprefix("self."), other) for n, other in zip(renamed, others, strict=False))
         unused = [n for n, _ in self.members if self.chance(0.3)] if self.chance(0.3) else []
         unused += [n for n, _ in self.inputs] if self.chance(0.1) else []
         return Sketch(title, tuple(self.inputs), tuple(self.members), tuple(self.statements), tuple(returns),
-                      form).pruned(unused)
+                      form, tuple(self.definitions), beside, renames).pruned(unused)
+
+    def _beside(self, returns: Sequence[str]) -> tuple[str, ...]:
+        """Texts of what else a model may return: parts that are no tensors, views, an input as it is."""
+        value = self.one_of([v for v in self.values if v.name in returns])
+        given = self.one_of(self.inputs)[0]
+        choices = ["None", "3", "2.5", "True", "'name'", given, f"{given}[None]", f"{value}.reshape(-1)",
+                   f"{value}.detach()", f"{value}.shape[0]" if value.rank else "()"]
+        if value.rank and value.is_float and 0 not in value.shape:
+            choices += [f"torch.max({value}, 0)", f"{value}.sort(-1)"]
+        return tuple(self.random.sample(choices, self.number(1, 2)))
 
 
 def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

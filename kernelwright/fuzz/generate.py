@@ -6,12 +6,12 @@ import random
 
 import torch
 
-from kernelwright.fuzz import catalogue, linear, pointwise, reductions, views
+from kernelwright.fuzz import catalogue, linear, numbers, pointwise, reductions, surroundings, views
 from kernelwright.fuzz.draw import Draw, Refused, Value
 from kernelwright.fuzz.productions import PRODUCTIONS, Production
 from kernelwright.fuzz.sketch import Sketch
 
-FAMILIES = (catalogue, linear, pointwise, reductions, views)  # importing them fills the table
+FAMILIES = (catalogue, linear, numbers, pointwise, reductions, surroundings, views)  # importing them fills the table
 
 #: Sequences that the rules of algebra and the planner's fusion are made for; "*" stands for any pointwise step.
 MOTIFS: tuple[tuple[str, ...], ...] = (
@@ -94,7 +94,9 @@ def begin(draw: Draw, first: Production) -> None:
     least, most = first.ranks
     kind = draw.random.random()
     rank = min(max(draw.one_of([2, 3, 4, 4, 4, 5]), least), most) if kind < 0.93 else max(least, min(most, 1))
-    shape = list(draw.shape(rank, 17 if rank < 4 else 9))
+    if draw.chance(0.05):
+        rank = min(max(draw.one_of([0, 0, 1, 6, 7]), least), most)
+    shape = list(draw.shape(rank, 17 if rank < 4 else 9 if rank < 6 else 3))
     if rank and draw.chance(0.08):
         shape[0] = 1
     if rank in (1, 2) and draw.chance(0.08):  # rows that no block holds at once
@@ -103,7 +105,7 @@ def begin(draw: Draw, first: Production) -> None:
     elif rank in (2, 3) and draw.chance(0.04):
         shape[0], shape[-1] = draw.one_of([300, 600]), draw.number(1, 5)
         shape[1:-1] = [2] * (rank - 2)
-    elif rank and draw.chance(0.012):
+    elif rank and draw.chance(0.02):
         shape[draw.number(0, rank - 1)] = 0
     draw.input(shape)
 

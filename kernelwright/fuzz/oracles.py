@@ -1,9 +1,8 @@
 """The checks of one model: its graph against the model, each stage's graph against the one before, its kernels
-against the certificate."""
+against the certificate, and its ModelNew against eager."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import hashlib
 import tempfile
@@ -20,12 +19,12 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite, rewrite_with
 from kernelwright.algebra.rule import Context, Exactness
-from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.judge import ROUNDING, disagreement, evaluated, narrowest, roots_of
+from kernelwright.fuzz.product import Made, make
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.pipeline import explain
@@ -241,7 +240,8 @@ def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, s
 
 
 def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
-    """Emit the file and, with ``run``, build it and certify each mode. Raises _Wrong."""
+    """Emit the file and, with ``run``, take the model through the product and hold its ModelNew against eager. Raises
+    _Wrong."""
     with tempfile.TemporaryDirectory(prefix="kernelwright_fuzz_") as folder:
         path = Path(folder) / "random_model.py"
         path.write_text(text)
@@ -249,24 +249,33 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
             result = explain(path, settings=Settings(target=target), device=H200 if target == "cuda" else GENERIC_CPU)
         digest = hashlib.sha256(result.source.encode()).hexdigest()
         notes = tuple(n for n in result.notes if "mode stays" in n)
-        if not run or not any(m.kernels for m in result.modes):
+        if not run:
             return Outcome("clean", notes=notes, text=digest)
-        with _Stage("build"):
-            emitted = load_text(result.source, "random_model") if target == "cpp" else \
-                load_emulated(result.source, _kernels_of(result.source), "random_model")
-        problem = load_problem(path, device="cpu")
-        for mode in result.modes:
-            if mode.kernels:
-                with _Stage("verify"):
-                    notes += _certified(problem, emitted, mode, result, seed)
+        with _Stage("product"):
+            made = make(path, target)
+        with _Stage("compare"):
+            found = made.all_differences(seed)
+        if found:
+            raise _Wrong("compare", f"{found[0]} ({len(found)} differences)", kind=found[0].kind)
+        if made.given_up or target == "cuda":
+            notes += _all_certified(path, result, target, seed, made)
+        if made.given_up:
+            raise _Wrong("verify", made.given_up[0], status="unclear")
     return Outcome("clean", notes=notes, text=digest)
 
 
-def _kernels_of(source: str) -> str:
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_KERNELWRIGHT_SOURCE":
-            return ast.literal_eval(statement.value)
-    raise ValueError("the emitted file holds no kernels")
+def _all_certified(path: Path, result: Result, target: str, seed: int, made: Made) -> tuple[str, ...]:
+    """Certify each mode that has kernels as it was first planned; notes. Raises _Wrong, which tells rounding from
+    faults."""
+    with _Stage("build"):
+        emitted = made.emitted if target == "cuda" else load_text(result.source, "random_model")
+    problem = load_problem(path, device="cpu")
+    notes: tuple[str, ...] = ()
+    for mode in result.modes:
+        if mode.kernels:
+            with _Stage("verify"):
+                notes += _certified(problem, emitted, mode, result, seed)
+    return notes
 
 
 def _certified(problem: Any, emitted: Any, mode: Mode, result: Result, seed: int) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Production:
 PRODUCTIONS: dict[str, Production] = {}
 
 
-def production(name: str, weight: float = 1.0, ranks: tuple[int, int] = (0, 6)
+def production(name: str, weight: float = 1.0, ranks: tuple[int, int] = (0, 7)
                ) -> Callable[[Callable[[Draw, Value], object]], Callable[[Draw, Value], object]]:
     """Register a function of (model, operand) under a name."""
 
@@ -38,7 +38,7 @@ def production(name: str, weight: float = 1.0, ranks: tuple[int, int] = (0, 6)
     return register
 
 
-def line(name: str, template: str, *, weight: float = 1.0, ranks: tuple[int, int] = (0, 6),
+def line(name: str, template: str, *, weight: float = 1.0, ranks: tuple[int, int] = (0, 7),
          bits: float | None = None, tame: float | None = None) -> None:
     """Register one line of text over the operand ``{x}``, an axis ``{axis}`` and small numbers.
 

@@ -6,12 +6,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-_NAME = re.compile(r"\b(?:[vx]\d+|self\.\w+)\b")
+_NAME = re.compile(r"\b(?:[vxG]\d+|self\.\w+)\b")
 _WRITES = re.compile(r"\w_\(|inplace=True")
 
 
+_DEFINED = re.compile(r"(?:def )?(\w+)")
+#: Classes that outputs may be of, by form.
+_CLASSES = {"named": "from typing import NamedTuple\n\n\nclass Returned(NamedTuple):{fields}",
+            "data": "from dataclasses import dataclass\n\n\n@dataclass\nclass Returned:{fields}",
+            "ordered": "from collections import OrderedDict"}
+
+
 def names_in(text: str) -> set[str]:
-    """The values (``x1``, ``v2``) and members (``self.m1``) that a text speaks of."""
+    """The values (``x1``, ``v2``), members (``self.m1``) and globals (``G1``) that a text speaks of."""
     return set(_NAME.findall(text))
 
 
@@ -35,7 +42,9 @@ class Statement:
 class Sketch:
     """A model. ``members`` are (``self.m1``, its definition), ``inputs`` (name, the text that makes it).
 
-    ``returns``: the names returned; ``form``: how ("one", "tuple", "list", "dict" or "nested").
+    ``returns``: the names returned; ``form``: how ("one", "tuple", "list", "dict", "nested", "named", "data" or
+    "ordered"). ``above``: definitions above the class. ``beside``: further texts that are returned. ``renamed``: names
+    with those that stand for them in the file.
     """
 
     title: str
@@ -44,10 +53,17 @@ class Sketch:
     statements: tuple[Statement, ...]
     returns: tuple[str, ...]
     form: str
+    above: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
         """The problem file."""
+        fields = [*self.returns, *(f"y{i}" for i, _ in enumerate(self.beside))]
+        above = [*self.above, *_CLASSES.get(self.form, "").format(fields="".join(f"\n    {n}: object" for n in fields)
+                                                                  ).split("\n\n\n")]
         lines = [f'"""{self.title}"""', "", "import torch", "import torch.nn as nn", "import torch.nn.functional as F",
+                 *(line for text in above if text for line in ("", "", text)),
                  "", "", "class Model(nn.Module):", "    def __init__(self):", "        super().__init__()"]
         for name, definition in self.members:
             own = name.removeprefix("self.")
@@ -57,21 +73,29 @@ class Sketch:
         lines += [f"        {statement}" for statement in self.statements]
         lines += [f"        return {self._returned()}", "", "", "def get_inputs():", "    return ["]
         lines += [f"        {text}," for _, text in self.inputs]
-        return "\n".join([*lines, "    ]", "", "", "def get_init_inputs():", "    return []", ""])
+        text = "\n".join([*lines, "    ]", "", "", "def get_init_inputs():", "    return []", ""])
+        for name, other in self.renamed:
+            text = re.sub(rf"\b{name}\b", other, text)
+        return text
 
     def _returned(self) -> str:
-        if self.form == "dict":
-            return "{" + ", ".join(f'"{name}": {name}' for name in self.returns) + "}"
-        listed = ", ".join(self.returns)
+        names = [*self.returns, *(f"y{i}" for i, _ in enumerate(self.beside))]
+        texts = [*self.returns, *self.beside]
+        listed = ", ".join(texts)
+        if self.form in ("dict", "ordered"):
+            pairs = "{" + ", ".join(f'"{name}": {text}' for name, text in zip(names, texts, strict=True)) + "}"
+            return pairs if self.form == "dict" else f"OrderedDict({pairs})"
+        if self.form in _CLASSES:
+            return f"Returned({listed})"
         if self.form == "nested":
-            return f"({self.returns[0]}, [{', '.join(self.returns[1:])}])"
-        if self.form == "one" and len(self.returns) == 1:
+            return f"({texts[0]}, [{', '.join(texts[1:])}])"
+        if self.form == "one" and len(texts) == 1:
             return listed
-        return f"[{listed}]" if self.form == "list" else f"({listed}{',' if len(self.returns) == 1 else ''})"
+        return f"[{listed}]" if self.form == "list" else f"({listed}{',' if len(texts) == 1 else ''})"
 
     def pruned(self, keep_unused: Iterable[str] = ()) -> Sketch:
         """Without the statements, inputs and members that nothing returned or changed in place depends on."""
-        needed = set(self.returns) | set(keep_unused)
+        needed = set(self.returns) | set(keep_unused) | {n for text in self.beside for n in names_in(text)}
         kept: list[Statement] = []
         for statement in reversed(self.statements):
             if needed & set(statement.results) or statement.writes:
@@ -82,5 +106,7 @@ class Sketch:
             if name in needed:
                 members.append((name, text))
                 needed |= names_in(text)
-        return replace(self, statements=tuple(reversed(kept)), members=tuple(reversed(members)),
+        spoken = " ".join(s.text for s in kept)
+        above = tuple(t for t in self.above if re.search(rf"\b{_DEFINED.match(t)[1]}\b", spoken))
+        return replace(self, statements=tuple(reversed(kept)), members=tuple(reversed(members)), above=above,
                        inputs=tuple((name, text) for name, text in self.inputs if name in needed))
