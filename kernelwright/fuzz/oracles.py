@@ -32,7 +32,7 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
-from kernelwright.programs import new_model
+from kernelwright.programs import RECORDED, new_model
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings
@@ -254,7 +254,8 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
         with _Stage("product"):
             made = make(path, target)
         with _Stage("compare"):
-            found = made.all_differences(seed)
+            # In which order a GPU's libraries store, nobody knows here.
+            found = [d for d in made.all_differences(seed) if target == "cpp" or d.kind != "strides"]
         if found:
             raise _Wrong("compare", f"{found[0]} ({len(found)} differences)", kind=found[0].kind)
         if made.given_up or target == "cuda":
@@ -265,21 +266,21 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
 
 
 def _all_certified(path: Path, result: Result, target: str, seed: int, made: Made) -> tuple[str, ...]:
-    """Certify each mode that has kernels as it was first planned; notes. Raises _Wrong, which tells rounding from
-    faults."""
+    """Certify each mode of calls without gradients that has kernels, as it was first planned; notes. Raises _Wrong,
+    which tells rounding from faults."""
     with _Stage("build"):
         emitted = made.emitted if target == "cuda" else load_text(result.source, "random_model")
     problem = load_problem(path, device="cpu")
     notes: tuple[str, ...] = ()
     for mode in result.modes:
-        if mode.kernels:
+        if mode.kernels and RECORDED not in mode.name:
             with _Stage("verify"):
                 notes += _certified(problem, emitted, mode, result, seed)
     return notes
 
 
 def _certified(problem: Any, emitted: Any, mode: Mode, result: Result, seed: int) -> tuple[str, ...]:
-    training = mode.name == "training"
+    training = mode.name.startswith("training")
 
     def make_model() -> nn.Module:
         return problem.make_model(seed).train(training)
