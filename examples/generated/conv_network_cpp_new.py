@@ -36,6 +36,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types
@@ -102,6 +103,16 @@ static inline double kw_select(bool condition, double a, double b) {
   return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
 }
 
+// A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
+// has fused operations: here these are used up.
+#ifdef __FP_FAST_FMAF
+template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
+#else
+template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
+#endif
+
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
 static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x); }
 
@@ -111,6 +122,7 @@ static inline double kw_maximum(double x, double y) { using real = double; retur
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
+  typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
@@ -145,26 +157,45 @@ template <typename real> struct kw_sum_of {
   real value() const { return real(total); }
 };
 
+// The sum of function(value) over a block, in double. function takes vectors and scalars of double.
+template <typename real, typename F>
+static inline double kw_fold_wide(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  typedef typename V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    b += function(__builtin_convertvector(V::load(values + i + L), wide));
+  }
+  a += b;
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
-// divides what rounding leaves by the square root of its epsilon.
+// divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
+// squares nor sums of them leave its range where the elements are floats.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
   void join(double n, double sum, double deviations) {
     if (n == 0) return;
     const double gap = count > 0 ? sum / n - total / count : 0.0;
-    squares += deviations + gap * gap * (count * n / (count + n));
+    squares += (deviations < 0 ? 0.0 : deviations) + gap * gap * (count * n / (count + n));
     total += sum;
     count += n;
   }
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
-    const real base = origin;
-    const double sum = kw_fold_sum(values, n, [base](auto x) { return x - base; });
-    const real mean = base + real(sum / n);
-    const double rest = sum / n - (double(mean) - double(base));
-    const double around = kw_fold_sum(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
+    const double base = origin;
+    const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
+    const double mean = base + sum / n, rest = sum / n - (mean - base);
+    const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
     join(double(n), sum, around - n * rest * rest);
   }
   void merge(const kw_moments_of& other) {
@@ -173,16 +204,17 @@ template <typename real> struct kw_moments_of {
   }
   real mean() const { return real(double(origin) + total / count); }
   real variance() const { return real(squares / count); }
+  real deviation() const { return real(std::sqrt(squares / count)); }
 };
 
 // Rows of 32 x 16384 for each of 32: moments.
-static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, void* workspace) {
+static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, void* workspace) {
   using real = float;
-  // Chunk results, then merged in order into results[point * 2 + component].
+  // Chunk results, then merged in order into results[point * 3 + component].
   real* const results = static_cast<real*>(workspace);
   {
     struct Partial0 { kw_moments_of<real> accumulator0; };
-    Partial0* const partial = reinterpret_cast<Partial0*>(static_cast<char*>(workspace) + 256);
+    Partial0* const partial = reinterpret_cast<Partial0*>(static_cast<char*>(workspace) + 512);
     #pragma omp parallel for schedule(static)
     for (int64_t task = 0; task < 1024; ++task) {
       const int64_t point = task / 32;
@@ -205,33 +237,36 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
       for (int64_t chunk = 1; chunk < 32; ++chunk) {
         whole.accumulator0.merge(partial[point * 32 + chunk].accumulator0);
       }
-      results[point * 2 + 0] = whole.accumulator0.mean();
-      results[point * 2 + 1] = whole.accumulator0.variance();
+      results[point * 3 + 0] = whole.accumulator0.mean();
+      results[point * 3 + 1] = whole.accumulator0.variance();
+      results[point * 3 + 2] = whole.accumulator0.deviation();
     }
   }
   for (int64_t point = 0; point < 32; ++point) {
     const int64_t i0 = point;
-    const real reduced0_mean = results[point * 2 + 0];
-    const real reduced0_variance = results[point * 2 + 1];
+    const real reduced0_mean = results[point * 3 + 0];
+    const real reduced0_variance = results[point * 3 + 1];
+    const real reduced0_deviation = results[point * 3 + 2];
     const real c0 = real(in1[i0]);
     const real c1 = c0 * real(0.9);
     const real c2 = reduced0_mean * real(0.1);
-    const real c3 = c1 + c2;
+    const real c3 = kw_unfused_add(c1, c2);
     const real c4 = real(in2[i0]);
     const real c5 = c4 * real(0.9);
     const real c6 = reduced0_variance * real(1.0000019073522708);
     const real c7 = c6 * real(0.1);
-    const real c8 = c5 + c7;
+    const real c8 = kw_unfused_add(c5, c7);
     out0[i0] = reduced0_mean;
-    out1[i0] = reduced0_variance;
-    out2[i0] = c3;
-    out3[i0] = c8;
+    out1[i0] = reduced0_deviation;
+    out2[i0] = reduced0_variance;
+    out3[i0] = c3;
+    out4[i0] = c8;
   }
   return nullptr;
 }
 
 // Windows of 2 x 2 for each of 32 x 32 x 64 x 64: max.
-static const char* k1_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+static const char* k1_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -241,33 +276,37 @@ static const char* k1_max(const float* __restrict__ in0, const float* __restrict
     const int64_t i2 = task % 64;
     const real c0 = real(in1[i1]);
     const real c1 = real(in2[i1]);
-    const real c2 = c1 + real(1e-05);
-    const real c3 = real(1) / kw_sqrt(c2);
-    const real c4 = real(in3[i1]);
-    const real c5 = c3 * c4;
-    const real c6 = real(in4[i1]);
+    const real c2 = real(c1 < real(1000000000000000.0));
+    const real c3 = real(in3[i1]);
+    const real c4 = c3 + real(1e-05);
+    const real c5 = real(1) / kw_sqrt(c4);
+    const real c6 = real(1) / c1;
+    const real c7 = kw_select(c2 != real(0), c5, c6);
+    const real c8 = real(in4[i1]);
+    const real c9 = c7 * c8;
+    const real c10 = real(in5[i1]);
     #pragma omp simd
     for (int64_t i3 = 0; i3 < 64; ++i3) {
       const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
       const real v1 = v0 - c0;
-      const real v2 = v1 * c5;
-      const real v3 = v2 + c6;
+      const real v2 = v1 * c9;
+      const real v3 = kw_unfused_add(v2, c10);
       const real v4 = kw_select(v3 < real(0), real(0), v3);
       const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
       const real v6 = v5 - c0;
-      const real v7 = v6 * c5;
-      const real v8 = v7 + c6;
+      const real v7 = v6 * c9;
+      const real v8 = kw_unfused_add(v7, c10);
       const real v9 = kw_select(v8 < real(0), real(0), v8);
       const real v10 = kw_maximum(v4, v9);
       const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
       const real v12 = v11 - c0;
-      const real v13 = v12 * c5;
-      const real v14 = v13 + c6;
+      const real v13 = v12 * c9;
+      const real v14 = kw_unfused_add(v13, c10);
       const real v15 = kw_select(v14 < real(0), real(0), v14);
       const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
       const real v17 = v16 - c0;
-      const real v18 = v17 * c5;
-      const real v19 = v18 + c6;
+      const real v18 = v17 * c9;
+      const real v19 = kw_unfused_add(v18, c10);
       const real v20 = kw_select(v19 < real(0), real(0), v19);
       const real v21 = kw_maximum(v15, v20);
       const real v22 = kw_maximum(v10, v21);
@@ -278,7 +317,7 @@ static const char* k1_max(const float* __restrict__ in0, const float* __restrict
 }
 
 // Rows of 32 x 4096 for each of 64: moments.
-static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, void* workspace) {
+static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -294,25 +333,27 @@ static const char* k2_mean_moments_add(const float* __restrict__ in0, const floa
     }
     const real reduced0_mean = accumulator0.mean();
     const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
     const real t0 = real(in1[i0]);
     const real t1 = t0 * real(0.9);
     const real t2 = reduced0_mean * real(0.1);
-    const real t3 = t1 + t2;
+    const real t3 = kw_unfused_add(t1, t2);
     const real t4 = real(in2[i0]);
     const real t5 = t4 * real(0.9);
     const real t6 = reduced0_variance * real(1.0000076294527394);
     const real t7 = t6 * real(0.1);
-    const real t8 = t5 + t7;
+    const real t8 = kw_unfused_add(t5, t7);
     out0[i0] = reduced0_mean;
-    out1[i0] = reduced0_variance;
-    out2[i0] = t3;
-    out3[i0] = t8;
+    out1[i0] = reduced0_deviation;
+    out2[i0] = reduced0_variance;
+    out3[i0] = t3;
+    out4[i0] = t8;
   }
   return nullptr;
 }
 
 // Rows of 32 x 32 for each of 32 x 64: sum.
-static const char* k3_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+static const char* k3_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -323,11 +364,15 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
     kw_sum_of<real> accumulator0;
     const real c0_0 = real(in1[i1]);
     const real c0_1 = real(in2[i1]);
-    const real c0_2 = c0_1 + real(1e-05);
-    const real c0_3 = real(1) / kw_sqrt(c0_2);
-    const real c0_4 = real(in3[i1]);
-    const real c0_5 = c0_3 * c0_4;
-    const real c0_6 = real(in4[i1]);
+    const real c0_2 = real(c0_1 < real(1000000000000000.0));
+    const real c0_3 = real(in3[i1]);
+    const real c0_4 = c0_3 + real(1e-05);
+    const real c0_5 = real(1) / kw_sqrt(c0_4);
+    const real c0_6 = real(1) / c0_1;
+    const real c0_7 = kw_select(c0_2 != real(0), c0_5, c0_6);
+    const real c0_8 = real(in4[i1]);
+    const real c0_9 = c0_7 * c0_8;
+    const real c0_10 = real(in5[i1]);
     for (int64_t segment = 0; segment < 32; ++segment) {
       const int64_t r0 = segment;
       constexpr int64_t begin = 0, end = 32;
@@ -335,25 +380,25 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
       for (int64_t r1 = begin; r1 < end; ++r1) {
         const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
         const real v1 = v0 - c0_0;
-        const real v2 = v1 * c0_5;
-        const real v3 = v2 + c0_6;
+        const real v2 = v1 * c0_9;
+        const real v3 = kw_unfused_add(v2, c0_10);
         const real v4 = kw_select(v3 < real(0), real(0), v3);
         const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
         const real v6 = v5 - c0_0;
-        const real v7 = v6 * c0_5;
-        const real v8 = v7 + c0_6;
+        const real v7 = v6 * c0_9;
+        const real v8 = kw_unfused_add(v7, c0_10);
         const real v9 = kw_select(v8 < real(0), real(0), v8);
         const real v10 = kw_maximum(v4, v9);
         const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
         const real v12 = v11 - c0_0;
-        const real v13 = v12 * c0_5;
-        const real v14 = v13 + c0_6;
+        const real v13 = v12 * c0_9;
+        const real v14 = kw_unfused_add(v13, c0_10);
         const real v15 = kw_select(v14 < real(0), real(0), v14);
         const real v16 = kw_maximum(v10, v15);
         const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
         const real v18 = v17 - c0_0;
-        const real v19 = v18 * c0_5;
-        const real v20 = v19 + c0_6;
+        const real v19 = v18 * c0_9;
+        const real v20 = kw_unfused_add(v19, c0_10);
         const real v21 = kw_select(v20 < real(0), real(0), v20);
         const real v22 = kw_maximum(v16, v21);
         values0[r1 - begin] = v22;
@@ -361,8 +406,8 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
       accumulator0.block(values0, end - begin);
     }
     const real reduced0 = accumulator0.value();
-    const real t7 = reduced0 * real(0.0009765625);
-    out0[64 * i0 + i1] = t7;
+    const real t11 = reduced0 / real(1024.0);
+    out0[64 * i0 + i1] = t11;
   }
   return nullptr;
 }
@@ -388,23 +433,23 @@ static const char* k4_max(const float* __restrict__ in0, const float* __restrict
       const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
       const real v1 = v0 - c0;
       const real v2 = v1 * c5;
-      const real v3 = v2 + c6;
+      const real v3 = kw_unfused_add(v2, c6);
       const real v4 = kw_select(v3 < real(0), real(0), v3);
       const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
       const real v6 = v5 - c0;
       const real v7 = v6 * c5;
-      const real v8 = v7 + c6;
+      const real v8 = kw_unfused_add(v7, c6);
       const real v9 = kw_select(v8 < real(0), real(0), v8);
       const real v10 = kw_maximum(v4, v9);
       const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
       const real v12 = v11 - c0;
       const real v13 = v12 * c5;
-      const real v14 = v13 + c6;
+      const real v14 = kw_unfused_add(v13, c6);
       const real v15 = kw_select(v14 < real(0), real(0), v14);
       const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
       const real v17 = v16 - c0;
       const real v18 = v17 * c5;
-      const real v19 = v18 + c6;
+      const real v19 = kw_unfused_add(v18, c6);
       const real v20 = kw_select(v19 < real(0), real(0), v19);
       const real v21 = kw_maximum(v15, v20);
       const real v22 = kw_maximum(v10, v21);
@@ -439,24 +484,24 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
         const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
         const real v1 = v0 - c0_0;
         const real v2 = v1 * c0_5;
-        const real v3 = v2 + c0_6;
+        const real v3 = kw_unfused_add(v2, c0_6);
         const real v4 = kw_select(v3 < real(0), real(0), v3);
         const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
         const real v6 = v5 - c0_0;
         const real v7 = v6 * c0_5;
-        const real v8 = v7 + c0_6;
+        const real v8 = kw_unfused_add(v7, c0_6);
         const real v9 = kw_select(v8 < real(0), real(0), v8);
         const real v10 = kw_maximum(v4, v9);
         const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
         const real v12 = v11 - c0_0;
         const real v13 = v12 * c0_5;
-        const real v14 = v13 + c0_6;
+        const real v14 = kw_unfused_add(v13, c0_6);
         const real v15 = kw_select(v14 < real(0), real(0), v14);
         const real v16 = kw_maximum(v10, v15);
         const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
         const real v18 = v17 - c0_0;
         const real v19 = v18 * c0_5;
-        const real v20 = v19 + c0_6;
+        const real v20 = kw_unfused_add(v19, c0_6);
         const real v21 = kw_select(v20 < real(0), real(0), v20);
         const real v22 = kw_maximum(v16, v21);
         values0[r1 - begin] = v22;
@@ -464,7 +509,7 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
       accumulator0.block(values0, end - begin);
     }
     const real reduced0 = accumulator0.value();
-    const real t7 = reduced0 * real(0.0009765625);
+    const real t7 = reduced0 / real(1024.0);
     out0[64 * i0 + i1] = t7;
   }
   return nullptr;
@@ -481,14 +526,15 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* amax_k1 = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
     auto* mean_k0_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* var_k0_1 = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, norm1_running_var, mean_k0_0, var_k0_1, norm1_running_mean_out, norm1_running_var_out, workspace + 512)) return failure;
-    if (const char* failure = k1_max(t17_convolution, mean_k0_0, var_k0_1, norm1_weight, norm1_bias, amax_k1, nullptr)) return failure;
+    auto* std_k0_1 = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k0_2 = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, norm1_running_var, mean_k0_0, std_k0_1, var_k0_2, norm1_running_mean_out, norm1_running_var_out, workspace + 768)) return failure;
+    if (const char* failure = k1_max(t17_convolution, mean_k0_0, std_k0_1, var_k0_2, norm1_weight, norm1_bias, amax_k1, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
-    auto* t24_convolution = static_cast<const float*>(tensors[0]);
+    auto* t25_convolution = static_cast<const float*>(tensors[0]);
     auto* norm2_running_mean = static_cast<const float*>(tensors[1]);
     auto* norm2_running_var = static_cast<const float*>(tensors[2]);
     auto* norm2_running_mean_out = static_cast<float*>(tensors[3]);
@@ -496,11 +542,12 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     auto* norm2_weight = static_cast<const float*>(tensors[5]);
     auto* norm2_bias = static_cast<const float*>(tensors[6]);
     auto* mean_k3 = static_cast<float*>(tensors[7]);
-    alignas(256) char workspace[512];
+    alignas(256) char workspace[768];
     auto* mean_k2_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* var_k2_1 = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k2_mean_moments_add(t24_convolution, norm2_running_mean, norm2_running_var, mean_k2_0, var_k2_1, norm2_running_mean_out, norm2_running_var_out, nullptr)) return failure;
-    if (const char* failure = k3_mean(t24_convolution, mean_k2_0, var_k2_1, norm2_weight, norm2_bias, mean_k3, nullptr)) return failure;
+    auto* std_k2_1 = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k2_2 = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k2_mean_moments_add(t25_convolution, norm2_running_mean, norm2_running_var, mean_k2_0, std_k2_1, var_k2_2, norm2_running_mean_out, norm2_running_var_out, nullptr)) return failure;
+    if (const char* failure = k3_mean(t25_convolution, mean_k2_0, std_k2_1, var_k2_2, norm2_weight, norm2_bias, mean_k3, nullptr)) return failure;
     return nullptr;
 }
 
@@ -536,25 +583,25 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(33536, dtype=torch.uint8, device=_device)
+    workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, t17_convolution, norm1_running_mean,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
                          amax_k1, workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
-    t23_reshape = amax_k1.reshape((32, 32, 64, 64))
+    t24_reshape = amax_k1.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    t24_convolution = torch.nn.functional.conv2d(t23_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    t25_convolution = torch.nn.functional.conv2d(t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_1", _stream, t24_convolution, norm2_running_mean,
+    _kernelwright_launch("kernelwright_training_1", _stream, t25_convolution, norm2_running_mean,
                          norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
                          mean_k3)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
-    t30_reshape = mean_k3.reshape((32, 64))
+    t32_reshape = mean_k3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    t31_linear = torch.nn.functional.linear(t30_reshape, classify_weight, classify_bias)
+    t33_linear = torch.nn.functional.linear(t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(t31_linear, (10, 1)),)
+    return (_kernelwright_laid(t33_linear, (10, 1)),)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean,
@@ -595,6 +642,7 @@ _KERNELWRIGHT_MODEL = {
     "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight', 'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight', 'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
     "default_dtype": torch.float32,
     "tied": (),
+    "outside": {},
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -603,6 +651,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv1.weight": ((32, 3, 3, 3), torch.float32),
@@ -638,6 +687,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv1.weight": ((32, 3, 3, 3), torch.float32),
@@ -758,9 +808,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -858,6 +908,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -867,6 +918,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -881,7 +946,10 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
@@ -890,7 +958,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -905,20 +977,24 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -967,14 +1043,14 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    binding = bindings.get(facts["run"])
+    if binding is None or not binding.holds(model):
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:
@@ -1010,6 +1086,10 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -1022,7 +1102,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -1038,18 +1118,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -1093,7 +1178,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -1112,8 +1197,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -1155,8 +1240,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -1169,23 +1257,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -1194,17 +1286,20 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
+        if type(facts) is tuple:  # by the modules in the other mode
+            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
@@ -1217,19 +1312,28 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)

@@ -38,6 +38,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types
@@ -136,14 +137,24 @@ static inline dim3 kw_extent(long long extent) {
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
-// NaN if either is.
+static __device__ __forceinline__ float kw_quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return fabsf(x) > 0x1p126f ? copysignf(0.0f, x) : __frcp_rn(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x);
+#endif
+}
+
+// NaN if either is. A device takes -0 for less than 0; elsewhere a is as good as b.
 static __device__ __forceinline__ float kw_greatest(float a, float b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
 #else
-  return (a > b || a != a) ? a : b;
+  return (a >= b || a != a) ? a : b;
 #endif
 }
 
@@ -151,8 +162,23 @@ static __device__ __forceinline__ float kw_greatest(float a, float b) {
 static __device__ __forceinline__ float kw_maximum(float a, float b) { return kw_greatest(a, b); }
 static __device__ __forceinline__ double kw_maximum(double a, double b) { return (a > b || a != a) ? a : b; }
 
+// x / y. With the scale, what is left of x is a float wherever the quotient is at least
+// 2^-126; a product rounded toward zero is infinite only if x is. Where corrections lose an
+// infinity or a zero's sign, what preceded them holds, enlarged lest its error hide one.
+static __device__ __forceinline__ float kw_divide(float x, float y) {
+  const float scale = fmaxf(fabsf(x), fabsf(y)) < 0x1p32f ? 0x1p64f : 0x1p-4f, n = x * scale, d = y * scale;
+  const float first = kw_quick_reciprocal(d), r = fmaf(fmaf(-d, first, 1.0f), first, first), rough = __fmul_rz(n, r);
+  const float near = fmaf(fmaf(-d, rough, n), r, rough), q = fmaf(fmaf(-d, near, n), r, near);
+  return fabsf(q) > 0.0f ? q : n * first * 0x1.00001p0f;
+}
+static __device__ __forceinline__ double kw_divide(double x, double y) { return x / y; }
+
 static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
 static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -173,7 +199,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
-// mean0/variance0 = moments(in0)
+// mean0/variance0/deviation0 = moments(in0)
 static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
@@ -241,7 +267,7 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
 
 // Merge of the parts, and what is stored once per row.
 static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, double* __restrict__ partial0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -264,6 +290,7 @@ static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
   const double spread0 = second0 / 524288.0 - centre0 * centre0;
   const float mean0 = float(shift0 + centre0);
   const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
 
   if (t == 0) {
     float b1;
@@ -273,34 +300,35 @@ static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
     b3 = in2[i0];
     const float t4 = mean0 + b3;
     const float t5 = t4 * 0.1f;
-    const float t6 = t2 + t5;
+    const float t6 = kw_unfused_add(t2, t5);
     float b7;
     b7 = in3[i0];
     const float t8 = b7 * 0.9f;
     const float t9 = variance0 * 1.0000019f;
     const float t10 = t9 * 0.1f;
-    const float t11 = t8 + t10;
+    const float t11 = kw_unfused_add(t8, t10);
     out0[i0] = mean0;
-    out1[i0] = variance0;
-    out2[i0] = t6;
-    out3[i0] = t11;
+    out1[i0] = deviation0;
+    out2[i0] = variance0;
+    out3[i0] = t6;
+    out4[i0] = t11;
   }
 }
 
-static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, void* workspace, cudaStream_t stream) {
+static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k0_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
   KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1056, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, partial0);
+  KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, out4, partial0);
   return nullptr;
 }
 
 // outer (32, 32, 64, 64), row (2, 2)
-// maximum0 = max(relu(add(mul(sub(in0, in1), mul(rsqrt(add(in2, 1e-05)), in3)), in4)))
+// maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)))
 // out0 = maximum0
 static __global__ void __launch_bounds__(256) k0_k1_max(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
   const unsigned column = threadIdx.x;
   const unsigned o = (blockIdx.x * 256u + column) * 4u;
   const int i0 = o / 131072u;
@@ -312,13 +340,18 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
   b1 = in1[i1];
   float b3;
   b3 = in2[i1];
-  const float t4 = b3 + 1e-05f;
-  const float t5 = kw_rsqrt(t4);
-  float b6;
-  b6 = in3[i1];
-  const float t7 = t5 * b6;
-  float b9;
-  b9 = in4[i1];
+  const float t4 = float(b3 < 1e+15f);
+  float b5;
+  b5 = in3[i1];
+  const float t6 = b5 + 1e-05f;
+  const float t7 = kw_rsqrt(t6);
+  const float t8 = kw_divide(1.0f, b3);
+  const float t9 = t4 != float(0) ? t7 : t8;
+  float b10;
+  b10 = in4[i1];
+  const float t11 = t9 * b10;
+  float b13;
+  b13 = in5[i1];
   float top0[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
@@ -339,10 +372,10 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
         const float t2 = x0[u][v * 2 + q] - b1;
-        const float t8 = t2 * t7;
-        const float t10 = t8 + b9;
-        const float t11 = kw_greatest(t10, 0.0f);
-        top0[v] = kw_maximum(top0[v], t11);
+        const float t12 = t2 * t11;
+        const float t14 = kw_unfused_add(t12, b13);
+        const float t15 = kw_greatest(t14, 0.0f);
+        top0[v] = kw_maximum(top0[v], t15);
       }
     }
   }
@@ -352,25 +385,25 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
     maximum0[v] = top0[v];
   }
 
-  float y12[4];
+  float y16[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    y12[v] = maximum0[v];
+    y16[v] = maximum0[v];
   }
-  kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y12);
+  kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y16);
 }
 
-static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k1_max: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k1_max", k0_k1_max, 4096, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  KW_LAUNCH("k1_max", k0_k1_max, 4096, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
-// mean0/variance0 = moments(in0)
+// mean0/variance0/deviation0 = moments(in0)
 static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
@@ -438,7 +471,7 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
 
 // Merge of the parts, and what is stored once per row.
 static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, double* __restrict__ partial0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -461,6 +494,7 @@ static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
   const double spread0 = second0 / 131072.0 - centre0 * centre0;
   const float mean0 = float(shift0 + centre0);
   const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
 
   if (t == 0) {
     float b1;
@@ -470,34 +504,35 @@ static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
     b3 = in2[i0];
     const float t4 = mean0 + b3;
     const float t5 = t4 * 0.1f;
-    const float t6 = t2 + t5;
+    const float t6 = kw_unfused_add(t2, t5);
     float b7;
     b7 = in3[i0];
     const float t8 = b7 * 0.9f;
     const float t9 = variance0 * 1.0000076f;
     const float t10 = t9 * 0.1f;
-    const float t11 = t8 + t10;
+    const float t11 = kw_unfused_add(t8, t10);
     out0[i0] = mean0;
-    out1[i0] = variance0;
-    out2[i0] = t6;
-    out3[i0] = t11;
+    out1[i0] = deviation0;
+    out2[i0] = variance0;
+    out3[i0] = t6;
+    out4[i0] = t11;
   }
 }
 
-static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, void* workspace, cudaStream_t stream) {
+static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k2_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
   KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, partial0);
+  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, out4, partial0);
   return nullptr;
 }
 
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(maximum(maximum(relu(add(mul(sub(in0, in1), mul(rsqrt(...), in3)), in4)), relu(add(mul(sub(in0, in1), mul(rsqrt(...), in3)), in4))), relu(add(mul(sub(in0, in1), mul(rsqrt(add(in2, 1e-05)), in3)), in4))), relu(add(mul(sub(in0, in1), mul(rsqrt(add(in2, 1e-05)), in3)), in4))))
-// out0 = mul(total0, 0.000976562)
+// total0 = sum(maximum(maximum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))), relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)), in5))), relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5))))
+// out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k3_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
   const unsigned t = threadIdx.x % 128u;  // place in the row's group
   const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
   const int i0 = o / 64u;
@@ -507,51 +542,56 @@ static __global__ void __launch_bounds__(256) k0_k3_mean(
   b1 = in1[i1];
   float b3;
   b3 = in2[i1];
-  const float t4 = b3 + 1e-05f;
-  const float t5 = kw_rsqrt(t4);
-  float b6;
-  b6 = in3[i1];
-  const float t7 = t5 * b6;
-  float b9;
-  b9 = in4[i1];
+  const float t4 = float(b3 < 1e+15f);
+  float b5;
+  b5 = in3[i1];
+  const float t6 = b5 + 1e-05f;
+  const float t7 = kw_rsqrt(t6);
+  const float t8 = kw_divide(1.0f, b3);
+  const float t9 = t4 != float(0) ? t7 : t8;
+  float b10;
+  b10 = in4[i1];
+  const float t11 = t9 * b10;
+  float b13;
+  b13 = in5[i1];
   double sum0 = 0;
   float x0[8];
-  float x12[8];
-  float x18[8];
-  float x24[8];
+  float x16[8];
+  float x22[8];
+  float x28[8];
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
     const unsigned p = u * 128u + t;
     const int r0 = p / 32u;
     const int r1 = p % 32u;
     x0[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2];
-    x12[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
-    x18[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
-    x24[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
+    x16[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
+    x22[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
+    x28[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
   }
   float part0 = 0;
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
     const float t2 = x0[u] - b1;
-    const float t8 = t2 * t7;
-    const float t10 = t8 + b9;
-    const float t11 = kw_greatest(t10, 0.0f);
-    const float t13 = x12[u] - b1;
-    const float t14 = t13 * t7;
-    const float t15 = t14 + b9;
-    const float t16 = kw_greatest(t15, 0.0f);
-    const float t17 = kw_maximum(t11, t16);
-    const float t19 = x18[u] - b1;
-    const float t20 = t19 * t7;
-    const float t21 = t20 + b9;
-    const float t22 = kw_greatest(t21, 0.0f);
-    const float t23 = kw_maximum(t17, t22);
-    const float t25 = x24[u] - b1;
-    const float t26 = t25 * t7;
-    const float t27 = t26 + b9;
-    const float t28 = kw_greatest(t27, 0.0f);
-    const float t29 = kw_maximum(t23, t28);
-    part0 += t29;
+    const float t12 = t2 * t11;
+    const float t14 = kw_unfused_add(t12, b13);
+    const float t15 = kw_greatest(t14, 0.0f);
+    const float t17 = x16[u] - b1;
+    const float t18 = t17 * t11;
+    const float t19 = kw_unfused_add(t18, b13);
+    const float t20 = kw_greatest(t19, 0.0f);
+    const float t21 = kw_maximum(t15, t20);
+    const float t23 = x22[u] - b1;
+    const float t24 = t23 * t11;
+    const float t25 = kw_unfused_add(t24, b13);
+    const float t26 = kw_greatest(t25, 0.0f);
+    const float t27 = kw_maximum(t21, t26);
+    const float t29 = x28[u] - b1;
+    const float t30 = t29 * t11;
+    const float t31 = kw_unfused_add(t30, b13);
+    const float t32 = kw_greatest(t31, 0.0f);
+    const float t33 = kw_maximum(t27, t32);
+    part0 += t33;
   }
   sum0 += part0;
 #pragma unroll
@@ -571,19 +611,19 @@ static __global__ void __launch_bounds__(256) k0_k3_mean(
   const float total0 = float(sum0);
 
   if (t == 0) {
-    const float t30 = total0 * 0.0009765625f;
-    out0[i0 * 64 + i1] = t30;
+    const float t34 = total0 * 0.0009765625f;
+    out0[i0 * 64 + i1] = t34;
   }
 }
 
-static const char* k3_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k3_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k3_mean", k0_k3_mean, 1024, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  KW_LAUNCH("k3_mean", k0_k3_mean, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
 // outer (32, 32, 64, 64), row (2, 2)
-// maximum0 = max(relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
+// maximum0 = max(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
 // out0 = maximum0
 static __global__ void __launch_bounds__(256) k0_k4_max(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
@@ -630,7 +670,7 @@ static __global__ void __launch_bounds__(256) k0_k4_max(
         const float t2 = x0[u][v * 2 + q] + b1;
         const float t4 = t2 - b3;
         const float t10 = t4 * t9;
-        const float t12 = t10 + b11;
+        const float t12 = kw_unfused_add(t10, b11);
         const float t13 = kw_greatest(t12, 0.0f);
         top0[v] = kw_maximum(top0[v], t13);
       }
@@ -659,8 +699,8 @@ static const char* k4_max(const float* in0, const float* in1, const float* in2, 
 }
 
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(maximum(maximum(relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))), relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))), relu(add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))))
-// out0 = mul(total0, 0.000976562)
+// total0 = sum(maximum(maximum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))))
+// out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k5_mean(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
@@ -703,24 +743,24 @@ static __global__ void __launch_bounds__(256) k0_k5_mean(
     const float t2 = x0[u] + b1;
     const float t4 = t2 - b3;
     const float t10 = t4 * t9;
-    const float t12 = t10 + b11;
+    const float t12 = kw_unfused_add(t10, b11);
     const float t13 = kw_greatest(t12, 0.0f);
     const float t15 = x14[u] + b1;
     const float t16 = t15 - b3;
     const float t17 = t16 * t9;
-    const float t18 = t17 + b11;
+    const float t18 = kw_unfused_add(t17, b11);
     const float t19 = kw_greatest(t18, 0.0f);
     const float t20 = kw_maximum(t13, t19);
     const float t22 = x21[u] + b1;
     const float t23 = t22 - b3;
     const float t24 = t23 * t9;
-    const float t25 = t24 + b11;
+    const float t25 = kw_unfused_add(t24, b11);
     const float t26 = kw_greatest(t25, 0.0f);
     const float t27 = kw_maximum(t20, t26);
     const float t29 = x28[u] + b1;
     const float t30 = t29 - b3;
     const float t31 = t30 * t9;
-    const float t32 = t31 + b11;
+    const float t32 = kw_unfused_add(t31, b11);
     const float t33 = kw_greatest(t32, 0.0f);
     const float t34 = kw_maximum(t27, t33);
     part0 += t34;
@@ -766,14 +806,15 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* amax_k1 = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
     auto* mean_k0_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* var_k0_1 = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, conv1_bias, norm1_running_var, mean_k0_0, var_k0_1, norm1_running_mean_out, norm1_running_var_out, workspace + 512, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_max(t17_convolution, mean_k0_0, var_k0_1, norm1_weight, norm1_bias, amax_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* std_k0_1 = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k0_2 = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, conv1_bias, norm1_running_var, mean_k0_0, std_k0_1, var_k0_2, norm1_running_mean_out, norm1_running_var_out, workspace + 768, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_max(t17_convolution, mean_k0_0, std_k0_1, var_k0_2, norm1_weight, norm1_bias, amax_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* stream) {
-    auto* t24_convolution = static_cast<const float*>(tensors[0]);
+    auto* t25_convolution = static_cast<const float*>(tensors[0]);
     auto* norm2_running_mean = static_cast<const float*>(tensors[1]);
     auto* conv2_bias = static_cast<const float*>(tensors[2]);
     auto* norm2_running_var = static_cast<const float*>(tensors[3]);
@@ -784,9 +825,10 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     auto* mean_k3 = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
     auto* mean_k2_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* var_k2_1 = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k2_mean_moments_add(t24_convolution, norm2_running_mean, conv2_bias, norm2_running_var, mean_k2_0, var_k2_1, norm2_running_mean_out, norm2_running_var_out, workspace + 512, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_mean(t24_convolution, mean_k2_0, var_k2_1, norm2_weight, norm2_bias, mean_k3, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* std_k2_1 = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k2_2 = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k2_mean_moments_add(t25_convolution, norm2_running_mean, conv2_bias, norm2_running_var, mean_k2_0, std_k2_1, var_k2_2, norm2_running_mean_out, norm2_running_var_out, workspace + 768, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_mean(t25_convolution, mean_k2_0, std_k2_1, var_k2_2, norm2_weight, norm2_bias, mean_k3, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
@@ -824,26 +866,26 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(17408, dtype=torch.uint8, device=_device)
+    workspace = torch.empty(17664, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, t17_convolution, norm1_running_mean, conv1_bias,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
                          amax_k1, workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
-    t23_reshape = amax_k1.reshape((32, 32, 64, 64))
+    t24_reshape = amax_k1.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    t24_convolution = torch.nn.functional.conv2d(t23_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    t25_convolution = torch.nn.functional.conv2d(t24_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(16896, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_1", _stream, t24_convolution, norm2_running_mean, conv2_bias,
+    workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_1", _stream, t25_convolution, norm2_running_mean, conv2_bias,
                          norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
                          mean_k3, workspace)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
-    t30_reshape = mean_k3.reshape((32, 64))
+    t32_reshape = mean_k3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    t31_linear = torch.nn.functional.linear(t30_reshape, classify_weight, classify_bias)
+    t33_linear = torch.nn.functional.linear(t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(t31_linear, (10, 1)),)
+    return (_kernelwright_laid(t33_linear, (10, 1)),)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean,
@@ -884,6 +926,7 @@ _KERNELWRIGHT_MODEL = {
     "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight', 'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight', 'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
     "default_dtype": torch.float32,
     "tied": (),
+    "outside": {},
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -892,6 +935,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv1.weight": ((32, 3, 3, 3), torch.float32),
@@ -927,6 +971,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv1.weight": ((32, 3, 3, 3), torch.float32),
@@ -1047,9 +1092,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -1147,6 +1192,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -1156,6 +1202,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -1170,7 +1230,10 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
@@ -1179,7 +1242,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -1194,20 +1261,24 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -1256,14 +1327,14 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    binding = bindings.get(facts["run"])
+    if binding is None or not binding.holds(model):
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:
@@ -1299,6 +1370,10 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -1311,7 +1386,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -1327,18 +1402,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -1382,7 +1462,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -1401,8 +1481,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -1444,8 +1524,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -1458,23 +1541,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -1483,17 +1570,20 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
+        if type(facts) is tuple:  # by the modules in the other mode
+            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
@@ -1506,19 +1596,28 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)

@@ -7,15 +7,16 @@ Training mode: 4 of 4 operators replaced.
   operations 537 GFLOP -> 14.7 GFLOP, memory traffic 1.35 GB -> 143 MB
   rule pool to one is a mean: adaptive_avg_pool(x, 1) = mean(x); reassociates sums
   rule sum of a batch norm: sum_p ((y - m) r g + b) = ((sum_p y) - P m) r g + P b; reassociates sums
-  rule constant factor out of a sum (3 times): sum(c x) = c sum(x); reassociates sums
+  rule constant factor out of a sum (3 times): sum(c x) = c sum(x); reassociates sums and products: where
+    inputs are infinite, Inf and NaN may trade places, and a sum of zeros may have another sign
   rule sum of a convolution (3 times): sum_p conv(x, w)[p] = contraction of (sums of x over the positions each
     tap sees) with (sums of taps); reassociates sums and products: where inputs are infinite, Inf and NaN may
-    trade places
+    trade places, and a sum of zeros may have another sign
   rule round late (16 times): f(round(x)) = round(f(x)) up to the rounding of x; changes rounding
-  rule variance of an affine map: var(a x + b) = a^2 var(x); changes rounding
+  rule variance of an affine map: var(a x + b) = a^2 var(x), std(a x + b) = |a| std(x); changes rounding
   rule variance of a convolution: sum_p (w * x)[p]^2 = sum over lags of (autocorrelation of w)
     (autocorrelation of x); reassociates sums and products: where inputs are infinite, Inf and NaN may trade
-    places
+    places, and a sum of zeros may have another sign
   rule sum of a sum of terms (2 times): sum(a + b) = sum(a) + sum(b); reassociates sums
   rule keep reduced axes (2 times): reduce(x) = reshape(reduce(x, keepdim)); bitwise
   rule biased variance: var with correction c = var with correction 0 times n / (n - c); changes rounding
@@ -26,19 +27,20 @@ Training mode: 4 of 4 operators replaced.
   kernel k3_channel_energy: energy of 128 output channels through the input's spectrum on 20x36x36 points,
     without the output
   kernel k4_sum_cast: sum over rows of [64] for each of [128]: contract, cast, add, mul, clamp_min, sub,
-    square
+    where, eq
   kernel k5_sum_cast: sum over rows of [64] for each of [16, 128]: contract, cast, add, mul, sub, rsqrt,
-    clamp_min, square
+    clamp_min, where
 
 Inference mode: 4 of 4 operators replaced.
   operations 537 GFLOP -> 18.1 MFLOP, memory traffic 1.35 GB -> 71.6 MB
   rule pool to one is a mean: adaptive_avg_pool(x, 1) = mean(x); reassociates sums
   rule sum of a batch norm: sum_p ((y - m) r g + b) = ((sum_p y) - P m) r g + P b; reassociates sums
   rule sum of a sum of terms (2 times): sum(a + b) = sum(a) + sum(b); reassociates sums
-  rule constant factor out of a sum (2 times): sum(c x) = c sum(x); reassociates sums
+  rule constant factor out of a sum (2 times): sum(c x) = c sum(x); reassociates sums and products: where
+    inputs are infinite, Inf and NaN may trade places, and a sum of zeros may have another sign
   rule sum of a convolution: sum_p conv(x, w)[p] = contraction of (sums of x over the positions each tap sees)
     with (sums of taps); reassociates sums and products: where inputs are infinite, Inf and NaN may trade
-    places
+    places, and a sum of zeros may have another sign
   rule round late (4 times): f(round(x)) = round(f(x)) up to the rounding of x; changes rounding
   kernel k0_region_sum: sums of [16, 64, 16, 32, 32] over classes of positions, one pass, to [16, 64, 1, 1, 1]
   kernel k1_region_sum: sums of [1, 64, 128, 5, 5, 5] over classes of positions, one pass, to [1, 64, 128, 1,
@@ -56,6 +58,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types
@@ -155,6 +158,14 @@ static inline dim3 kw_extent(long long extent) {
 
 static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
 static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_sub(float x, float y) { return __fsub_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_sub(double x, double y) { return __dsub_rn(x, y); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -1452,8 +1463,8 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 // outer (128,), row (64,)
 // total0 = sum(mul(in0, in1))
 // out0 = total0
-// out1 = add(mul(in2, 0.9), mul(mul(mul(add(total0, mul(in3, 414720)), 2.41127e-06), 2), 0.1))
-// out2 = add(mul(in4, 0.9), mul(mul(mul(clamp_min(sub(mul(in5, 2.41127e-06), square(mul(total0, 2.41127e-06))), 0), 4), 1), 0.1))
+// out1 = unfused_add(mul(in2, 0.9), mul(mul(mul(unfused_add(total0, mul(in3, 414720)), 2.41127e-06), 2), 0.1))
+// out2 = unfused_add(mul(in4, 0.9), mul(mul(mul(clamp_min(unfused_sub(mul(where(..., in5, inf), 2.41127e-06), square(mul(total0, 2.41127e-06))), 0), 4), 1), 0.1))
 static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
     const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const double* __restrict__ in5, double* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
@@ -1525,7 +1536,7 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
     double t8[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t8[v] = total0[v] + t7[v];
+      t8[v] = kw_unfused_add(total0[v], t7[v]);
     }
     double t9[4];
 #pragma unroll
@@ -1545,7 +1556,7 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
     double t12[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t12[v] = t5[v] + t11[v];
+      t12[v] = kw_unfused_add(t5[v], t11[v]);
     }
     float b14[4];
     kw_read4(b14, in4 + (i0));
@@ -1559,60 +1570,70 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
     double t17[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t17[v] = b16[v] * 2.4112654320987654e-06;
+      t17[v] = double(b16[v] == b16[v]);
     }
     double t18[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t18[v] = total0[v] * 2.4112654320987654e-06;
+      t18[v] = t17[v] != double(0) ? b16[v] : double(INFINITY);
     }
     double t19[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t19[v] = t18[v] * t18[v];
+      t19[v] = t18[v] * 2.4112654320987654e-06;
     }
     double t20[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t20[v] = t17[v] - t19[v];
+      t20[v] = total0[v] * 2.4112654320987654e-06;
     }
     double t21[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t21[v] = t20[v] < 0.0 ? 0.0 : t20[v];
+      t21[v] = t20[v] * t20[v];
     }
     double t22[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t22[v] = t21[v] * 4.0;
+      t22[v] = kw_unfused_sub(t19[v], t21[v]);
     }
     double t23[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t23[v] = t22[v] * 1.0000024112712462;
+      t23[v] = t22[v] < 0.0 ? 0.0 : t22[v];
     }
     double t24[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t24[v] = t23[v] * 0.1;
+      t24[v] = t23[v] * 4.0;
     }
     double t25[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t25[v] = t15[v] + t24[v];
+      t25[v] = t24[v] * 1.0000024112712462;
+    }
+    double t26[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      t26[v] = t25[v] * 0.1;
+    }
+    double t27[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      t27[v] = kw_unfused_add(t15[v], t26[v]);
     }
     double y3[4];
     float y13[4];
-    float y26[4];
+    float y28[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       y3[v] = total0[v];
       y13[v] = (float)(t12[v]);
-      y26[v] = (float)(t25[v]);
+      y28[v] = (float)(t27[v]);
     }
     kw_write4(out0 + (i0), y3);
     kw_write4(out1 + (i0), y13);
-    kw_write4(out2 + (i0), y26);
+    kw_write4(out2 + (i0), y28);
   }
 }
 
@@ -1626,7 +1647,7 @@ static const char* k4_sum_cast(const double* in0, const double* in1, const float
 
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
-// out0 = add(mul(sub(mul(mul(add(total0, mul(in2, 25920)), 3.85802e-05), 2), mul(mul(add(in3, mul(in2, 414720)), 2.41127e-06), 2)), mul(rsqrt(add(mul(clamp_min(sub(..., ...), 0), 4), 1e-05)), in5)), in6)
+// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), mul(mul(unfused_add(in3, mul(in2, 414720)), 2.41127e-06), 2)), mul(rsqrt(unfused_add(mul(clamp_min(unfused_sub(..., ...), 0), 4), 1e-05)), in5)), in6)
 static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const double* __restrict__ in3, const double* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
@@ -1692,7 +1713,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     double t5[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t5[v] = total0[v] + t4[v];
+      t5[v] = kw_unfused_add(total0[v], t4[v]);
     }
     double t6[4];
 #pragma unroll
@@ -1714,7 +1735,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     double t10[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t10[v] = b8[v] + t9[v];
+      t10[v] = kw_unfused_add(b8[v], t9[v]);
     }
     double t11[4];
 #pragma unroll
@@ -1729,75 +1750,85 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     double t13[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t13[v] = t7[v] - t12[v];
+      t13[v] = kw_unfused_sub(t7[v], t12[v]);
     }
     double b14[4];
     kw_read4(b14, in4 + (i1));
     double t15[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t15[v] = b14[v] * 2.4112654320987654e-06;
+      t15[v] = double(b14[v] == b14[v]);
     }
     double t16[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t16[v] = b8[v] * 2.4112654320987654e-06;
+      t16[v] = t15[v] != double(0) ? b14[v] : double(INFINITY);
     }
     double t17[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t17[v] = t16[v] * t16[v];
+      t17[v] = t16[v] * 2.4112654320987654e-06;
     }
     double t18[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t18[v] = t15[v] - t17[v];
+      t18[v] = b8[v] * 2.4112654320987654e-06;
     }
     double t19[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t19[v] = t18[v] < 0.0 ? 0.0 : t18[v];
+      t19[v] = t18[v] * t18[v];
     }
     double t20[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t20[v] = t19[v] * 4.0;
+      t20[v] = kw_unfused_sub(t17[v], t19[v]);
     }
     double t21[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t21[v] = t20[v] + 1e-05;
+      t21[v] = t20[v] < 0.0 ? 0.0 : t20[v];
     }
     double t22[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t22[v] = kw_rsqrt(t21[v]);
+      t22[v] = t21[v] * 4.0;
     }
-    float b23[4];
-    kw_read4(b23, in5 + (i1));
+    double t23[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      t23[v] = kw_unfused_add(t22[v], 1e-05);
+    }
     double t24[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t24[v] = t22[v] * double(b23[v]);
+      t24[v] = kw_rsqrt(t23[v]);
     }
-    double t25[4];
+    float b25[4];
+    kw_read4(b25, in5 + (i1));
+    double t26[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t25[v] = t13[v] * t24[v];
+      t26[v] = t24[v] * double(b25[v]);
     }
-    float b26[4];
-    kw_read4(b26, in6 + (i1));
     double t27[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t27[v] = t25[v] + double(b26[v]);
+      t27[v] = t13[v] * t26[v];
     }
-    float y28[4];
+    float b28[4];
+    kw_read4(b28, in6 + (i1));
+    double t29[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      y28[v] = (float)(t27[v]);
+      t29[v] = kw_unfused_add(t27[v], double(b28[v]));
     }
-    kw_write4(out0 + (i0 * 128 + i1), y28);
+    float y30[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      y30[v] = (float)(t29[v]);
+    }
+    kw_write4(out0 + (i0 * 128 + i1), y30);
   }
 }
 
@@ -1811,7 +1842,7 @@ static const char* k5_sum_cast(const double* in0, const double* in1, const float
 
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
-// out0 = add(mul(sub(mul(mul(add(total0, mul(in2, 25920)), 3.85802e-05), 2), in3), mul(rsqrt(add(in4, 1e-05)), in5)), in6)
+// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), in3), mul(rsqrt(add(in4, 1e-05)), in5)), in6)
 static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
     const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
@@ -1877,7 +1908,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
     double t5[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t5[v] = total0[v] + t4[v];
+      t5[v] = kw_unfused_add(total0[v], t4[v]);
     }
     double t6[4];
 #pragma unroll
@@ -1894,7 +1925,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
     double t9[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t9[v] = t7[v] - double(b8[v]);
+      t9[v] = kw_unfused_sub(t7[v], double(b8[v]));
     }
     float b10[4];
     kw_read4(b10, in4 + (i1));
@@ -1925,7 +1956,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
     double t17[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      t17[v] = t15[v] + double(b16[v]);
+      t17[v] = kw_unfused_add(t15[v], double(b16[v]));
     }
     float y18[4];
 #pragma unroll
@@ -2031,6 +2062,7 @@ _KERNELWRIGHT_MODEL = {
     "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var', 'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
     "tied": (),
+    "outside": {},
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -2039,6 +2071,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
@@ -2065,6 +2098,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
@@ -2177,9 +2211,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -2277,6 +2311,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -2286,6 +2321,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -2300,7 +2349,10 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
@@ -2309,7 +2361,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -2324,20 +2380,24 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -2386,14 +2446,14 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    binding = bindings.get(facts["run"])
+    if binding is None or not binding.holds(model):
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:
@@ -2429,6 +2489,10 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -2441,7 +2505,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -2457,18 +2521,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -2512,7 +2581,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -2531,8 +2600,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -2574,8 +2643,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -2588,23 +2660,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -2613,17 +2689,20 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
+        if type(facts) is tuple:  # by the modules in the other mode
+            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
@@ -2636,19 +2715,28 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)

@@ -7,11 +7,11 @@ Training mode: 6 of 6 operators replaced.
   operations 619 GFLOP -> 271 MFLOP, memory traffic 5.4 GB -> 1.08 GB
   rule sum of a convolution: sum_p conv(x, w)[p] = contraction of (sums of x over the positions each tap sees)
     with (sums of taps); reassociates sums and products: where inputs are infinite, Inf and NaN may trade
-    places
-  rule round late (4 times): f(round(x)) = round(f(x)) up to the rounding of x; changes rounding
+    places, and a sum of zeros may have another sign
+  rule round late (5 times): f(round(x)) = round(f(x)) up to the rounding of x; changes rounding
   rule keep reduced axes: reduce(x) = reshape(reduce(x, keepdim)); bitwise
-  rule reduction over a unit axis: reduce over an axis of size one is the identity (log(exp(x)) = x); changes
-    rounding
+  rule reduction over a unit axis: reduce over an axis of size one is the identity (log(exp(x)) = x); a sum of
+    one zero is +0; changes rounding
   kernel k0_region_sum: sums of [16, 64, 512, 512] over classes of positions, one pass, to [16, 64, 1, 1]
   kernel k1_sum: sum over rows of [64, 3, 3] for each of [16, 128]: contract, cast
   kernel k2_logsumexp_cast: logsumexp over rows of [128] for each of [16]: logsumexp, add, mul, cast
@@ -27,6 +27,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types
@@ -123,6 +124,10 @@ static inline dim3 kw_extent(long long extent) {
   extern __shared__ __align__(16) unsigned char kw_dynamic_shared_[];                   \
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
 
 // Running log-sum-exp: the sum of the exponentials is exp(base) * scaled, base = top where top is finite, else 0.
 template <typename T>
@@ -434,8 +439,8 @@ static const char* k1_sum(const double* in0, const float* in1, double* out0, voi
 }
 
 // outer (16,), row (128,)
-// logsumexp0 = logsumexp(add(mul(add(in0, mul(in1, 264196)), 3.78507e-06), in2))
-// out0 = mul(logsumexp0, 10)
+// logsumexp0 = logsumexp(unfused_add(mul(unfused_add(in0, mul(in1, 264196)), 3.78507e-06), in2))
+// out0 = mul(add(logsumexp0, 0), 10)
 static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
     const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
@@ -459,9 +464,9 @@ static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       const double t2 = double(x1[v]) * 264196.0;
-      const double t3 = x0[v] + t2;
+      const double t3 = kw_unfused_add(x0[v], t2);
       const double t4 = t3 * 3.785068661145513e-06;
-      const double t6 = t4 + double(x5[v]);
+      const double t6 = kw_unfused_add(t4, double(x5[v]));
       value0[v] = t6;
     }
   }
@@ -473,8 +478,9 @@ static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
   const double logsumexp0 = kw_logsumexp_result(top0, scaled0);
 
   if (t == 0) {
-    const double t7 = logsumexp0 * 10.0;
-    out0[i0] = (float)(t7);
+    const double t7 = logsumexp0 + 0.0;
+    const double t8 = t7 * 10.0;
+    out0[i0] = (float)(t8);
   }
 }
 
@@ -547,6 +553,7 @@ _KERNELWRIGHT_MODEL = {
     "held": ('bias', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
     "tied": (),
+    "outside": {},
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -555,6 +562,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 512, 512), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
@@ -577,6 +585,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (16, 64, 512, 512), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 3, 3), torch.float32),
@@ -686,9 +695,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -786,6 +795,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -795,6 +805,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -809,7 +833,10 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
@@ -818,7 +845,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -833,20 +864,24 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -895,14 +930,14 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    binding = bindings.get(facts["run"])
+    if binding is None or not binding.holds(model):
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:
@@ -938,6 +973,10 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -950,7 +989,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -966,18 +1005,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -1021,7 +1065,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -1040,8 +1084,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -1083,8 +1127,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -1097,23 +1144,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -1122,17 +1173,20 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
+        if type(facts) is tuple:  # by the modules in the other mode
+            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
@@ -1145,19 +1199,28 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)

@@ -21,6 +21,7 @@ import operator
 import os
 import platform
 import struct
+import sys
 import tempfile
 import threading
 import types
@@ -85,6 +86,16 @@ static inline double kw_select(bool condition, double a, double b) {
   return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
 }
 
+// A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
+// has fused operations: here these are used up.
+#ifdef __FP_FAST_FMAF
+template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
+#else
+template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
+#endif
+
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
 static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x); }
 
@@ -143,51 +154,50 @@ static inline double kw_gelu_erf(double x) { return x * 0.5 * std::erfc(-x * 0.7
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
+  typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
 
-// The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
+// The sum of function(value) over a block, in double. function takes vectors and scalars of double.
 template <typename real, typename F>
-static inline double kw_fold_sum(const real* values, int64_t count, F function) {
+static inline double kw_fold_wide(const real* values, int64_t count, F function) {
   using V = kw_vector<real>;
+  typedef typename V::wide wide;
   constexpr int64_t L = V::lanes;
-  typename V::type a{}, b{}, c{}, d{};
+  wide a{}, b{};
   int64_t i = 0;
-  for (; i + 4 * L <= count; i += 4 * L) {
-    a += function(V::load(values + i));
-    b += function(V::load(values + i + L));
-    c += function(V::load(values + i + 2 * L));
-    d += function(V::load(values + i + 3 * L));
+  for (; i + 2 * L <= count; i += 2 * L) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    b += function(__builtin_convertvector(V::load(values + i + L), wide));
   }
-  for (; i + L <= count; i += L) a += function(V::load(values + i));
-  a = (a + b) + (c + d);
+  a += b;
   double total = 0;
   for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
-  for (; i < count; ++i) total += function(values[i]);
+  for (; i < count; ++i) total += function(double(values[i]));
   return total;
 }
 
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
-// divides what rounding leaves by the square root of its epsilon.
+// divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
+// squares nor sums of them leave its range where the elements are floats.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
   void join(double n, double sum, double deviations) {
     if (n == 0) return;
     const double gap = count > 0 ? sum / n - total / count : 0.0;
-    squares += deviations + gap * gap * (count * n / (count + n));
+    squares += (deviations < 0 ? 0.0 : deviations) + gap * gap * (count * n / (count + n));
     total += sum;
     count += n;
   }
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
-    const real base = origin;
-    const double sum = kw_fold_sum(values, n, [base](auto x) { return x - base; });
-    const real mean = base + real(sum / n);
-    const double rest = sum / n - (double(mean) - double(base));
-    const double around = kw_fold_sum(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
+    const double base = origin;
+    const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
+    const double mean = base + sum / n, rest = sum / n - (mean - base);
+    const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
     join(double(n), sum, around - n * rest * rest);
   }
   void merge(const kw_moments_of& other) {
@@ -196,6 +206,7 @@ template <typename real> struct kw_moments_of {
   }
   real mean() const { return real(double(origin) + total / count); }
   real variance() const { return real(squares / count); }
+  real deviation() const { return real(std::sqrt(squares / count)); }
 };
 
 // Rows of 512 for each of 8192: moments.
@@ -212,19 +223,23 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
     }
     const real reduced0_mean = accumulator0.mean();
     const real reduced0_variance = accumulator0.variance();
-    const real s0 = reduced0_variance + real(1e-05);
-    const real s1 = real(1) / kw_sqrt(s0);
+    const real reduced0_deviation = accumulator0.deviation();
+    const real s0 = real(reduced0_deviation < real(1000000000000000.0));
+    const real s1 = reduced0_variance + real(1e-05);
+    const real s2 = real(1) / kw_sqrt(s1);
+    const real s3 = real(1) / reduced0_deviation;
+    const real s4 = kw_select(s0 != real(0), s2, s3);
     {
       constexpr int64_t begin = 0, end = 512;
       #pragma omp simd
       for (int64_t r0 = begin; r0 < end; ++r0) {
         const real v0 = real(in0[512 * i0 + r0]);
         const real v1 = v0 - reduced0_mean;
-        const real v2 = v1 * s1;
+        const real v2 = v1 * s4;
         const real v3 = real(in1[r0]);
         const real v4 = v2 * v3;
         const real v5 = real(in2[r0]);
-        const real v6 = v4 + v5;
+        const real v6 = kw_unfused_add(v4, v5);
         out0[512 * i0 + r0] = v6;
       }
     }
@@ -332,6 +347,7 @@ _KERNELWRIGHT_MODEL = {
     "held": ('contract.bias', 'contract.weight', 'expand.bias', 'expand.weight', 'norm.bias', 'norm.weight'),
     "default_dtype": torch.float32,
     "tied": (),
+    "outside": {},
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -340,6 +356,7 @@ _KERNELWRIGHT_TRAINING = {
     "other_mode": (),
     "inputs": (("x", (32, 256, 512), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "norm.weight": ((512,), torch.float32),
@@ -365,6 +382,7 @@ _KERNELWRIGHT_INFERENCE = {
     "other_mode": (),
     "inputs": (("x", (32, 256, 512), torch.float32),),
     "nested": None,
+    "keywords": (),
     "returned": (),
     "tensors": {
         "norm.weight": ((512,), torch.float32),
@@ -477,9 +495,9 @@ def _kernelwright_form(value, own, depth=0):
     if kind in (tuple, list):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
-        # Larger ones are never written into the kernels, nor are parameters (in a list, as nn.LSTM keeps its own).
-        known = value.numel() <= 64 and value.device.type != "meta" and kind is not torch.nn.Parameter
-        return ("tensor", str(value.dtype), str(tuple(value.shape)), str(value.tolist()) if known else "")
+        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
     if isinstance(value, torch.nn.Module) or depth > 3:
         return _kernelwright_name(kind, own)
     if isinstance(value, (set, frozenset)):
@@ -577,6 +595,7 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
+        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
@@ -586,6 +605,20 @@ class _KernelwrightBinding:
         self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+
+    def _bind_outside(self, model, expected, own):
+        """Compare what is read from outside of the model, but for tensors."""
+        try:
+            self.outside = _kernelwright_outside(model) if expected else ()
+        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+        for (text, form), value in zip(expected.items(), self.outside):
+            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                raise _KernelwrightMisfit(text, f"is not {form!r}")
+            if isinstance(value, dict):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            else:
+                self._watch(value)
 
     def _watch(self, value):
         """Keep a copy of an attribute that can change without being replaced."""
@@ -600,7 +633,10 @@ class _KernelwrightBinding:
                 self._watch(part)
         elif isinstance(value, set):
             self.tables.append(value)
-        elif not isinstance(value, dict) and isinstance(getattr(value, "__dict__", None), dict):
+        elif type(value).__module__ == "numpy":
+            self.special.append((value, repr(_kernelwright_form(value, ()))))
+        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                              or hasattr(type(value), "__slots__")):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
         elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
             self.special.append((value, repr(_kernelwright_form(value, ()))))
@@ -609,7 +645,11 @@ class _KernelwrightBinding:
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
+        outside = list(facts["outside"])
+
         def home(name):
+            if name.startswith("outside "):
+                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -624,20 +664,24 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
         self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
         for (table, key), (other, other_key) in self.tied:
             if table[key] is not other[other_key]:
                 raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
-    def holds(self):
-        """Whether the model is still as it was when it was bound."""
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return (self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
+                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
                     and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
-        except (KeyError, RuntimeError, ValueError, TypeError):
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
 
@@ -686,14 +730,14 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["training"])
-    if binding is None or not binding.holds():
-        binding = bindings[facts["training"]] = _KernelwrightBinding(model, facts)
+    binding = bindings.get(facts["run"])
+    if binding is None or not binding.holds(model):
+        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
     values = []
     for expected, value in zip(facts["inputs"], inputs):
         if len(expected) > 2:
             values.append(value)
-        elif type(value) is not type(expected[1]) or value != expected[1]:
+        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
             raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
     count = len(values)
     try:
@@ -729,6 +773,10 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
 def _kernelwright_exact(call):
     """A convolution in true float32, where cuDNN would round its operands to TF32."""
     cudnn = torch.backends.cudnn
@@ -741,7 +789,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
-        raise RuntimeError(f"kernelwright: {failure.decode(errors='replace')}")
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
 def _kernelwright_run(facts, values):
@@ -757,18 +805,23 @@ def _kernelwright_run(facts, values):
 
 def _kernelwright_restore(structure, parts):
     """A nested value from its structure, in which numbers stand for the parts."""
-    if isinstance(structure, dict):
+    kind = type(structure)
+    if kind is int:
+        return parts[structure]
+    if kind is dict:
         return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(_kernelwright_restore(part, parts) for part in structure)
-    return None if structure is None else parts[structure]
+    if kind in (tuple, list):
+        return kind(_kernelwright_restore(part, parts) for part in structure)
+    return structure.restore(parts) if hasattr(structure, "restore") else structure
 
 
 def _kernelwright_flatten(structure, value, parts):
     """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if isinstance(structure, int):
+    if type(structure) is int:
         parts[structure] = value
-    elif structure is not None:
+    elif hasattr(structure, "flatten"):
+        structure.flatten(value, parts)
+    elif type(structure) in (dict, list, tuple):
         if type(value) is not type(structure) or len(value) != len(structure):
             raise _KernelwrightMisfit("an argument", "is nested in another way")
         keys = structure if isinstance(structure, dict) else range(len(structure))
@@ -812,7 +865,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {}
+    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -831,8 +884,8 @@ class _KernelwrightOriginal(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *inputs):
-        return self.model._original_forward(*inputs)
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -874,8 +927,11 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             with ctx.binding.lock:
+                count = len(inputs) - len(ctx.facts["keywords"])
+                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()}, tuple(inputs))
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs[:count]), named)
             outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
             pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
                      if g is not None and outputs[i].requires_grad]
@@ -888,23 +944,27 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
-def _kernelwright_positional(model, inputs, named, count):
-    """The arguments of a call in order, without defaults beyond the first ``count``; None where it is no call."""
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
     signature = inspect.signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
         return None
     bound.apply_defaults()
-    if bound.kwargs:
-        raise _KernelwrightMisfit("this call", "has keyword-only arguments")
-    inputs = bound.args
+    inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
     while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
-        inputs = inputs[:-1]
-    if len(inputs) != count:
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
-    return inputs
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
 
 
 def _kernelwright_call(model, inputs, named, plans):
@@ -913,17 +973,20 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
+        if type(facts) is tuple:  # by the modules in the other mode
+            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested = facts["nested"]
-        count = len(facts["inputs"] if nested is None else nested)
+        nested, keywords = facts["nested"], facts["keywords"]
+        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
         given = inputs
-        if named or len(inputs) != count:
-            given = _kernelwright_positional(model, inputs, named, count)
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
         if nested is not None:
-            given = list(_kernelwright_flatten(nested, given, {}).values())
+            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in values])
@@ -936,19 +999,28 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        if differentiated and facts["random"]:  # the recomputation would draw other numbers
+        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
+        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
-        if differentiated:
-            state = {name: home[key] for name, (home, key) in (*binding.parameters.items(), *binding.buffers.items())
-                     if name not in facts["updated"]}
-            operands = [value for value in given if isinstance(value, torch.Tensor)]
-            computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                   *state.values())
-        elif torch.is_grad_enabled():
-            with torch.no_grad():
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                operands = [value for value in given if isinstance(value, torch.Tensor)]
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
                 computed = _kernelwright_run(facts, values)
-        else:
-            computed = _kernelwright_run(facts, values)
-        return _kernelwright_returned(facts, computed, tensors)
+            return _kernelwright_returned(facts, computed, tensors)
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)
