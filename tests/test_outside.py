@@ -22,6 +22,9 @@ SEED = 11
 
 TENSORS = '''
     import random
+    from functools import wraps
+    from types import SimpleNamespace
+    from typing import NamedTuple
     import numpy as np
 
     AHEAD = torch.randn(3)  # nothing but the inputs reads it: what is drawn after it stays what it is
@@ -36,6 +39,13 @@ TENSORS = '''
     class Settings:
         table = torch.randn(8) + float(np.random.rand())
 
+    class Pair(NamedTuple):
+        number: float
+        table: torch.Tensor
+
+    PAIR = Pair(0.5, torch.randn(8))
+    SPACE = SimpleNamespace(turned=torch.randn(64, 8).T.contiguous().T)
+
     class Holder:
         def __init__(self):
             self.table = torch.randn(8)
@@ -48,6 +58,15 @@ TENSORS = '''
     def shifted(x, by=torch.randn(8)):
         return x - by
 
+    def decorated(function):
+        table = torch.randn(8)
+
+        @wraps(function)
+        def applied(self, x):
+            return function(self, x * SPACE.turned) + (table * PAIR.table * PAIR.number).sum()
+
+        return applied
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -55,6 +74,7 @@ TENSORS = '''
             self.tables = (torch.randn(8), [torch.randn(8)])
             self.folded = lambda x: x + (LATE * 2).abs()
 
+        @decorated
         def forward(self, x):
             x = torch.tanh(x * self.gain * NOISE + TABLES[0] * TABLES[1]["deep"])
             x = HOLDER.applied(SCALED(x)) * Settings.table + self.tables[0] * self.tables[1][0]
@@ -195,6 +215,8 @@ TENSOR_CHANGES = {
     "list": lambda module, model: module.TABLES[0].mul_(-1),
     "entry of a list": lambda module, model: module.TABLES.__setitem__(0, torch.linspace(-1, 1, 8)),
     "entry of a dictionary in a list": lambda module, model: module.TABLES[1].update(deep=torch.linspace(2, 3, 8)),
+    "named tuple": lambda module, model: module.PAIR.table.mul_(2),
+    "namespace, turned": lambda module, model: module.SPACE.turned.mul_(2),
     "closure in place": lambda module, model: module.SCALED.__closure__[0].cell_contents.mul_(2),
     "closure": lambda module, model: setattr(module.SCALED.__closure__[0], "cell_contents", torch.linspace(0, 1, 8)),
     "class attribute": lambda module, model: setattr(module.Settings, "table", torch.linspace(0, 1, 8)),
@@ -404,6 +426,7 @@ LEFT = {
     "a cache in a dictionary": ("CACHE", "CACHE = {}", "return x * CACHE.setdefault(8, torch.ones(8))"),
     "a count in an object": ("COUNT", "COUNT = type('Count', (), {})()\nCOUNT.calls = 0",
                              "COUNT.calls += 1; return x * COUNT.calls"),
+    "names in texts": ("globals()", "SCALE = 2.0", "return x * globals()['SCALE']"),
     "a table in place": ("SCALE", "SCALE = torch.ones(8)", "SCALE.add_(1); return x * SCALE"),
     "a layer of nobody": ("holds", "LAYER = nn.Linear(8, 8)", "return LAYER(x)"),
     "too much to compare": ("too large", "WORDS = {i: i for i in range(5000)}", "return x * WORDS[3]"),
@@ -435,12 +458,13 @@ def test_a_parameter_of_nobody(tmp_path) -> None:
 
 def test_what_does_no_harm_is_no_reason(tmp_path) -> None:
     path = tmp_path / "right.py"
-    path.write_text(HEAD + "import math\nLOSS = nn.MSELoss()\nFOLDER = os.path.join('a', 'b')\n\n\n"
+    path.write_text(HEAD + "import logging\nimport math\nLOG = logging.getLogger(__name__)\nLOSS = nn.MSELoss()\n"
+                    "FOLDER = os.path.join('a', 'b')\n\n\n"
                     "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
                     "        self.made = time.time()\n\n"
                     "    @functools.lru_cache\n    def count(self, n):\n        return n + 1\n\n"
                     "    def forward(self, x):\n"
-                    "        x = x + self.count(3) + len(os.path.basename(FOLDER))\n"
+                    "        LOG.debug('called')\n        x = x + self.count(3) + len(os.path.basename(FOLDER))\n"
                     "        return LOSS(x * math.pi, x) + torch.tensor([1.0, 2.0]).sum()\n")
     module = import_path(path)
     assert capture(module.Model(), [torch.rand(4, 8)]).outputs

@@ -15,7 +15,7 @@ class NotCapturable(Exception):
 
 def leaf_of(op: str, name: str, value: torch.Tensor) -> Node:
     """A leaf for a tensor that the trace was given, with its axes in the order in which memory has them."""
-    order = memory_order(value) if op in ("input", "parameter") else None
+    order = memory_order(value) if op in ("input", "parameter", "attribute") else None
     dtype = dtype_name(value.dtype)
     if order is not None:
         return make(op, name=name, shape=tuple(value.shape[a] for a in order), dtype=dtype, order=order)

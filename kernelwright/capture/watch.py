@@ -100,7 +100,7 @@ def draws_of_its_own(before: dict[str, Any], after: dict[str, Any]) -> list[str]
 def outside_kept(outside: Outside, found: list[str]) -> Iterator[None]:
     """Put into ``found`` what a trace changes of what the forward reads from outside of the model, and take that back:
     tensors of a trace are nobody's."""
-    seen = {**outside.values, **outside.containers}
+    seen = {**outside.values, **outside.foreign, **outside.containers}
     before = {name: print_of(value) for name, value in seen.items()}
     copies = [(container, copy.copy(container)) for container in outside.containers.values()]
     try:

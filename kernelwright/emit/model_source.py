@@ -114,6 +114,12 @@ def _inherited_forward(indent: str) -> list[str]:
             f"{indent * 2}return super().forward(*args, **kwargs)"]
 
 
+def _looks_for_modules(unit: Unit) -> bool:
+    """Whether ``sys.modules`` stands in a statement."""
+    return any(isinstance(x, ast.Attribute) and x.attr == "modules" and isinstance(x.value, ast.Name)
+               and x.value.id == "sys" for top in unit.nodes for x in ast.walk(top))
+
+
 class _Extraction:
     def __init__(self, kind: type[nn.Module], module: ModuleType, text: str, file: str,
                  new_name: str, names: Iterable[str], draws: Collection[int]) -> None:
@@ -162,7 +168,7 @@ class _Extraction:
         self.left_out = {unit for unit in self.draws if self.model in self._closure([unit])}
         kept |= self._closure(self.draws - self.left_out)
         candidates = [unit for unit in self.units if not unit.is_import and not is_main_guard(unit.nodes[0])]
-        if any({"globals", "eval", "exec"} & unit.names.used for unit in kept):
+        if any({"globals", "eval", "exec"} & unit.names.used or _looks_for_modules(unit) for unit in kept):
             # Names may be looked up by text: everything but the inputs stays.
             return self._closure(kept | {x for x in candidates
                                          if not x.names.bound & {"get_inputs", "get_init_inputs"}})

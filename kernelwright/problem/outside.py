@@ -27,10 +27,12 @@ _ELSEWHERE = frozenset({
     "time", "datetime", "uuid", "_uuid", "socket", "_socket", "platform", "secrets", "subprocess", "_posixsubprocess",
     "tempfile", "posix", "nt", "glob", "pathlib", "pathlib._local", "shutil", "genericpath", "linecache"})
 #: Others that do, by name: a path is no file, and PyTorch has much that is pure.
-_READS = frozenset({"open", "input", "torch.load", "torch.serialization.load", "numpy.load", "numpy.loadtxt",
+_READS = frozenset({"torch.load", "torch.serialization.load", "numpy.load", "numpy.loadtxt",
                     "torch.get_num_threads", "torch.initial_seed", "torch.get_rng_state", "torch.random.initial_seed",
                     "torch.random.get_rng_state"})
 _PURE = frozenset({"posix.fspath", "pathlib.PurePath", "datetime.timedelta", "datetime.date", "datetime.datetime"})
+#: Builtin functions that read files, or names that stand in texts.
+_BUILTINS = ("open", "input", "globals", "eval", "exec", "__import__")
 #: Larger containers take too long to compare at every call.
 MOST_ELEMENTS = 4096
 _DEPTH = 4
@@ -52,6 +54,8 @@ class Outside:
     """What Python code reads: numbers, text, functions, containers; tensors are not among them."""
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """Tensors within reach, those in containers and of modules' lists included."""
+    foreign: dict[str, Any] = field(default_factory=dict)
+    """Objects of installed packages, whose parts nobody knows: loggers, generators of random numbers."""
     containers: dict[str, Any] = field(default_factory=dict)
     """Dictionaries, lists and sets within reach that a call may change, attributes of objects among them; not those
     that the model's modules keep."""
@@ -86,6 +90,11 @@ def _installed_module(name: str) -> bool:
     """Whether a module is no file of the user's; so is one of which nothing is known."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return name != "__main__" and (file is None or is_installed(file))
+
+
+def _is_users(kind: type) -> bool:
+    """Whether objects of a class are what the user's code made them: of an own class, or a namespace."""
+    return kind.__module__ in ("types", "argparse") or not _installed_module(kind.__module__)
 
 
 def read_outside(model: nn.Module) -> Outside:
@@ -168,8 +177,8 @@ class _Reader:
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in space:
                 text = "type(_model)" if space[name] is type(self.model) else f"{root}{name}"
                 self._read(text, name, space[name], _attributes(instructions[place + 1:]), instructions, place)
-            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in ("open", "input"):
-                self._refuse(f"it calls {name}()")
+            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in _BUILTINS:
+                self._refuse(f"it calls {name}(), and nobody knows what that reads")
             elif name in cells and instruction.opname.endswith("DEREF"):
                 if instruction.opname.startswith("STORE"):
                     self._refuse(f"it changes {name}, which it closed over")
@@ -187,6 +196,9 @@ class _Reader:
             if value is os.environ or value is os.getenv:
                 self._environment(code, place)
                 return
+            if value is sys.modules:
+                self._refuse("it looks for modules by their names")
+                return
             if isinstance(value, ModuleType):
                 if not chain or not hasattr(value, chain[0]):
                     return
@@ -201,7 +213,7 @@ class _Reader:
             if within:
                 return
             kind = value if isinstance(value, type) else type(value)
-            is_users = not _installed_module(kind.__module__)
+            is_users = _is_users(kind)
             if is_users and chain and not isinstance(value, FunctionType):
                 homes = [vars(o) for o in (value, *kind.__mro__) if hasattr(o, "__dict__")]
                 kept = next((home[chain[0]] for home in homes if chain[0] in home), _MISSING)
@@ -246,7 +258,14 @@ class _Reader:
                         where = f"{text}.get_submodule({path!r})" if path else text
                         self.found.values[f"{where}.{key}"] = kept
         elif text not in self.found.values:
-            self.found.values[text] = value
+            # A method of the model has another name in what is emitted. An object of an installed package (a logger,
+            # say) is not looked into.
+            is_method = isinstance(value, FunctionType) and value.__qualname__.startswith(
+                f"{type(self.model).__qualname__}.")
+            is_foreign = isinstance(getattr(value, "__dict__", None), dict) and not _is_users(type(value)) and \
+                not isinstance(value, (FunctionType, functools.partial, type))
+            if not is_method:
+                (self.found.foreign if is_foreign else self.found.values)[text] = value
             self._look_into(text, value)
 
     def _look_into(self, text: str, value: Any, depth: int = 0) -> None:
@@ -280,7 +299,7 @@ class _Reader:
             for place, item in enumerate(value):
                 self._look_into(f"{text}[{place}]", item, depth + 1)
         elif not isinstance(value, type) and isinstance(getattr(value, "__dict__", None), dict) \
-                and not _installed_module(type(value).__module__):
+                and _is_users(type(value)):
             self._class(type(value), f"type({text})")
             if not is_own:
                 self.found.containers[text] = vars(value)
