@@ -1438,7 +1438,7 @@ def _kernelwright_form(value, own, depth=0):
     kind = type(value)
     if kind in (bool, int, float, str, bytes, type(None)):
         return value
-    if kind in (tuple, list):
+    if isinstance(value, (tuple, list)):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
     if isinstance(value, torch.Tensor):
         return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
