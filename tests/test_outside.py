@@ -445,6 +445,15 @@ def test_left_to_the_original(word, before, body, tmp_path) -> None:
     assert type(module.Model()(torch.rand(4, 8))) is torch.Tensor
 
 
+def test_a_console_has_no_file() -> None:
+    """What is typed, or comes from a text, is the user's as well."""
+    space: dict[str, Any] = {"__name__": "nowhere"}
+    exec(f"{HEAD}NOISE = torch.randn(8)\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+         "        return x * NOISE\n", space)
+    graph = capture(space["Model"](), [torch.rand(4, 8)])
+    assert [n["name"] for n in graph.nodes() if n.op == "attribute"] == ["outside NOISE"]
+
+
 def test_a_parameter_of_nobody(tmp_path) -> None:
     """It is read like any tensor; its gradients are the original's affair."""
     path = tmp_path / "nobody.py"

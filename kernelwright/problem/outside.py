@@ -87,9 +87,10 @@ def is_installed(file: str) -> bool:
 
 
 def _installed_module(name: str) -> bool:
-    """Whether a module is no file of the user's; so is one of which nothing is known."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return name != "__main__" and (file is None or is_installed(file))
+    """Whether a module is Python's own or of an installed package; one without a file is the user's."""
+    root = name.split(".")[0]
+    files = (getattr(sys.modules.get(known), "__file__", None) for known in (name, root))
+    return root in sys.stdlib_module_names or is_installed(next(filter(None, files), ""))
 
 
 def _is_users(kind: type) -> bool:
