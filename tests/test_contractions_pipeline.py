@@ -176,21 +176,25 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
     judged = []
 
-    def certified(problem, mode, *rest):
+    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False,
+                             sentence=lambda: "Failed: an error of 1")
+
+    def certified(problem, mode, *rest, brief):
         plan = mode.plan
         judged.append(plan)
-        if plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions):
-            raise VerificationFailed(model="Model", finding="Failed: an error of 1")
+        fails = plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions)
+        return failed if fails else SimpleNamespace(passed=True)
 
     monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
     monkeypatch.setattr(judgement, "_with_layouts", lambda problem, modes, *rest: modes)
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
-    monkeypatch.setattr(judgement, "_built", lambda *_: ("", None))
+    monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(judgement, "_built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
     monkeypatch.setattr(judgement, "_certified", certified)
     monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
-    monkeypatch.setattr(judgement, "new_model", lambda *_: SimpleNamespace(train=lambda training: None))
-    problem = SimpleNamespace(device=torch.device("cpu"))
+    monkeypatch.setattr(judgement, "new_model", lambda *_: nn.Identity())
+    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
     rest = ([], "cuda", H200, budget_of("quick", "cuda"), Settings(), Stages(Progress()))
     _, (result,), *_ = judgement.judge(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
@@ -199,7 +203,6 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
         assert node not in result.plan.kept
         return
     assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{judgement.REFUSED}: an error of 1"
-    monkeypatch.setattr(judgement, "_certified", lambda *_: (_ for _ in ()).throw(
-        VerificationFailed(model="Model", finding="Failed: whatever")))
+    monkeypatch.setattr(judgement, "_certified", lambda *_, brief: failed)
     with pytest.raises(VerificationFailed):
         judgement.judge(problem, [mode], *rest)

@@ -491,22 +491,25 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
                                     steps=(KernelStep("k", None, (), (), ()),)))
     judged = []
 
-    def certified(problem, mode, *_):
+    passed = SimpleNamespace(passed=True)
+    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False,
+                             sentence=lambda: "Failed: digits are lost")
+
+    def certified(problem, mode, *_, brief):
         judged.append(mode.plan)
-        if mode.plan.channels_last:
-            raise errors.VerificationFailed(model="Model", finding="Failed: digits are lost")
-        return "a certificate"
+        return failed if mode.plan.channels_last else passed
 
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
-    monkeypatch.setattr(judgement, "_built", lambda *_: ("text", None))
+    monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(judgement, "_built", lambda problem, modes, *_: (modes, "text", None))
     monkeypatch.setattr(judgement, "_certified", certified)
     monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
-    monkeypatch.setattr(judgement, "new_model", lambda *_: SimpleNamespace(train=lambda training: None))
+    monkeypatch.setattr(judgement, "new_model", lambda *_: nn.Identity())
     monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
-    problem = SimpleNamespace(device=torch.device("cpu"))
+    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
     _, (found,), text, certificates, _ = judgement.judge(
         problem, [own], [], "cpp", GENERIC_CPU, budget_of("quick", "cpp"), Settings(), programs.Stages(Progress()))
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
-    assert certificates == {"inference": "a certificate"} and "channels-last" in found.notes[0]
+    assert certificates == {"inference": passed} and "channels-last" in found.notes[0]
     assert "digits are lost" in found.notes[0]

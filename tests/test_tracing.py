@@ -126,9 +126,9 @@ def test_drawn_in_place(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 
 def test_spectral_norm_of_a_training_layer() -> None:
-    model = nn.utils.spectral_norm(nn.Linear(6, 5)).double().train()
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 5))).double().train()
     graph = capture(model, (X,), check_state=lambda: ())
-    assert {e.name for e in graph.effects} == {"weight_u", "weight_v"}
+    assert {e.name for e in graph.effects} == {"0.weight_u", "0.weight_v"}
 
 
 # Types -------------------------------------------------------------------------------------------
