@@ -154,7 +154,7 @@ def test_memory_that_runs_out_while_checking(done, tmp_path, monkeypatch, failur
     def fails(*arguments, **options):
         raise RuntimeError(failure)
 
-    monkeypatch.setattr(judgement, "certify", fails)
+    monkeypatch.setattr(judgement, "certify_both", fails)
     with pytest.raises(RuntimeError if place is None else errors.NotEnoughMemory) as caught:
         kernelwright.optimize(done[0], output=tmp_path / "out.py", effort="quick", target="cpp")
     assert place is None or f"on {place} " in caught.value.what
@@ -230,7 +230,8 @@ def test_explain_builds_nothing(done, monkeypatch):
     def forbidden(*_, **__):
         raise AssertionError("explain builds, checks and times nothing")
 
-    for name in ("load_text", "compile_cuda", "certify", "time_model", "losing_regions", "write_file", "load_emulated"):
+    for name in ("load_text", "compile_cuda", "certify_both", "time_model", "losing_regions", "write_file",
+                 "load_emulated"):
         monkeypatch.setattr(pipeline if hasattr(pipeline, name) else judgement, name, forbidden)
     for target in ("cpp", "cuda"):
         explained = kernelwright.explain(path, target=target)

@@ -176,7 +176,7 @@ def _certify(
     trials: list[Trial] = []
     skipped: list[Skipped] = []
     estimate, budget = 0.0, plan.budget_seconds
-    checks = GradientChecks(bench, plan)
+    checks = GradientChecks(bench, plan, clock)
     for trial_plan in plan.trials:
         place = len(trials) + len(skipped)
         left = budget * (3 if place < plan.wanted else 1) - (clock() - started)

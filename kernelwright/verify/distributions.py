@@ -98,8 +98,8 @@ def heavy_tailed(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tens
 
 def sparse(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Normal values, nine of ten exactly zero: ties, zero rows, empty tiles."""
-    keep = torch.empty_like(tensor).uniform_(0, 1, generator=generator) < 0.1
-    return tensor.normal_(generator=generator).mul_(keep)
+    drop = torch.empty_like(tensor).uniform_(0, 1, generator=generator) >= 0.1
+    return tensor.normal_(generator=generator).masked_fill_(drop, 0.0)
 
 
 def tied(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

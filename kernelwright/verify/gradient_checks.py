@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
@@ -18,8 +19,8 @@ class GradientChecks:
     """The gradient checks of one certification: on the first trial's inputs whatever the budget, and where calls record
     gradients on those of the first right trial with other parameters. A backward pass is most of a training step."""
 
-    def __init__(self, bench: Bench, plan: Plan) -> None:
-        self.bench, self.plan = bench, plan
+    def __init__(self, bench: Bench, plan: Plan, clock: Callable[[], float]) -> None:
+        self.bench, self.plan, self.clock = bench, plan, clock
         self.skipped: list[Skipped] = []
         self._found: list[Comparison] = []
         self._waits_for_given = (plan.check_gradients or plan.recording) and not plan.unchanged
@@ -33,9 +34,9 @@ class GradientChecks:
             return 0.0
         if self._waits_for_given:
             self._waits_for_given = False
-            started = clock()
+            started = self.clock()
             self._check(trial)
-            self._seconds = clock() - started
+            self._seconds = self.clock() - started
             return self._seconds
         if self._waits_for_redrawn and trial.plan.redrawn_parameters and trial.passed:
             self._waits_for_redrawn = False
