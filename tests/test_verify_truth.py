@@ -101,6 +101,13 @@ class Amplifies(nn.Module):
         return ((x + 3e6) - 3e6) * 100, (x * 37.5).round(), (x * 1e5).sin(), x.argmax(1)
 
 
+class AmplifiesDropped(nn.Module):
+    """The same with random numbers, which float64 takes from float32."""
+
+    def forward(self, x):
+        return nn.functional.dropout((x + 3e6) - 3e6, 0.5, True) * 100
+
+
 class Underflows(nn.Module):
     """Halves below the smallest normal one, and places among values that float32 rounds to zero."""
 
@@ -112,7 +119,8 @@ class Underflows(nn.Module):
 @pytest.mark.parametrize(("model", "training", "reference"), [
     (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64),
     (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
-    (Amplifies, True, FLOAT64), (ByType, True, SEPARATE), (ByEpsilon, True, SEPARATE), (WholeByType, True, SEPARATE)])
+    (Amplifies, True, FLOAT64), (AmplifiesDropped, True, FLOAT64),
+    (ByType, True, SEPARATE), (ByEpsilon, True, SEPARATE), (WholeByType, True, SEPARATE)])
 def test_what_is_taken_for_the_truth(model, training, reference):
     inputs = normal(4, 5, 8) if model is Encoder else normal(64, 8)
     found = judged(model, model, inputs, training=training)
