@@ -7,7 +7,7 @@ import operator
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -117,23 +117,42 @@ def _is_of_model(frame: FrameType) -> bool:
     return "/torch/" not in file or any(part in file for part in LIBRARY)
 
 
+#: Questions whether something compiles, and their own answers while the user's code gets another one.
+_QUESTIONS: dict[str, Any] = {}
+
+
+def answer(question: str) -> bool:
+    """What the function that calls this one answers: no to the user's code, the truth to PyTorch's own."""
+    return "/torch/" in sys._getframe(2).f_code.co_filename and _QUESTIONS[question]()
+
+
+def _is_compiling() -> bool:
+    from kernelwright.capture.tracing import answer
+    return answer("is_compiling")
+
+
+def _is_exporting() -> bool:
+    from kernelwright.capture.tracing import answer
+    return answer("is_exporting")
+
+
 @contextmanager
 def _not_compiling() -> Iterator[None]:
-    """The user's code is told that nothing compiles it, as in an eager call; PyTorch's own code knows better."""
-    compiler = torch.compiler
-    originals = {name: getattr(compiler, name) for name in ("is_compiling", "is_exporting", "is_dynamo_compiling")
-                 if hasattr(compiler, name)}
+    """The user's code is told that nothing compiles it, as in an eager call; PyTorch's own code knows better.
 
-    def told(original: Any) -> Any:
-        return lambda: "/torch/" in sys._getframe(1).f_code.co_filename and original()
-
-    for name, original in originals.items():
-        setattr(compiler, name, told(original))
+    The functions stay the objects that they are, under whatever name they were imported: only what they do changes.
+    """
+    functions = {"is_compiling": _is_compiling, "is_exporting": _is_exporting}
+    asked = {name: getattr(torch.compiler, name) for name in functions if hasattr(torch.compiler, name)}
+    codes = {name: function.__code__ for name, function in asked.items()}
+    _QUESTIONS.update({name: FunctionType(codes[name], function.__globals__) for name, function in asked.items()})
+    for name, function in asked.items():
+        function.__code__ = functions[name].__code__
     try:
         yield
     finally:
-        for name, original in originals.items():
-            setattr(compiler, name, original)
+        for name, function in asked.items():
+            function.__code__ = codes[name]
 
 
 @contextmanager
