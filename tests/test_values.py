@@ -133,7 +133,8 @@ def different(ours: torch.Tensor, expected: torch.Tensor, units: float) -> str |
     if bool(same.all()):
         return None
     place = int((~same).nonzero()[0])
-    return f"{int((~same).sum())} differ, first at {place}: {ours[place].item()!r} instead of {expected[place].item()!r}"
+    found, wanted = ours[place].item(), expected[place].item()
+    return f"{int((~same).sum())} differ, first at {place}: {found!r} instead of {wanted!r}"
 
 
 # Every scalar function ----------------------------------------------------------------------------
@@ -215,8 +216,9 @@ def test_edges_of_scalar_functions(name: str, dtype: str, functions) -> None:
     wrong |= finite & ~(error <= allowed)
     if wrong.any():
         place = int(wrong.nonzero()[0])
-        pytest.fail(f"{name}{[t[place].item() for t in given]} = {ours[place].item()!r}, eager {eager[place].item()!r}, "
-                    f"float64 {exact[place].item()!r}; {int(wrong.sum())} differ")
+        found, theirs, true = (t[place].item() for t in (ours, eager, exact))
+        point = [t[place].item() for t in given]
+        pytest.fail(f"{name}{point} = {found!r}, eager {theirs!r}, float64 {true!r}; {int(wrong.sum())} differ")
 
 
 def test_angles_of_every_size(tmp_path) -> None:
