@@ -65,6 +65,8 @@ CASES: dict[str, Case] = {
     "sums of zeros": (lambda m: (m.sum(1), m.mean(1), (m * -1).sum(1), (-m).sum(1), (m * -0.0).sum(1), m.cumsum(1),
                                  m[:, :1].sum(1), m[:, 1:2].mean(1), m[:, :1].logsumexp(1),
                                  m[:, :1].expand(66, 3).sum(1), (m / -2).sum(), m.abs().mul(-0.0).sum(0)), (ZEROS,)),
+    "moments of few": (lambda m: (m.std(1, unbiased=False), m[:, :1].std(1, unbiased=False), m[:, :1].var(1), m.std(0),
+                                  m[:, :2].var(1, unbiased=False)), (SEVENS[:, :3],)),
     "means of equals": (lambda m: (m.mean(1).floor(), m.mean(1) == m[:, 0], m - m.mean(1, keepdim=True), m.var(1),
                                    F.avg_pool1d(m[None], 7).floor(), F.adaptive_avg_pool1d(m[None], 4).floor(),
                                    m[:, :7].mean(1).floor()), (SEVENS,)),

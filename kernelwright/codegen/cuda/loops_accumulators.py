@@ -143,12 +143,12 @@ class Accumulator:
                 return [f"{name} = {function}({name}, {text});"]
             case "logsumexp" | "softmax":
                 return [f"{self.at(f'value{n}')}[{self._slot()}] = {text};"]
-        deviation = f"deviation{n}"
+        apart = f"apart{n}"
         first, second = (self.at(name) for name, _ in self.components)
         return [
-            f"const double {deviation} = double({text}) - {self.at(f'shift{n}')};",
-            f"{first} += {deviation};",
-            f"{second} += {deviation} * {deviation};",
+            f"const double {apart} = double({text}) - {self.at(f'shift{n}')};",
+            f"{first} += {apart};",
+            f"{second} += {apart} * {apart};",
         ]
 
     def _slot(self) -> str:
