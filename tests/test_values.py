@@ -84,6 +84,12 @@ CASES: dict[str, Case] = {
     "mixed types": (lambda d, x: (torch.where(d > 0, x * 3e38 * 10 * 1e-38, x), x * 3e38 * 10 * 1e-38 + d, d * x,
                                   (x * 3).double() - x.double() * 3, x.double() * 0.1 > x * 0.1, x == d,
                                   (d * 0.1).float() * 0.1, x.half() + d), (WIDE, NEAR)),
+    "tensors without axes": (
+        lambda x, s: (x * s, x > s, x + s, (x * s).double() - x.double() * s, x.half() * s, x.half() > s,
+                      s.float() * x - x * s, torch.where(x > 0, x, s.float()), x > torch.tensor(0.3).double(),
+                      x == torch.tensor(0.1).double() * 1, (x * torch.full((), 0.1, dtype=torch.float64) - 0.01) * 1e6,
+                      x.half() > torch.tensor(0.3), (x * 10).long() * s, F.pad(x * s, (1, 1))),
+        (TENTHS, torch.tensor(0.3, dtype=torch.float64))),
     "large integers": (lambda i: (i.float(), i.double(), i.half(), i > 9007199254740992.0, i == 16777216.0,
                                   i == 9007199254740992, i * 1.0, i.float().long(), i.double().long(), (i + 1) * 3,
                                   i.int(), i.to(torch.int16), i.float() - i.double(), i % 7, i // -7, i / 3,

@@ -15,13 +15,16 @@ _MOVES = ("reshape", "permute", "expand", "slice", "flip", "unfold", "diagonal")
 
 
 @rule("a tensor of one number", "add", "sub", "mul", "div", "pow", "eq", "ne", "lt", "le", "gt", "ge",
-      law="f(x, a tensor filled with c) = f(x, c)", condition="it has the type of x, and the result has the shape of x",
+      law="f(x, a tensor filled with c) = f(x, c)",
+      condition="it has the type of x, or no axes where x has any; the result has the shape of x",
       exactness=Exactness.ROUNDING)  # of powers alone: the square of a float is a product
 def filled(node: Node, context: Context) -> Node | None:
     for place, (literal, x) in enumerate((node.inputs, node.inputs[::-1])):
         number = number_of(literal)
-        if number is not None and literal.op == "literal" and literal.dtype == x.dtype in _FLOATS \
-                and number_of(x) is None and x.shape == node.shape:
+        if number is None or literal.op != "literal" or x.dtype not in _FLOATS:
+            continue
+        yields = literal.dtype in _FLOATS and not literal.rank and x.rank > 0  # its type does not count
+        if (literal.dtype == x.dtype or yields) and number_of(x) is None and x.shape == node.shape:
             operands = (constant(float(number)), x)
             return make(node.op, *(operands if place == 0 else operands[::-1]))
     return None

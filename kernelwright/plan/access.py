@@ -32,7 +32,7 @@ from kernelwright.ir.scalar import INTEGERS, JUMPS, PRODUCTS, ROUNDINGS, UNFUSED
 from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
-from kernelwright.plan.typed import applied, converted, operand_type
+from kernelwright.plan.typed import applied, converted, number_type
 
 
 class SplitAxis(Exception):
@@ -172,7 +172,7 @@ class Puller:
             if not (self.rounding or self.strict) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
                 one = node.op in ("mul", "div", "reciprocal")
                 return as_one_function(value, self.compute) if one else self._unfused(value)
-            return self._rounded(value, node)
+            return self._rounded(self._unfused(value), node)
         finally:
             self.rounding = before
 
@@ -188,7 +188,8 @@ class Puller:
         """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
         outermost = self.guarded or node
         whole = any(i.dtype in INTEGERS for i in (node, *node.inputs))
-        fills = None if self.rounding or node.op in JUMPS or whole else \
+        narrowed = any(_is_narrowed(i, node) for i in node.inputs)
+        fills = None if self.rounding or node.op in JUMPS or whole or narrowed else \
             (fill,) if node.op == "cast" and node.dtype.startswith(("float", "bfloat")) else operand_fills(node, fill)
         if fills is None:
             raise MustStore(outermost)
@@ -207,13 +208,13 @@ class Puller:
 
     def _operand(self, operand: Node, position: Position, node: Node) -> Task[Expression]:
         value = yield self._pull(operand, self._broadcast(operand, position, node))
-        if type(value) is Constant and (node.op in JUMPS or self.rounding or self.strict):
-            # PyTorch compares with a number of the tensor's type, and computes with one of float32 or wider.
-            dtype = operand_type(node)
-            dtype = "float32" if ITEM_BYTES[dtype] == 2 and node.op not in JUMPS else dtype
-            if ITEM_BYTES[dtype] < ITEM_BYTES[self.compute]:
-                return Constant(torch.tensor(value.value, dtype=torch_dtype(dtype)).item())
-        return value
+        dtype = number_type(node)
+        if ITEM_BYTES[dtype] >= ITEM_BYTES[self.compute]:
+            return value
+        if type(value) is Constant:
+            seen = node.op in JUMPS or self.rounding or self.strict
+            return Constant(torch.tensor(value.value, dtype=torch_dtype(dtype)).item()) if seen else value
+        return Apply(f"round_{dtype}", (value,)) if _is_narrowed(operand, node) else value
 
     def _rounded(self, value: Expression, node: Node) -> Expression:
         """``value`` rounded to the node's type, where the kernel's arithmetic is finer."""
@@ -362,8 +363,15 @@ def _narrows(node: Node) -> bool:
     return node.dtype in ROUNDINGS and not node.get("precise")
 
 
+def _is_narrowed(operand: Node, node: Node) -> bool:
+    """Whether a pointwise operator converts one of its operands, which has no axes, to a narrower type."""
+    return node.kind == "pointwise" and not operand.rank and operand.dtype in (*ROUNDINGS, "float64") and \
+        ITEM_BYTES[operand.dtype] > ITEM_BYTES[number_type(node)]
+
+
 def _is_product(value: Expression) -> bool:
-    """Whether the last of a value's operations may be a multiplication, negated or not."""
-    if isinstance(value, Apply) and value.function == "neg":
+    """Whether the last of a value's operations may be a multiplication, negated or rounded: compilers know that a
+    product of floats in float64 that is rounded to float32 is one of float32, and fuse that."""
+    if isinstance(value, Apply) and value.function in ("neg", "round_float32"):
         return _is_product(value.arguments[0])
     return isinstance(value, Apply) and value.function in PRODUCTS

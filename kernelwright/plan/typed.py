@@ -12,7 +12,7 @@ import torch
 
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
-from kernelwright.ir.scalar import INTEGERS, ROUNDINGS, WHOLE_FUNCTIONS
+from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, WHOLE_FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant, Expression, Whole
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -24,13 +24,22 @@ _LARGEST = {"bool": 1, "uint8": 255, "int8": 128, "int16": 1 << 15, "int32": 1 <
 
 
 def operand_type(node: Node) -> str:
-    """The floating type to which PyTorch converts what a pointwise operator on floats reads."""
-    types = {i.dtype for i in node.inputs if i.dtype in (*ROUNDINGS, "float64")}
-    if {"float16", "bfloat16"} <= types:
-        types.add("float32")
-    if types:
-        return max(types, key=ITEM_BYTES.__getitem__)
+    """The floating type to which PyTorch converts what a pointwise operator on floats reads: that of its tensors with
+    axes, if any of them has one."""
+    for operands in ([i for i in node.inputs if i.rank], node.inputs):
+        types = {i.dtype for i in operands if i.dtype in (*ROUNDINGS, "float64")}
+        if {"float16", "bfloat16"} <= types:
+            types.add("float32")
+        if types:
+            return max(types, key=ITEM_BYTES.__getitem__)
     return node.dtype if node.dtype in (*ROUNDINGS, "float64") else str(torch.get_default_dtype()).split(".")[1]
+
+
+def number_type(node: Node) -> str:
+    """The type to which PyTorch converts numbers and tensors without axes: it compares in the type of the tensors with
+    axes, and computes in float32 or wider."""
+    dtype = operand_type(node)
+    return "float32" if ITEM_BYTES[dtype] == 2 and node.op not in JUMPS else dtype
 
 
 def applied(node: Node, values: tuple[Expression, ...], compute: str) -> Expression:
