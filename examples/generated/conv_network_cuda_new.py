@@ -232,9 +232,9 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
       if (p < end) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const double deviation0 = double(x1[u][v]) - shift0;
-          first0 += deviation0;
-          second0 += deviation0 * deviation0;
+          const double apart0 = double(x1[u][v]) - shift0;
+          first0 += apart0;
+          second0 += apart0 * apart0;
         }
       }
     }
@@ -436,9 +436,9 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
       if (p < end) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const double deviation0 = double(x1[u][v]) - shift0;
-          first0 += deviation0;
-          second0 += deviation0 * deviation0;
+          const double apart0 = double(x1[u][v]) - shift0;
+          first0 += apart0;
+          second0 += apart0 * apart0;
         }
       }
     }
