@@ -285,6 +285,11 @@ def test_unit_axes_keep_special_values(op: str, value: float) -> None:
         assert result["target"] == "aten.clone.default" and result.inputs == (x,)
 
 
+def test_a_sum_over_a_unit_axis_of_integers_is_the_identity() -> None:
+    x = leaf("x", 3, 1, dtype="int64")
+    check_rewrite(graph_of(make("sum", make("mul", x, constant(2)), axes=(1,), keepdim=True)))
+
+
 @pytest.mark.parametrize("correction", [0, 1, 2])
 @pytest.mark.parametrize("keepdim", [True, False])
 def test_variance_over_unit_axes_is_no_identity(correction: int, keepdim: bool) -> None:

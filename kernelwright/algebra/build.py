@@ -42,8 +42,8 @@ def reduce_broadcast(op: str, x: Node, axes: tuple[int, ...], sizes: dict[int, i
 
 
 def plus_zero(x: Node) -> Node:
-    """What a sum of x alone is: x, but for -0, as sums start from +0."""
-    return make("add", x, constant(0.0))
+    """What a sum of x alone is: x, but for -0, as sums start from +0. Integers have no -0."""
+    return make("add", x, constant(0.0)) if x.dtype.startswith(("float", "bfloat", "complex")) else x
 
 
 def reshape(x: Node, shape: tuple[int, ...]) -> Node:
