@@ -6,6 +6,7 @@ passes little.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,17 @@ class Launcher:
     arguments: tuple[Node | str, ...]
     allocated: tuple[Node, ...]
     workspace_bytes: int
+
+
+def ascii_word(text: str) -> str:
+    """The text of any name with ASCII letters, digits and underscores alone, as identifiers of every language have."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
+def c_name(identifier: str) -> str:
+    """The C++ name of what an ASCII identifier names in Python: no macro, keyword, type or function ends like it, of
+    those that C++, CUDA and their headers have and of ours."""
+    return f"{identifier}_ptr"
 
 
 def _round(size: int) -> int:
@@ -71,10 +83,10 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     writable = set(allocated)
     for place, argument in enumerate(arguments):
         if isinstance(argument, str):
-            names[argument] = argument.replace(".", "_") + "_out"
+            names[argument] = f"{ascii_word(argument)}_out{place}"
             lines.append(f"    auto* {names[argument]} = static_cast<{updated[argument]}*>(tensors[{place}]);")
             continue
-        names[argument] = identifier(argument)
+        names[argument] = c_name(identifier(argument))
         constant = "" if argument in writable else "const "
         lines.append(f"    auto* {names[argument]} = static_cast<{constant}{types[argument.dtype]}*>"
                      f"(tensors[{place}]);")
@@ -84,7 +96,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     elif size:
         lines.append(f"    auto* workspace = static_cast<char*>(tensors[{len(arguments)}]);")
     for node, offset in inner.items():
-        names[node] = identifier(node)
+        names[node] = c_name(identifier(node))
         lines.append(f"    auto* {names[node]} = reinterpret_cast<{types[node.dtype]}*>(workspace + {offset});")
     for step in steps:
         buffers = dict(step.buffers)

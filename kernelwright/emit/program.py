@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import builtins
+import heapq
 import keyword
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import plan_tensors
-from kernelwright.emit.launcher import Launcher, make_launcher
+from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
 from kernelwright.emit.once import made_once
 from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
 from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
-# What generated Python and C++ use themselves, and C++ words that a parameter may be called.
-_WORDS = """
-_device _stream torch workspace stream tensors failure _kernelwright_launch std main
-alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default
-delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
-namespace new noexcept not nullptr operator or private protected public register reinterpret_cast requires return
-short signed sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef
-typeid typename union unsigned using virtual void volatile wchar_t while xor
-"""
+# What generated Python uses itself, besides the language's own words.
+_TAKEN = frozenset(("_device", "_stream", "torch", *keyword.kwlist, *dir(builtins)))
+_OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views of results begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +35,35 @@ class Program:
 
 def in_runs(steps: tuple[Step, ...]) -> list[Step]:
     """The steps reordered so that kernels stand in long runs; dependencies and random draws keep their order."""
-    remaining, done, result = list(steps), set(), []
-    made = {n for s in steps for n in _outputs(s)}
-
-    def ready(step: Step) -> bool:
+    made = {n: place for place, step in enumerate(steps) for n in _outputs(step)}
+    waits: list[set[int]] = []  # for each step, the steps that must come before it and have not come yet
+    draw: int | None = None
+    for place, step in enumerate(steps):
+        waits.append({made[n] for n in _inputs(step) if n in made})
         if isinstance(step, TorchStep) and step.node.get("serial", -1) >= 0:
-            earlier = remaining[:remaining.index(step)]
-            if any(isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for s in earlier):
-                return False
-        return all(n in done or n not in made for n in _inputs(step))
+            waits[place] |= set() if draw is None else {draw}
+            draw = place
+    readers: list[list[int]] = [[] for _ in steps]
+    for place, needed in enumerate(waits):
+        for before in needed:
+            readers[before].append(place)
+    ready: dict[bool, list[int]] = {True: [], False: []}  # first ones first, kernels apart
 
-    while remaining:
-        kernels_first = bool(result) and isinstance(result[-1], KernelStep)
-        candidates = [s for s in remaining if ready(s)]
-        step = next((s for s in candidates if isinstance(s, KernelStep) == kernels_first), candidates[0])
-        remaining.remove(step)
-        done.update(_outputs(step))
-        result.append(step)
+    def offer(place: int) -> None:
+        heapq.heappush(ready[isinstance(steps[place], KernelStep)], place)
+
+    for place, needed in enumerate(waits):
+        if not needed:
+            offer(place)
+    result: list[Step] = []
+    while ready[True] or ready[False]:
+        kernels = bool(result) and isinstance(result[-1], KernelStep)
+        place = heapq.heappop(ready[kernels] or ready[not kernels])
+        result.append(steps[place])
+        for reader in readers[place]:
+            waits[reader].discard(place)
+            if not waits[reader]:
+                offer(reader)
     return result
 
 
@@ -91,7 +100,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     names = _names([*given, *plan_tensors(plan).values()], steps)
     places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
-    read_after = [*computed_results(plan), *checked, *(u.value for u in plan.effects)]
+    read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
     # What is a view to the caller may be a copy to kernels.
     shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and any(
@@ -101,6 +110,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
     maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
     launchers: list[Launcher] = []
+    readers = _readers(steps)
     place = 0
     while place < len(steps):
         step = steps[place]
@@ -114,10 +124,10 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             run.append(steps[place])
             place += 1
         inside = {n for s in run for n in s.outputs}
-        others = {n for s in steps if s not in run for n in _inputs(s)}
-        others |= set(read_after)
+        readers_inside = _readers(run)
+        others = {n for n in inside if n in read_after or readers[n] > readers_inside[n]}
         launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
-                                 (others & inside).__contains__, lambda n: names[n], cuda=cuda)
+                                 others.__contains__, lambda n: names[n], cuda=cuda)
         launchers.append(launcher)
         lines += _launch_lines(launcher, names, places)
     asserted = [c.value for c in plan.checks if cuda and not c.waited]
@@ -177,7 +187,12 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
             *(f"    {line}" for line in lines), *(f"    {line}" for line in _wrapped(f"return ({', '.join(texts)},)"))]
 
 
-def _without_unread(steps: list[Step], results: list[Node]) -> list[Step]:
+def _readers(steps: Iterable[Step]) -> Counter[Node]:
+    """How many steps read each value."""
+    return Counter(n for step in steps for n in set(_inputs(step)))
+
+
+def _without_unread(steps: list[Step], results: Collection[Node]) -> list[Step]:
     """The steps without views that no other step reads, nor the caller."""
     needed, kept = set(results), []
     for step in reversed(steps):
@@ -221,11 +236,11 @@ def _wrapped(call: str) -> list[str]:
 def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
     """A Python (and C) name for every value of the program."""
     names: dict[Node, str] = {}
-    taken = {*_WORDS.split(), *keyword.kwlist}
+    taken = set(_TAKEN)
 
     def name(node: Node, wanted: str) -> None:
-        wanted = re.sub(r"\W", "_", wanted, flags=re.ASCII)
-        wanted = f"_{wanted}" if wanted[:1].isdigit() else wanted
+        wanted = ascii_word(wanted)
+        wanted = f"_{wanted}" if not wanted or wanted[0].isdigit() or _OURS.match(wanted) else wanted
         unique, number = wanted, 2
         while unique in taken:
             unique, number = f"{wanted}_{number}", number + 1
