@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernelwright.errors import InternalError, KernelwrightError
+from kernelwright.failures import unwritable
 from kernelwright.progress import Progress, make_progress
 from kernelwright.settings import cache_folder, colour_allowed
 
@@ -48,6 +49,8 @@ def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: b
     except InternalError as error:
         return _failed(error, as_json)
     except Exception as exception:
+        if (full := unwritable(exception)) is not None:
+            return _failed(full, as_json)
         command = ["kernelwright", *arguments]
         return _failed(InternalError.wrap(exception, command, cache_folder() / "tracebacks"), as_json)
 

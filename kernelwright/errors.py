@@ -369,6 +369,15 @@ class DeviceLost(KernelwrightError):
     remedy = "Run the same command again: that kernel is noted in {folder} and is not tried again."
 
 
+class FolderFull(KernelwrightError):
+    """A folder for compiled kernels or temporary files has no space left, or may not be written to."""
+
+    code = "KW306"
+    sentence = "The folder {folder} {problem}."
+    reason = "Compiled kernels, what is measured and temporary files are written there; nothing half-written is left."
+    remedy = "Free space there, or choose other folders with the variables KERNELWRIGHT_CACHE and TMPDIR."
+
+
 # ---- KW4xx: options and output -------------------------------------------------------------------
 
 

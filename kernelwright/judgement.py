@@ -23,6 +23,7 @@ from kernelwright.codegen.generate import KernelFailed, has_skeleton
 from kernelwright.codegen.plan_evaluator import filled, values_of
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
+from kernelwright.failures import is_ours
 from kernelwright.fallback import Level, StepBack, steps_back, whole_mode
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.node import Node
@@ -429,6 +430,8 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         try:
             emitted = load_emulated(text, kernel_source(*parts, cuda=True)[0], problem.name)
         except EmulationError as error:
+            if not is_ours(error):
+                raise
             failed = KernelFailed(_unbuildable(parts, emulation_messages), error)
             small, modes = without(small, failed, device), without(modes, failed, device)
             continue

@@ -14,6 +14,7 @@ from torch import nn
 from kernelwright.build.module import find_cpp_compiler
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.errors import KernelwrightError
+from kernelwright.failures import unwritable
 from kernelwright.judgement import judge, judge_without_device
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
@@ -117,12 +118,14 @@ def _threads(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def _memory_reported(subject: Any) -> Iterator[None]:
-    """Memory that runs out, at whatever stage, is a coded error (KW115) and no bug of ours."""
+    """Memory or disk space that runs out, at whatever stage, is a coded error (KW115, KW306) and no bug of ours."""
     try:
         yield
     except KernelwrightError:
         raise
     except Exception as exception:
+        if (full := unwritable(exception)) is not None:
+            raise full from exception
         if not is_out_of_memory(exception):
             raise
         place = torch.device("cuda" if is_out_of_device_memory(exception) else "cpu")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kernelwright.build.module import BuildFailed
+from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.emit.file import CPP_FLAGS, CUDA_FLAGS
 from kernelwright.emit.runtime import BUILD, IMPORTS
 
@@ -56,7 +56,7 @@ def _architecture(target: str) -> Iterator[None]:
 def build_library(source: str, target: str, name: str = "kernelwright_region") -> ctypes.CDLL:
     """The library of a text whose launchers are extern "C" functions of (tensors, stream).
 
-    Raises BuildFailed.
+    Raises BuildFailed, and FolderFull (KW306).
     """
     space: dict = {
         "_KERNELWRIGHT_NAME": name, "_KERNELWRIGHT_DEVICE": "cuda" if target == "cuda" else "cpu",
@@ -65,5 +65,5 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
     }
     exec(compile(IMPORTS + "\n" + BUILD, "<kernelwright build>", "exec"), space)
     if space["_kernelwright_library"] is None:
-        raise BuildFailed(space["_kernelwright_details"] or space["_kernelwright_trouble"])
+        raise build_failure(space["_kernelwright_details"] or space["_kernelwright_trouble"])
     return space["_kernelwright_library"]

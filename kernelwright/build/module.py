@@ -14,7 +14,8 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
-from kernelwright.errors import NoCppCompiler
+from kernelwright.errors import FolderFull, NoCppCompiler
+from kernelwright.failures import unwritable
 from kernelwright.problem.importing import IMPORT_SEED
 from kernelwright.problem.seeds import seeded
 
@@ -63,8 +64,14 @@ def load_text(text: str, name: str) -> ModuleType:
         del sys.modules[module_name]
         raise
     if getattr(module, "_kernelwright_details", ""):
-        raise BuildFailed(module._kernelwright_details)
+        raise build_failure(module._kernelwright_details)
     return module
+
+
+def build_failure(messages: str) -> BuildFailed | FolderFull:
+    """What a compiler's messages mean: a bug of ours, or a folder that can't be written to (KW306)."""
+    failed = BuildFailed(messages)
+    return unwritable(failed) or failed
 
 
 def check_cpp(source: str) -> str:

@@ -46,6 +46,9 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
                 if path.exists():
                     raise OutputExists(file=path) from None
                 os.replace(temporary, path)
+    except OSError as error:
+        raise OutputFolderUnusable(folder=path.parent, problem=f"can't take the file ({error.strerror})",
+                                   file=path.name) from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
