@@ -103,8 +103,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
     # What is a view to the caller may be a copy to kernels.
-    shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and any(
-        isinstance(s, TorchStep) and s.node is n for s in steps)}
+    called = {s.node for s in steps if isinstance(s, TorchStep)}
+    shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and n in called}
     once = made_once(steps, (*plan.results, *checked))
     steps = [s for s in steps if s not in once]
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
@@ -140,7 +140,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             lines.append(f"{buffer}.add_({amount!r})")
         else:
             lines.append(f"{buffer}.copy_({_text(update.value, names)}.reshape({buffer}.shape))")
-    results = "".join(f"{_result_text(plan, n, {**names, **shown})}, " for n in computed_results(plan))
+    seen = {**names, **shown}
+    results = "".join(f"{_result_text(plan, n, seen)}, " for n in computed_results(plan))
     lines += _wrapped(f"return ({results.strip()})")
     head = [*_signature(f"_kernelwright_{mode}", ["_device", "_stream", *(names[n] for n in given), *places.values()]),
             f'    """The program of {mode} mode: {_summary(steps)}."""']

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 from kernelwright.algebra.build import MOMENTS
 from kernelwright.failures import is_ours, told
@@ -187,6 +188,7 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) 
         if group not in loops:
             wanted.update(base(i) if group.kind == "special" else i for n in group.nodes for i in n.inputs)
     steps: list[Step] = []
+    numbers = count()
     for group in _ordered(grouping.groups):
         node = group.nodes[0]
         if group.kind == "torch":
@@ -196,14 +198,14 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) 
             kernel: Kernel = spectral_kernel(node) if node.op == "channel_energy" else \
                 RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype, node.inputs[0].dtype)
             inputs = tuple(base(i) for i in node.inputs)
-            steps.append(KernelStep(_name(steps, [node]), kernel, inputs, (node,), (source[node],)))
+            steps.append(KernelStep(_name(numbers, [node]), kernel, inputs, (node,), (source[node],)))
             continue
         loop = loops[group]
         outputs = tuple(n for n in group.nodes if n in wanted)
         computed = [n for n in _computed(group, grouping) if n.kind != "view"]
         sources = (node for n in computed for node in (source[n], *halved.get(n, ())))
         covers = tuple(dict.fromkeys(n for n in sources if n.kind != "view"))
-        step = _loop_step(_name(steps, group.nodes), loop, outputs, covers)
+        step = _loop_step(_name(numbers, group.nodes), loop, outputs, covers)
         steps.append(replace(step, turn=_turn(node, lowered)) if group.kind == "contraction" else step)
     return steps
 
@@ -253,11 +255,10 @@ _SHORT = {"region_sum": "region_sum", "channel_energy": "channel_energy", "logsu
           "amin": "min", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
 
 
-def _name(steps: list[Step], nodes: Iterable[Node]) -> str:
+def _name(numbers: Iterator[int], nodes: Iterable[Node]) -> str:
     """A stable name such as k0_region_sum or k1_sum_gelu_erf."""
-    number = sum(isinstance(s, KernelStep) for s in steps)
     words = list(dict.fromkeys(_SHORT.get(n.op, n.op) for n in nodes))
-    return "_".join([f"k{number}", *words[:3]])
+    return "_".join([f"k{next(numbers)}", *words[:3]])
 
 
 def _write_buffers(steps: list[Step], updates: Iterable[BufferUpdate], results: tuple[Node, ...]
