@@ -290,6 +290,8 @@ class DataDependentControlFlow(KernelwrightError):
     """
 
     code = "KW201"
+    module: str = ""
+    """The path of the submodule that decides, "" for the model itself."""
     sentence = "The forward of {model} decides by the values of a tensor."
     reason = "{exception}"
     remedy = "Write the decision with torch.where or a mask, or move it into the caller of the model."
@@ -303,6 +305,8 @@ class HiddenState(KernelwrightError):
     """
 
     code = "KW202"
+    module: str = ""
+    """The path of the submodule that changes them, "" for the model itself."""
     sentence = "The forward of {model} changes the attribute(s) {attributes}."
     reason = "State in plain attributes is not part of a graph, a state_dict or a copy of the parameters."
     remedy = "Register it (`self.register_buffer(name, tensor)`, updated in place), or pass and return it."

@@ -18,12 +18,13 @@ import kernelwright
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.capture.parts import hooked
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
-from kernelwright.errors import ForwardRaised, SourceUnavailable
+from kernelwright.errors import DataDependentControlFlow, ForwardRaised, HiddenState, SourceUnavailable
 from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.ir.graph import Graph, render
@@ -46,6 +47,10 @@ from kernelwright.tune.contractions import predicted
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
 MIXED = "mixed"
+#: More submodules than these are not left to PyTorch one by one: each costs a trace.
+_MOST_LEFT = 16
+_WHY = {DataDependentControlFlow: "it decides by the values of a tensor",
+        HiddenState: "it keeps state in plain attributes"}
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"
 
@@ -106,7 +111,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
     for mode, candidate in _models(problem, settings.seed).items():
-        for name, recordings, graph in _captured(problem, mode, candidate, example, settings, stages):
+        left: dict[str, str] = {}
+        for name, recordings, graph in _captured(problem, mode, candidate, example, settings, stages, left):
             if isinstance(graph, ForwardRaised):
                 raised.append(graph)
                 notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph.what}")
@@ -129,6 +135,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 if not is_ours(error) or is_out_of_memory(error):
                     raise
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *_planned(graph), recordings), device))
+        notes += [f"{path} stays with PyTorch in {words_of(mode)} mode: {reason.rstrip('.')}."
+                  for path, reason in left.items() if isinstance(graph, Graph)]
     if not modes:
         raise raised[0]
     return modes, notes
@@ -193,17 +201,34 @@ def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
     return found
 
 
-def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages
-              ) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable | ForwardRaised]]:
+def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, recording: bool,
+                     left: dict[str, str]) -> Graph:
+    """A mode's graph with those submodules left to PyTorch that are in its way: ``left`` gets their paths and reasons.
+
+    Raises NotCapturable and the coded errors of :func:`capture` where the model's own forward is in the way.
+    """
+    left |= hooked(model)
+    while True:
+        try:
+            return capture(
+                model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
+                fresh=lambda: in_mode_of(problem.make_model(settings.seed), model),
+                check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording,
+                left=tuple(left))
+        except (NotCapturable, DataDependentControlFlow, HiddenState) as reason:
+            if not reason.module or reason.module in left or len(left) >= _MOST_LEFT:
+                raise
+            left[reason.module] = str(reason) if isinstance(reason, NotCapturable) else _WHY[type(reason)]
+
+
+def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages,
+              left: dict[str, str]) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable | ForwardRaised]]:
     """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree."""
     found: dict[bool, Graph | NotCapturable | ForwardRaised] = {}
     for recording in (False, True):
         try:
             with stages.stage("capture"):
-                found[recording] = capture(
-                    model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                    fresh=lambda: in_mode_of(problem.make_model(settings.seed), model),
-                    check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording)
+                found[recording] = _with_parts_left(problem, model, example, settings, recording, left)
         except (NotCapturable, ForwardRaised) as reason:
             found[recording] = reason
         except Exception as error:
@@ -247,7 +272,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]
     header = make_header(problem.name, described, kernelwright.__version__, device.name)
-    names = {n for v in variants for n in own_classes(v.plan.graph, v.model, v.inputs)}
+    names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "

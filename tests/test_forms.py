@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 import torch
 from emitted_tools import assert_same_state, emit, import_path, kernels_run, original_runs, write_problem
 
+import kernelwright
 from kernelwright import cli, errors
 from kernelwright.containers import Keywords
 from kernelwright.problem import load_problem
 from kernelwright.problem.inputs import map_tensors
+from kernelwright.roofline.devices import GENERIC_CPU
 
 CLASSES = '''
 import collections, dataclasses, typing
@@ -378,3 +381,144 @@ def test_the_judge_calls_as_the_problem_says(tmp_path: Path, capfd: pytest.Captu
                     "--model", "Gate", "--json"]) == 1
     verdicts = {Path(c["file"]).name: c["verdict"] for c in json.loads(capfd.readouterr().out)["candidates"]}
     assert verdicts == {"right.py": "OK", "wrong.py": "WRONG-NUMERIC"}
+
+
+PARTS = """
+class Deciding(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x * 3
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x, *, times):
+        self.calls += 1
+        return {"y": x * times, "calls": (x + self.calls,)}
+
+class Model(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.first, self.last = nn.Sequential(nn.Tanh()), nn.Sigmoid()
+        if kind == "hooks":
+            self.odd = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+            seen = self.odd[0].seen = []
+            self.odd[0].register_forward_hook(lambda module, given, result: seen.append(result) or result * 2)
+            self.odd[0].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+        else:
+            self.odd = {"decides": Deciding, "counts": Counting, "norm twice": lambda: nn.BatchNorm1d(8),
+                        "spectral": lambda: torch.nn.utils.spectral_norm(nn.Linear(8, 8)),
+                        "max_norm": lambda: nn.Embedding(16, 8, max_norm=0.5)}[kind]()
+
+    def forward(self, x):
+        h = self.first(x) * torch.sigmoid(x)
+        if self.kind == "max_norm":
+            h = self.odd(torch.arange(16)) * h
+        elif self.kind == "counts":
+            found = self.odd(h, times=3)
+            h = found["y"] + found["calls"][0]
+        else:
+            h = self.odd(self.odd(h) + 1) if self.kind == "norm twice" else self.odd(h)
+        return self.last(h) * h.abs() + 1
+
+def get_inputs():
+    return [torch.rand(16, 8)]
+
+def get_init_inputs():
+    return ["KIND"]
+"""
+
+
+@pytest.mark.parametrize("kind", ["hooks", "decides", "counts", "norm twice", "spectral", "max_norm"])
+def test_an_odd_part_stays_with_pytorch(kind: str, tmp_path: Path) -> None:
+    """Hooks run, state moves and parameters change as in eager; kernels compute the rest of the model."""
+    original, emitted, _ = emit(tmp_path, "parts", PARTS.replace("KIND", kind))
+    for training, recording in ((True, False), (False, False), (True, True)):
+        torch.manual_seed(0)
+        old = original.Model(kind).train(training)
+        torch.manual_seed(0)
+        new = emitted.ModelNew(kind).train(training)
+        for turn in range(3):
+            x = torch.rand(16, 8) - (0.5 if turn else 2.0)  # a decision falls otherwise for the first
+            x.requires_grad_(recording)
+            results = []
+            for model in (old, new):
+                torch.manual_seed(turn)
+                with torch.set_grad_enabled(recording), \
+                        nullcontext() if recording or model is old else kernels_run(emitted, 1):
+                    results.append(model(x))
+            torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+            if recording:
+                gradients = [torch.autograd.grad(r.square().sum(), x)[0] for r in results]
+                torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+        assert_same_state(new, old)
+        assert kind != "hooks" or len(new.odd[0].seen) == len(old.odd[0].seen) == 3
+        assert getattr(new.odd, "calls", 0) == getattr(old.odd, "calls", 0)
+
+
+def test_hooks_that_come_later(tmp_path: Path) -> None:
+    """On a part that stays with PyTorch they run beside kernels; elsewhere the original computation runs them."""
+    original, emitted, _ = emit(tmp_path, "parts", PARTS.replace("KIND", "decides"))
+    old, new = original.Model("decides"), emitted.ModelNew("decides")
+    (x,), seen = original.get_inputs(), []
+    for model in (old, new):
+        model.odd.register_forward_hook(lambda module, given, result: seen.append(module) or result - 1)
+    with torch.no_grad(), kernels_run(emitted, 2):
+        for _ in range(2):
+            torch.testing.assert_close(new(x), old(x), atol=1e-5, rtol=1e-5)
+    assert len(seen) == 4
+    for model in (old, new):
+        model.first[0].register_forward_hook(lambda module, given, result: result * 2)
+    with torch.no_grad(), original_runs(emitted, "has a hook"):
+        torch.testing.assert_close(new(x), old(x))
+
+
+def test_hooks_of_the_model_itself(tmp_path: Path) -> None:
+    """They stand around every forward: kernels take what they give."""
+    original, emitted, _ = emit(tmp_path, "outer", """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_forward_pre_hook(lambda module, given: (given[0].sigmoid(), 2.0))
+        self.register_forward_hook(lambda module, given, result: {"result": result * 2 + 1})
+
+    def forward(self, x, scale=1.0):
+        return torch.tanh(x) * x * scale
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+""")
+    (x,) = original.get_inputs()
+    x.requires_grad_()
+    results = [original.Model()(x)["result"]]
+    with kernels_run(emitted, 1):
+        results.append(emitted.ModelNew()(x)["result"])
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*[torch.autograd.grad(r.sum(), x)[0] for r in results], atol=1e-5, rtol=1e-5)
+
+
+def test_parts_that_cannot_be_nodes(tmp_path: Path) -> None:
+    """A part that returns what it was given, or writes into it, leaves its mode as it is, with a note."""
+    for body in ("return x", "return x.add_(1)"):
+        file = write_problem(tmp_path, "unfit", f"""
+class Odd(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            pass
+        {body}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.odd = Odd()
+
+    def forward(self, x):
+        return torch.tanh(self.odd(x * 2)) + 1
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+""")
+        notes = kernelwright.explain(file, target="cpp", device=GENERIC_CPU).notes
+        assert any("mode stays as it is: odd" in note for note in notes), notes

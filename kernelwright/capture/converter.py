@@ -25,6 +25,7 @@ from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.observed import Observed
+from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
 from kernelwright.capture.tracing import ASKED, name_of
 from kernelwright.capture.values import (
@@ -36,6 +37,7 @@ from kernelwright.capture.values import (
     leaf_of,
     opaque_of,
     origin_of,
+    template_of,
     tuples,
 )
 from kernelwright.containers import renumbered
@@ -52,7 +54,7 @@ from kernelwright.ir.graph import (
     memory,
 )
 from kernelwright.ir.node import Node, Origin, constant, make
-from kernelwright.ir.ops.leaves import OUTSIDE
+from kernelwright.ir.ops.leaves import OUTSIDE, PART
 from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
@@ -99,7 +101,11 @@ class Converter:
                 results = list(node.args[0])
             elif node.op == "call_function":
                 node.target = OPERATORS.get(node.target, node.target)
-                self.values[node] = self._call(node)
+                try:
+                    self.values[node] = self._call(node)
+                except NotCapturable as reason:
+                    reason.module = reason.module or origin_of(node, self.file).module
+                    raise
             else:
                 raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
@@ -215,6 +221,8 @@ class Converter:
         if source is not None:
             self.source[node] = source
         self.group[node] = self.group[source] if source is not None else self._new_group()
+        if target == PART:
+            return self._part(arguments, origin)
         if target == "batch_norm.default":
             return self._batch_norm(node, arguments, origin)
         if writes(node):
@@ -229,6 +237,17 @@ class Converter:
         if not node.users and may_refuse(target):
             self.checks += [Check(n) for n in pytree.tree_leaves(value) if isinstance(n, Node)]
         return value
+
+    def _part(self, arguments: dict[str, Any], origin: Origin) -> Node:
+        """The call of a submodule that stays with PyTorch."""
+        call = part_of(arguments["number"])
+        nodes: list[Node] = []
+        template = (template_of(arguments["given"], nodes), ("list",), call.number)
+        serial = -1
+        if not call.pure:
+            serial, self.serial = self.serial, self.serial + 1
+        return make("opaque", *nodes, origin=origin, target=PART, template=template, keywords=(), shape=(),
+                    dtype="tuple", types=type_of(call), serial=serial, part=call)
 
     def _item(self, node: torch.fx.Node) -> Any:
         """One of several results."""

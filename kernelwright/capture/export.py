@@ -24,6 +24,7 @@ from kernelwright.capture import tracing
 from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
+from kernelwright.capture.parts import look_at, mark, module_of
 from kernelwright.capture.tracing import LIBRARY, asking, traceable, values_read, without_scopes
 from kernelwright.capture.watch import changed, draws_of_its_own, outside_kept, plain_state, random_states_kept, watched
 from kernelwright.ir.graph import Graph
@@ -35,11 +36,13 @@ from kernelwright.problem.seeds import seeded
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
-            check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False) -> Graph:
+            check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False,
+            left: Sequence[str] = ()) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
     recording: whether gradients are recorded during the call, which a forward may ask.
+    left: paths of submodules that stay with PyTorch: their calls are nodes.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
@@ -50,7 +53,6 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     arguments = received(model, inputs)
     work = fresh() if fresh is not None else copy.deepcopy(model)
     call = plain_call(work, arguments)
-    before = plain_state(work)
     outside = read_outside(work)
     if outside.refused:
         raise NotCapturable(outside.refused)
@@ -58,6 +60,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         positional, keywords = split(copy.deepcopy(list(inputs)))
         with torch.set_grad_enabled(recording), suppress(Exception), seeded(0):
             (fresh() if fresh is not None else copy.deepcopy(model))(*positional, **keywords)
+    if left:
+        mark(work, look_at(fresh or (lambda: copy.deepcopy(model)), left, inputs))
+    before = plain_state(work)
     assigned: list[str] = []
     asked: set[str] = set()
     values: list[str] = []
@@ -71,8 +76,13 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
-        _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
-        raise NotCapturable(_reason(error)) from error
+        place = module_of(error, work)
+        try:
+            _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
+        except (errors.DataDependentControlFlow, errors.HiddenState) as coded:
+            coded.module = place
+            raise
+        raise NotCapturable(_reason(error), place) from error
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
         raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "
@@ -83,12 +93,10 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             for key, value in vars(module).items() if isinstance(value, torch.Tensor)} | outside.tensors
     if values and kept:
         raise NotCapturable("Python reads values of tensors that are not of the call")
-    left = changed(before, after)
-    if left and check_state is None:
-        raise errors.HiddenState(model=name, attributes=", ".join(left), where=errors.place(file))
-    carried = check_state() if (left or assigned) and check_state is not None else ()
-    if carried:
-        raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
+    # What was changed and put back is no state, as far as nobody can run the model to see.
+    remains = changed(before, after) or (assigned if check_state is not None else [])
+    if remains:
+        _check_state(remains, check_state, name, file)
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure
@@ -97,6 +105,20 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
                                                          asks=bool(asked))
+
+
+def _check_state(changed: Sequence[str], check_state: Callable[[], Sequence[str]] | None, name: str, file: str | None
+                 ) -> None:
+    """Raise HiddenState or NotCapturable unless the plain attributes that the forward changes are caches."""
+    try:
+        if check_state is None:
+            raise errors.HiddenState(model=name, attributes=", ".join(changed), where=errors.place(file))
+        if carried := check_state():
+            raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
+    except (errors.HiddenState, NotCapturable) as state:
+        owners = {attribute.rpartition(".")[0] for attribute in changed}
+        state.module = owners.pop() if len(owners) == 1 else ""
+        raise
 
 
 def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], attributes: list[str], name: str,

@@ -14,7 +14,8 @@ from kernelwright.problem.arguments import split
 
 #: Plain values that the exporter takes as they are.
 _CONSTANTS = (bool, int, float, str, type(None))
-_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
+#: Where a module keeps the hooks of its forward.
+HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
           "_forward_hooks_always_called")
 
 
@@ -75,7 +76,7 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any]) -> Traced:
             call.unsupported = str(error)
         return tuple(call.kept)
 
-    for name in _HOOKS:
+    for name in HOOKS:
         getattr(model, name).clear()
     if any(_is_odd(part, values) for part in structure):
         model.register_forward_pre_hook(before, with_kwargs=True)

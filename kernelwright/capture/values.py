@@ -10,7 +10,14 @@ from kernelwright.ir.node import Node, Origin, make
 
 
 class NotCapturable(Exception):
-    """The model can't be a graph of ours; the reason is for the report. The original computation stays."""
+    """The model can't be a graph of ours; the reason is for the report. The original computation stays.
+
+    module: the path of the submodule that is in the way, "" where it is the model's own forward.
+    """
+
+    def __init__(self, reason: str, module: str = "") -> None:
+        super().__init__(reason)
+        self.module = module
 
 
 def leaf_of(op: str, name: str, value: torch.Tensor) -> Node:

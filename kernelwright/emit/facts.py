@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from kernelwright.capture.forms import flat
+from kernelwright.capture.parts import PartCall, parts_of
 from kernelwright.containers import Fixed, Form, entries
 from kernelwright.emit.model_source import is_library_class
 from kernelwright.emit.results import result_rows
 from kernelwright.emit.runtime import FORMS, IMPORTS
 from kernelwright.ir.evaluate import logical_shape
-from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.ir.ops.leaves import OUTSIDE
-from kernelwright.plan.records import Plan
+from kernelwright.plan.records import Plan, TorchStep
 from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.renaming import ORIGINAL_FORWARD
@@ -67,10 +67,11 @@ def _is_own(kind: type, model: nn.Module) -> bool:
     return kind.__module__ == type(model).__module__ and not is_library_class(kind)
 
 
-def own_classes(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> set[str]:
-    """Names of the classes of the model's own file of which a call's arguments and results are."""
+def own_classes(plan: Plan, model: nn.Module, inputs: Sequence[Any]) -> set[str]:
+    """Names of the classes of the model's own file of which a call's arguments and results are, and those of parts."""
     found: set[str] = set()
-    waiting: list[Any] = [graph.structure, flat(received(model, inputs))[1]]
+    waiting: list[Any] = [plan.graph.structure, flat(received(model, inputs))[1]]
+    waiting += [structure for call in plan_parts(plan) for structure in (call.arguments, call.result)]
     while waiting:
         part = waiting.pop()
         if not isinstance(part, Form):
@@ -80,6 +81,23 @@ def own_classes(graph: Graph, model: nn.Module, inputs: Sequence[Any]) -> set[st
         if _is_own(part.kind, model):
             found.add(part.kind.__qualname__.split(".")[0])
     return found
+
+
+def plan_parts(plan: Plan) -> list[PartCall]:
+    """The calls of submodules that stay with PyTorch, in the order of the plan's steps."""
+    return parts_of([s.node for s in plan.steps if isinstance(s, TorchStep)])
+
+
+def parts_text(plan: Plan, model: nn.Module) -> str:
+    """Text of the calls of submodules: path, structures of arguments and result, shapes and dtypes of the result."""
+    rows = [f"        ({literal(call.path)}, {structure_text(call.arguments, model)}, "
+            f"{structure_text(call.result, model)}, ({''.join(f'{_typed(kind)}, ' for kind in call.kinds)})),"
+            for call in plan_parts(plan)]
+    return "\n".join(["(", *rows, "    )"]) if rows else "()"
+
+
+def _typed(kind: tuple[Any, ...]) -> str:
+    return f"({literal(kind[0])}, {kind[2]})"
 
 
 def module_facts(model: nn.Module, plans: Sequence[Plan]) -> tuple[list[tuple[str, str]], str]:
@@ -168,8 +186,9 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     inputs. keywords: names of the last arguments, which are given by keyword only. returned: inputs with which a
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
-    asked: None, or how inputs and parameters stand in a recorded graph, where the forward asks. results, computed: see
-    :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
+    parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
+    graph, where the forward asks. results, computed: see :mod:`kernelwright.emit.results`. given: the function that
+    gives the results that nothing is computed for.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -193,5 +212,6 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
             ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
             ("structure", structure_text(plan.graph.structure, model)), ("random", repr(drawn)),
-            ("asked", literal(asked)), ("results", literal(rows)), ("computed", literal(computed)),
-            ("run", f"_kernelwright_{mode}"), ("given", f"_kernelwright_{mode}_given" if given else "None")]
+            ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("results", literal(rows)),
+            ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
+            ("given", f"_kernelwright_{mode}_given" if given else "None")]

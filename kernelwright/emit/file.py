@@ -14,7 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, REQUIRE, RUNTIME, STRUCTURES
+from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -84,6 +84,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
             for call, names in by_call.items()]
     plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
     classes = STRUCTURES + "\n\n" if any("_Kernelwright" in table for table in tables) else ""
+    more = [text for text, call in ((ONCE, "_kernelwright_once("), (REQUIRE, "_kernelwright_require("),
+                                    (PARTS, "_kernelwright_part(")) if call in runs]
     private = _private_imports(source)
     own = set(IMPORTS.splitlines())
     imports = "\n".join(line for line in imports.splitlines() if line not in own or not line)
@@ -93,8 +95,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
              private(classes) + "\n\n".join([shared, *tables, plans]), private(outside),
              "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
-             private("\n\n".join([RUNTIME, *(ONCE for _ in [0] if "_kernelwright_once(" in runs),
-                                  *(REQUIRE for _ in [0] if "_kernelwright_require(" in runs)]))]
+             private("\n\n".join([RUNTIME, *more]))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
-from kernelwright.emit.facts import plan_tensors
+from kernelwright.emit.facts import plan_parts, plan_tensors
 from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
 from kernelwright.emit.once import made_once
 from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
@@ -21,7 +21,7 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
 # What generated Python uses itself, besides the language's own words.
-_TAKEN = frozenset(("_device", "_stream", "torch", *keyword.kwlist, *dir(builtins)))
+_TAKEN = frozenset(("_device", "_stream", "_parts", "torch", *keyword.kwlist, *dir(builtins)))
 _OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views of results begin
 
 
@@ -89,7 +89,8 @@ def counts_up(update: BufferUpdate) -> object | None:
 def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, cuda: bool) -> Program:
     """The run function ``_kernelwright_<mode>(_device, _stream, *tensors)`` of a plan.
 
-    The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`.
+    The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`; where submodules
+    stay with PyTorch, ``_parts`` follows: a list of them and how they are called.
     """
     counters = {u.value: u for u in plan.effects if counts_up(u) is not None}
     checked = [c.value for c in plan.checks]
@@ -143,7 +144,11 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     seen = {**names, **shown}
     results = "".join(f"{_result_text(plan, n, seen)}, " for n in computed_results(plan))
     lines += _wrapped(f"return ({results.strip()})")
-    head = [*_signature(f"_kernelwright_{mode}", ["_device", "_stream", *(names[n] for n in given), *places.values()]),
+    numbers = [call.number for call in plan_parts(plan)]
+    lines = [re.sub(r"\b_numbered\[(\d+)\]", lambda found: f"_parts[{numbers.index(int(found[1]))}]", line)
+             for line in lines]
+    arguments = ["_device", "_stream", *(names[n] for n in given), *places.values(), *(["_parts"] if numbers else [])]
+    head = [*_signature(f"_kernelwright_{mode}", arguments),
             f'    """The program of {mode} mode: {_summary(steps)}."""']
     text = [*maker, *head, *(f"    {line}" for line in lines), *_given_lines(mode, plan, given)]
     return Program("\n".join(text), tuple(launchers))

@@ -19,6 +19,18 @@ def _kernelwright_once(make, device):
     return kept
 '''
 
+PARTS = '''\
+def _kernelwright_part(part, tensors):
+    """Call a submodule that stays with PyTorch; its results must have the form that they had."""
+    module, arguments, result, kinds = part
+    positional, named = _kernelwright_restore(arguments, tensors)
+    found = _kernelwright_flatten(result, module(*positional, **named), {})
+    results = [found[number] for number in range(len(kinds))]
+    if [(tuple(t.shape), t.dtype) for t in results] != list(kinds):
+        raise _KernelwrightMisfit(f"a {type(module).__name__}", "gives tensors of other shapes or types")
+    return results
+'''
+
 STRUCTURES = '''\
 class _KernelwrightFixed:
     """In a structure: a value that is the same in every call."""
@@ -310,6 +322,8 @@ def _kernelwright_call(model, inputs, named, plans):
         # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
         if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
+        if binding.parts:
+            values = [*values, binding.parts]
         try:
             if differentiated:
                 state = {name: home[key] for name, (home, key)

@@ -158,7 +158,7 @@ def render(graph: Graph) -> str:
         names[node] = node["name"] if node.op in ("input", "parameter", "buffer", "attribute") else f"%{len(names)}"
         if node.kind == "leaf":
             continue
-        hidden = ("target", "template", "keywords", "shape", "dtype", "types", "serial", "number")
+        hidden = ("target", "template", "keywords", "shape", "dtype", "types", "serial", "number", "part")
         attributes = [f"{n}={v}" for n, v in node.attributes if node.op != "opaque" or n not in hidden]
         title = node["target"] if node.op == "opaque" else node.op
         arguments = ", ".join([names[i] for i in node.inputs] + attributes)

@@ -56,6 +56,10 @@ def _plain(value: Any) -> str:
     return "[" + ", ".join(map(_plain, value)) + "]" if isinstance(value, tuple) else _literal(value)
 
 
+#: The target of calls of submodules that stay with PyTorch; the last argument is the call's number.
+PART = "kernelwright.part.default"
+
+
 def call_opaque(*inputs: Any, target: str, template: Any, keywords: Any, **_: Any) -> Any:
     """Run an operator that we do not know: ``template`` is its argument list with input numbers."""
     return resolve(target)(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
@@ -107,6 +111,8 @@ def _template_code(template: Any, inputs: list[str]) -> str:
 
 
 def _opaque_code(inputs: list[str], node: Any) -> str:
+    if node["target"] == PART:  # the program knows which of its parts has this number
+        return f"_kernelwright_part(_numbered[{node['template'][-1]}], ({''.join(f'{i}, ' for i in inputs)}))"
     arguments = [_template_code(part, inputs) for part in node["template"]]
     arguments += [f"{name}={_template_code(part, inputs)}" for name, part in node["keywords"]]
     return f"torch.ops.{node['target']}({', '.join(arguments)})"
@@ -114,7 +120,7 @@ def _opaque_code(inputs: list[str], node: Any) -> str:
 
 # opaque: attributes target, template, keywords, shape, dtype ("tuple" for several results), types
 # (shape and dtype of each result), serial (its place in the program where it draws random numbers
-# or has another effect, so that it is neither merged nor reordered; -1 otherwise).
+# or has another effect, so that it is neither merged nor reordered; -1 otherwise), part (the call of a submodule).
 declare("opaque", "opaque", call_opaque, _opaque_code)
 # item: one of the results of an opaque node; attributes index, shape, dtype.
 declare("item", "opaque", lambda value, *, index, **_: value[index],
