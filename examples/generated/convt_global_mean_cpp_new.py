@@ -339,6 +339,7 @@ _KERNELWRIGHT_TRAINING = {
     "updated": (),
     "structure": 0,
     "random": False,
+    "parts": (),
     "asked": None,
     "results": ((0, ()),),
     "computed": (0,),
@@ -361,6 +362,7 @@ _KERNELWRIGHT_INFERENCE = {
     "updated": (),
     "structure": 0,
     "random": False,
+    "parts": (),
     "asked": None,
     "results": ((0, ()),),
     "computed": (0,),
@@ -533,8 +535,14 @@ class _KernelwrightBinding:
             changed = sorted(p for p in classes.keys() | facts["modules"].keys()
                              if classes.get(p) != facts["modules"].get(p))
             raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
+        self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
+        free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, however they are
         self.tables, self.numbers, self.sized, self.absent, self.special = [], [], [], [], []
         for path, module in modules.items():
+            if module.training != (facts["training"] != (path in facts["other_mode"])):
+                raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
+            if id(module) in free:
+                continue
             attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
             # Other versions of PyTorch may keep other attributes in its modules.
             both = attributes.keys() | expected.keys() if type(module).__module__ in own \
@@ -543,8 +551,6 @@ class _KernelwrightBinding:
                 if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
                     raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
                                               f"is not {expected.get(key, 'missing')!r}")
-            if module.training != (facts["training"] != (path in facts["other_mode"])):
-                raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
             hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
                      module._backward_pre_hooks]
             if path and any(hooks):
@@ -968,6 +974,8 @@ def _kernelwright_call(model, inputs, named, plans):
         # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
         if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
             return model._original_forward(*inputs, **named)
+        if binding.parts:
+            values = [*values, binding.parts]
         try:
             if differentiated:
                 state = {name: home[key] for name, (home, key)
