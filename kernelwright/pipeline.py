@@ -17,6 +17,8 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
 from kernelwright.judgement import judge, judge_without_device
 from kernelwright.problem import Problem, load_problem
+from kernelwright.problem.arguments import split
+from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.programs import (
     ModeProgram,
@@ -147,5 +149,7 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
     wins = [f"{words_of(m.name).capitalize()} mode: {found}" for m in described if m.timing is not None
             and (found := m.timing.compiled_wins(replaced=bool(m.kernels)))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
-    return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
-                  dict(stages.seconds), module)
+    result = Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
+                    dict(stages.seconds), module)
+    by_keyword = bool(split(problem.init_inputs)[1])
+    return replace(result, construction=f"ModelNew({shown_arguments(problem.init_inputs)})") if by_keyword else result

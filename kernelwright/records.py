@@ -118,7 +118,7 @@ class Result:
     source: text of the emitted file. path: where it was written, or None. target: "cpp" or "cuda".
     module: a live ModelNew with the problem's parameters, or None where it can't run here.
     notes: plain sentences that the user should read (what was not done, and why).
-    stages: seconds spent in each stage, by name.
+    stages: seconds spent in each stage, by name. construction: how the model is constructed, as text.
     """
 
     name: str
@@ -130,6 +130,7 @@ class Result:
     notes: tuple[str, ...] = ()
     stages: dict[str, float] = field(default_factory=dict)
     module: Any = None
+    construction: str = "ModelNew(*get_init_inputs())"
 
     @property
     def certificate(self) -> Any:

@@ -113,14 +113,14 @@ def check(text: str, level: str = "graph", target: str = "cpp", seed: int = 0) -
 
 def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
     """Capture, rewrite and plan both modes and evaluate each in float64; yields notes. Raises _Wrong."""
-    space: dict[str, Any] = {"__name__": "random_model"}
-    with _Stage("model"):
-        exec(compile(text, "<random model>", "exec"), space)
+    with _Stage("model"), tempfile.TemporaryDirectory(prefix="kernelwright_fuzz_") as folder:
+        path = Path(folder) / "random_model.py"
+        path.write_text(text, encoding="utf-8")
+        problem = load_problem(path, device="cpu")
     for training in (True, False):
-        torch.manual_seed(seed)
         try:
-            inputs = space["get_inputs"]()
-            model = space["Model"](*space["get_init_inputs"]()).train(training)
+            inputs = problem.make_inputs(seed)
+            model = problem.make_model(seed).train(training)
             redraw(model, seed)
             torch.manual_seed(0)
             with torch.no_grad():
@@ -159,6 +159,7 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], te
     results = flatten(wanted, "output")
     if list(given) != list(results):
         raise _Wrong("capture", f"the model returns {list(results)}, its graph {list(given)}", kind="structure")
+    given = {path: index for path, index in given.items() if isinstance(results[path], torch.Tensor)}
     found = list(expected)
     for path, index in given.items():
         found[index] = results[path]
@@ -335,6 +336,8 @@ def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], fini
     outputs, eager = results
     found = list(expected)
     for path, index in flatten(filled(graph.structure, list(range(len(graph.outputs)))), "output").items():
+        if not isinstance(eager[path], torch.Tensor):
+            continue
         # Where the model itself overflows, any order of its operations may overflow elsewhere.
         overflows = bool((eager[path].isfinite() != expected[index].isfinite()).any())
         found[index] = expected[index] if overflows else outputs[path]

@@ -164,5 +164,5 @@ def _usage(page: Page, result: Result) -> None:
     if result.path is None:
         return
     page.heading(f"Written to {result.path}")
-    page.verbatim(f"from {result.path.stem} import {OURS}\nmodel = {OURS}(*get_init_inputs())  "
+    page.verbatim(f"from {result.path.stem} import {OURS}\nmodel = {result.construction}  "
                   "# same parameters for the same seed")
