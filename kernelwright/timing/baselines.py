@@ -154,9 +154,11 @@ def _limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    end = clock() + seconds
+    end, over = clock() + seconds, False
 
     def expired(signum: int, frame: object) -> None:
+        if over:  # an alarm that was under way when the block ended must not strike whoever comes next
+            return
         left = end - clock()
         if left > 0.0:  # a suite stopped this process meanwhile
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
@@ -169,8 +171,12 @@ def _limit(seconds: float) -> Iterator[None]:
     began = time.monotonic()
     earlier, interval = signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
     try:
-        yield
-    finally:
+        try:
+            yield
+        finally:
+            over = True
+    finally:  # also where the alarm came after the block and before that was noted
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
         if earlier:  # somebody else's alarm goes on
