@@ -35,6 +35,7 @@ from kernelwright.judge.limits import Limits
 from kernelwright.judge.process import Worker
 from kernelwright.judge.reading.source import take_apart
 from kernelwright.judge.records import Finding
+from kernelwright.problem.importing import IMPORT_SEED
 
 #: Compilers of Python for GPUs, by the module that is imported.
 _COMPILERS = {"triton": "Triton", "cupy": "CuPy", "numba": "Numba", "cutlass": "CUTLASS", "tilelang": "TileLang",
@@ -103,7 +104,8 @@ def emulate(candidate: Path, text: str, limits: Limits) -> Emulation:
         return _no_device(f"It uses {needed}, which compiles for a GPU only, and there is none here")
     with Worker(candidate, torch.device("cpu"), limits) as worker:
         seconds = float(limits.build_seconds)
-        reply = worker.request("record", {"source_name": worker.source_name}, seconds=seconds, stage="build")
+        request = {"source_name": worker.source_name, "import_seed": IMPORT_SEED}
+        reply = worker.request("record", request, seconds=seconds, stage="build")
     told = reply if reply.get("ok") else {}
     calls = [call for call in told.get("calls", []) if _is_call(call)][:_MOST_CALLS]
     libraries: dict[str, Path] = {}
