@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,14 @@ from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures, KernelStep
 from kernelwright.report import render_text
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
-from kernelwright.tune import accuracy, contraction_fit, contraction_rounds, contraction_trials, contraction_twice
+from kernelwright.tune import (
+    accuracy,
+    contraction_fit,
+    contraction_forms,
+    contraction_rounds,
+    contraction_trials,
+    contraction_twice,
+)
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
@@ -37,6 +45,8 @@ from kernelwright.tune.contraction_twice import decide_twice, pairs_of, seconds_
 CPU = torch.device("cpu")
 LAUNCH, BYTE = H200.launch_seconds, 1 / H200.copy
 GOOD = (Error(1e-7, 3e-7),)
+#: The same kernels are asked for their tilings again and again, which takes seconds.
+TILINGS = functools.cache(contraction_forms.tilings)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +84,7 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
         cases[way(case)] = case
         return found[way(case)]
 
+    monkeypatch.setattr(contraction_forms, "tilings", TILINGS)
     monkeypatch.setattr(contraction_rounds, "try_out", try_out)
     monkeypatch.setattr(contraction_rounds, "build", lambda some, build_all: [([], []) for _ in some])
     monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
