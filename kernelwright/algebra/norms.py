@@ -8,6 +8,11 @@ from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
 
+def shifted_by_zero(x: Node) -> Node:
+    """``x`` without negative zeros: where a norm has no shift, PyTorch adds a zero in its place."""
+    return make("add", x, constant(0.0))
+
+
 def batch_norm_affine(node: Node) -> Node:
     """Batch norm, in training or inference, as pointwise operators on its statistics."""
     x = node.inputs[0]
@@ -23,7 +28,7 @@ def batch_norm_affine(node: Node) -> Node:
     if rest:
         scale = make("mul", scale, per_channel(rest[0], x.rank))
     result = make("mul", make("sub", x, mean), scale)
-    return make("add", result, per_channel(rest[1], x.rank)) if rest else result
+    return make("add", result, per_channel(rest[1], x.rank)) if rest else shifted_by_zero(result)
 
 
 @rule("sum of a batch norm", *SUMS, law="sum_p ((y - m) r g + b) = ((sum_p y) - P m) r g + P b",

@@ -15,7 +15,7 @@ from math import inf, prod
 from kernelwright.algebra.build import MOMENTS, NARROW, per_channel, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.moments import unbiasing
-from kernelwright.algebra.norms import batch_norm_affine
+from kernelwright.algebra.norms import batch_norm_affine, shifted_by_zero
 from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
@@ -62,13 +62,14 @@ def layer_norm(node: Node) -> Node:
     result = _normalise(x, tuple(range(x.rank - node["axes"], x.rank)), node["eps"])
     for op, extra in zip(("mul", "add"), node.inputs[1:], strict=False):
         result = make(op, result, extra)
-    return result
+    return result if len(node.inputs) == 3 else shifted_by_zero(result)
 
 
 def instance_norm(node: Node) -> Node:
     """Over the spatial axes, then scale and shift per channel."""
     x = node.inputs[0]
-    return _affine(_normalise(x, tuple(range(2, x.rank)), node["eps"]), node.inputs[1:])
+    result = _affine(_normalise(x, tuple(range(2, x.rank)), node["eps"]), node.inputs[1:])
+    return result if len(node.inputs) == 3 else shifted_by_zero(result)
 
 
 def group_norm(node: Node) -> Node:
