@@ -244,7 +244,7 @@ def cross_entropy(node: Node) -> Node:
 
 
 def _class_cross_entropy(node: Node, weight: Node | None) -> Node:
-    """log sum exp(x - m) - (x[target] - m), m the maximum; the entry itself is PyTorch's gather, which also refuses
+    """-((x[target] - m) - log sum exp(x - m)), m the maximum; the entry itself is PyTorch's gather, which also refuses
     targets that are no classes. Smoothing adds the mean over all classes."""
     x, t = node.inputs[:2]
     axis, smoothing = class_axis(x), node["smoothing"]
@@ -256,7 +256,7 @@ def _class_cross_entropy(node: Node, weight: Node | None) -> Node:
     if smoothing > 0:
         terms = _sub(scale, shifted)
         smooth = reshape(reduce("sum", terms if weight is None else _mul(terms, weight), (axis,)), t.shape)
-    return _of_classes(node, reshape(_sub(scale, _sub(entry, top)), t.shape), smooth)
+    return _of_classes(node, reshape(_apply("neg", _sub(_sub(entry, top), scale)), t.shape), smooth)
 
 
 def nll(node: Node) -> Node:
