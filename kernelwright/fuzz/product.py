@@ -47,12 +47,12 @@ class Made:
         return any(use.exactness == str(Exactness.FINITE) for mode in self.modes for use in mode.rules)
 
     def differences(self, seed: int = 0, settings: Sequence[Setting] = SETTINGS,
-                    change: Callable[[torch.Tensor], torch.Tensor] | None = None, inputs: str = ""
-                    ) -> list[Difference]:
+                    change: Callable[[torch.Tensor], torch.Tensor] | None = None, inputs: str = "",
+                    extreme: bool = False) -> list[Difference]:
         """What ModelNew does otherwise than the model in eager, with the inputs of a seed.
 
         change: what becomes of their floating tensors of 32 bits and more. inputs: others, as Python text that is
-        read in the problem's file.
+        read in the problem's file. extreme: as :func:`kernelwright.fuzz.alike.differences` says.
         """
 
         def given() -> list[Any]:
@@ -65,7 +65,7 @@ class Made:
 
         return differences(lambda: self.problem.make_model(seed), lambda: new_model(self.emitted, self.problem, seed),
                            given, seed=seed, settings=settings, exact=not self.exchanges_products,
-                           extreme=change is not None)
+                           extreme=extreme or change is not None)
 
     def runs_kernels(self, seed: int = 0) -> bool:
         """Whether kernels run in a call with the inputs of a seed, in evaluation mode under ``no_grad``."""

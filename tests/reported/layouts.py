@@ -9,7 +9,7 @@ _LAST = "torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)"
 CASES = {
     "channels last through functions": Case(102376, "x", "return x.relu() * 2, (x + 1).sigmoid()", _LAST),
     "channels last through a convolution": Case(
-        99773, "x", "F.relu(self.c(x))", _LAST, members="self.c = nn.Conv2d(3, 4, 3, padding=1)", kernels=False),
+        99773, "x", "F.relu(self.c(x))", _LAST, members="self.c = nn.Conv2d(3, 4, 3, padding=1)"),
     "channels last beside contiguous": Case(
         91233, "x, y", "return torch.cat([x, y], 1), x + y, y * x.tanh()", f"{_LAST}, torch.randn(2, 3, 4, 5)"),
     "one channel": Case(
@@ -20,8 +20,7 @@ CASES = {
     "a padded row": Case(130394, "x", "x + x", "torch.randn(16, 16)[:, :8]", kernels=False),
     "transposed in and out": Case(
         130956, "x", "return x.tanh() * 2, x.t().exp(), (x * 3).t()", "torch.randn(5, 7).t()"),
-    "seen as strided": Case(
-        92063, "x", "torch.as_strided(x + 1, (2, 3, 2), (6, 1, 3)) * 2", "torch.randn(3, 4)", kernels=False),
+    "seen as strided": Case(92063, "x", "torch.as_strided(x + 1, (2, 3, 2), (6, 1, 3)) * 2", "torch.randn(3, 4)"),
     "not contiguous and complex pairs": Case(
         188718, "x", "torch.view_as_complex(x.tanh()).abs() + 1", "torch.randn(2, 3, 2).transpose(0, 1)"),
     "an expanded input": Case(

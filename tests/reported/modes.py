@@ -25,7 +25,8 @@ CASES = {
     "one part stays in evaluation": Case(
         37823, "x", "self.n(self.l(x)).relu()", "torch.randn(6, 3)",
         members="self.l = nn.Linear(3, 4)\nself.n = nn.BatchNorm1d(4)\nself.n.train = lambda mode=True: self.n\n"
-                "self.n.training = False"),
+                "self.n.training = False",
+        kernels=False),
     "autocast inside": Case(
         124901, "x",
         "with torch.autocast('cpu', dtype=torch.bfloat16):\n    y = self.l(x)\nreturn y.float().tanh(), y",

@@ -8,13 +8,12 @@ CASES = {
     "a named tuple": Case(
         158844, "x", "return Pair(x.tanh() * 2, x.sum(-1))", "torch.randn(3, 4)",
         before="from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    first: torch.Tensor\n"
-               "    second: torch.Tensor",
-        kernels=False),
+               "    second: torch.Tensor"),
     "a data class": Case(
         109152, "x", "return Result(x.relu() + 1, 'name', None)", "torch.randn(3, 4)",
         before="from dataclasses import dataclass\n\n@dataclass\nclass Result:\n    y: torch.Tensor\n    name: str\n"
                "    other: object"),
-    "values and places": Case(28380, "x", "return torch.max(x.tanh(), 1)", "torch.randn(3, 4)", kernels=False),
+    "values and places": Case(28380, "x", "return torch.max(x.tanh(), 1)", "torch.randn(3, 4)"),
     "several of PyTorch's own tuples": Case(
         114226, "x", "y = x.exp()\nreturn y.sort(1), y.topk(2), y.median(1), y.min(0)", "torch.randn(3, 4)",
         kernels=False),
@@ -25,19 +24,17 @@ CASES = {
         106323, "x", "return Output(logits=x.tanh() + 1, hidden=x * 2)", "torch.randn(3, 4)",
         before="from collections import OrderedDict\n\nclass Output(OrderedDict):\n    def __getattr__(self, name):\n"
                "        try:\n            return self[name]\n        except KeyError:\n"
-               "            raise AttributeError(name) from None",
-        kernels=False),
+               "            raise AttributeError(name) from None"),
     "numbers and words": Case(
-        106904, "x", "return x.exp() + 1, 3, 2.5, True, 'name', None, x.shape[0]", "torch.randn(3, 4)", kernels=False),
+        106904, "x", "return x.exp() + 1, 3, 2.5, True, 'name', None, x.shape[0]", "torch.randn(3, 4)"),
     "nested and empty": Case(
         45792, "x", "return {'a': [x * 2 + 1, (x.tanh(), ())], 'b': {}, 'c': [[]]}", "torch.randn(3, 4)"),
     "a named tuple given": Case(
         160547, "p", "return (p.a + p.b * 2).tanh()", "Pair(torch.ones(3), torch.rand(3))",
-        before="from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: torch.Tensor\n    b: torch.Tensor",
-        kernels=False),
+        before="from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: torch.Tensor\n    b: torch.Tensor"),
     "a nested argument": Case(
         116556, "xs, k", "return (xs[0] * k + xs[1][0]).relu(), xs[1][1]",
-        "(torch.randn(3), [torch.randn(3), 2]), 1.5", kernels=False),
+        "(torch.randn(3), [torch.randn(3), 2]), 1.5"),
     "nothing given": Case(
         45792, "x, m=None, scale=2.0", "return x.tanh() * scale if m is None else x * m", "torch.randn(3, 4), None"),
     "a shape": Case(106904, "x", "return x.sum(0) * 2 + 1, x.shape, x.dim(), x.dtype", "torch.randn(3, 4)"),

@@ -68,7 +68,8 @@ CASES = {
         134650, "x", "return x.sum(1), x.mean(1), x.amax(1), x.amin(1), x.prod(1), x.logsumexp(1), x.softmax(1)",
         "torch.tensor([[float('inf'), 1.0], [-float('inf'), 2.0], [-float('inf')] * 2, [float('nan'), 0.0]])"),
     "norms of zeros without a shift": Case(
-        189799, "x", "return F.layer_norm(x, (4,)) * 2, F.instance_norm(x), self.n(x).transpose(1, 2), F.group_norm(x, 2)",
+        189799, "x",
+        "return F.layer_norm(x, (4,)) * 2, F.instance_norm(x), self.n(x).transpose(1, 2), F.group_norm(x, 2)",
         "torch.tensor([[[0.0] * 4, [-0.0] * 4], [[0.0, -0.0, 1.0, -1.0], [-0.0, 0.0, -0.0, -0.0]]])",
         members="self.n = nn.BatchNorm1d(2, affine=False)"),
     "large angles": Case(

@@ -10,7 +10,7 @@ import pytest
 from kernelwright.fuzz.alike import SETTINGS
 from kernelwright.fuzz.product import make
 from reported.case import Case
-from reported.pending import ENDLESS, PENDING
+from reported.pending import PENDING
 
 THEMES = ("attention", "changes", "complexes", "dtypes", "gradients", "images", "indexing", "integers", "layouts",
           "loops", "losses", "modes", "norms", "outputs", "reductions", "signs", "states")
@@ -27,7 +27,7 @@ def _marked(name: str) -> object:
     """A known fault fails its test as long as it is one, and no longer."""
     if name not in PENDING:
         return name
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=PENDING[name], run=name not in ENDLESS))
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=PENDING[name]))
 
 
 @pytest.mark.parametrize("name", map(_marked, MODELS))
@@ -36,7 +36,7 @@ def test_reported(name: str, tmp_path: Path):
     path = tmp_path / "reported_model.py"
     path.write_text(case.text())
     made = make(path)
-    found = made.differences()
+    found = made.differences(extreme=case.extreme)
     for further in case.also:
         found += made.differences(settings=SETTINGS[:2], inputs=further)
     assert not found, "\n".join(map(str, found[:8]))
