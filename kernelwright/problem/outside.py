@@ -151,7 +151,9 @@ class _Reader:
 
     def _function(self, text: str, function: FunctionType) -> None:
         home = function.__globals__.get("__name__", "")
-        if function.__code__ in self.seen_code or _installed_module(home):
+        # The constructor of a NamedTuple, which Python writes, has globals that are no module's.
+        made = home.startswith("namedtuple_") and home not in sys.modules
+        if function.__code__ in self.seen_code or made or _installed_module(home):
             return
         root = "" if home == self.own else f"sys.modules[{home!r}]."
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
