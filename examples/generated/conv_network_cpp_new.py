@@ -516,60 +516,60 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
-    auto* t17_convolution = static_cast<const float*>(tensors[0]);
-    auto* norm1_running_mean = static_cast<const float*>(tensors[1]);
-    auto* norm1_running_var = static_cast<const float*>(tensors[2]);
-    auto* norm1_running_mean_out = static_cast<float*>(tensors[3]);
-    auto* norm1_running_var_out = static_cast<float*>(tensors[4]);
-    auto* norm1_weight = static_cast<const float*>(tensors[5]);
-    auto* norm1_bias = static_cast<const float*>(tensors[6]);
-    auto* amax_k1 = static_cast<float*>(tensors[7]);
+    auto* _t17_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm1_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm1_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm1_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm1_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* amax_k1_ptr = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
-    auto* mean_k0_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* std_k0_1 = reinterpret_cast<float*>(workspace + 256);
-    auto* var_k0_2 = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k0_mean_moments_add(t17_convolution, norm1_running_mean, norm1_running_var, mean_k0_0, std_k0_1, var_k0_2, norm1_running_mean_out, norm1_running_var_out, workspace + 768)) return failure;
-    if (const char* failure = k1_max(t17_convolution, mean_k0_0, std_k0_1, var_k0_2, norm1_weight, norm1_bias, amax_k1, nullptr)) return failure;
+    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out3, norm1_running_var_out4, workspace + 768)) return failure;
+    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
-    auto* t25_convolution = static_cast<const float*>(tensors[0]);
-    auto* norm2_running_mean = static_cast<const float*>(tensors[1]);
-    auto* norm2_running_var = static_cast<const float*>(tensors[2]);
-    auto* norm2_running_mean_out = static_cast<float*>(tensors[3]);
-    auto* norm2_running_var_out = static_cast<float*>(tensors[4]);
-    auto* norm2_weight = static_cast<const float*>(tensors[5]);
-    auto* norm2_bias = static_cast<const float*>(tensors[6]);
-    auto* mean_k3 = static_cast<float*>(tensors[7]);
+    auto* _t25_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm2_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm2_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* mean_k3_ptr = static_cast<float*>(tensors[7]);
     alignas(256) char workspace[768];
-    auto* mean_k2_0 = reinterpret_cast<float*>(workspace + 0);
-    auto* std_k2_1 = reinterpret_cast<float*>(workspace + 256);
-    auto* var_k2_2 = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k2_mean_moments_add(t25_convolution, norm2_running_mean, norm2_running_var, mean_k2_0, std_k2_1, var_k2_2, norm2_running_mean_out, norm2_running_var_out, nullptr)) return failure;
-    if (const char* failure = k3_mean(t25_convolution, mean_k2_0, std_k2_1, var_k2_2, norm2_weight, norm2_bias, mean_k3, nullptr)) return failure;
+    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out3, norm2_running_var_out4, nullptr)) return failure;
+    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k3_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
-    auto* t15_convolution = static_cast<const float*>(tensors[0]);
-    auto* norm1_running_mean = static_cast<const float*>(tensors[1]);
-    auto* norm1_running_var = static_cast<const float*>(tensors[2]);
-    auto* norm1_weight = static_cast<const float*>(tensors[3]);
-    auto* norm1_bias = static_cast<const float*>(tensors[4]);
-    auto* amax_k4 = static_cast<float*>(tensors[5]);
-    if (const char* failure = k4_max(t15_convolution, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k4, nullptr)) return failure;
+    auto* _t15_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm1_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm1_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[4]);
+    auto* amax_k4_ptr = static_cast<float*>(tensors[5]);
+    if (const char* failure = k4_max(_t15_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k4_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_1(void* const* tensors, void* ) {
-    auto* t18_convolution = static_cast<const float*>(tensors[0]);
-    auto* norm2_running_mean = static_cast<const float*>(tensors[1]);
-    auto* norm2_running_var = static_cast<const float*>(tensors[2]);
-    auto* norm2_weight = static_cast<const float*>(tensors[3]);
-    auto* norm2_bias = static_cast<const float*>(tensors[4]);
-    auto* mean_k5 = static_cast<float*>(tensors[5]);
-    if (const char* failure = k5_mean(t18_convolution, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k5, nullptr)) return failure;
+    auto* _t18_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[4]);
+    auto* mean_k5_ptr = static_cast<float*>(tensors[5]);
+    if (const char* failure = k5_mean(_t18_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k5_ptr, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -581,27 +581,27 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
                            norm1_running_var, norm2_running_mean, norm2_running_var):
     """The program of training mode: 4 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, t17_convolution, norm1_running_mean,
+    _kernelwright_launch("kernelwright_training_0", _stream, _t17_convolution, norm1_running_mean,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
                          amax_k1, workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
-    t24_reshape = amax_k1.reshape((32, 32, 64, 64))
+    _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    t25_convolution = torch.nn.functional.conv2d(t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_1", _stream, t25_convolution, norm2_running_mean,
+    _kernelwright_launch("kernelwright_training_1", _stream, _t25_convolution, norm2_running_mean,
                          norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
                          mean_k3)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
-    t32_reshape = mean_k3.reshape((32, 64))
+    _t32_reshape = mean_k3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    t33_linear = torch.nn.functional.linear(t32_reshape, classify_weight, classify_bias)
+    _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(t33_linear, (10, 1)),)
+    return (_kernelwright_laid(_t33_linear, (10, 1)),)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean,
@@ -610,20 +610,20 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
                             classify_bias):
     """The program of inference mode: 2 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    t15_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t15_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k4 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_inference_0", _stream, t15_convolution, norm1_running_mean,
+    _kernelwright_launch("kernelwright_inference_0", _stream, _t15_convolution, norm1_running_mean,
                          norm1_running_var, norm1_weight, norm1_bias, amax_k4)
-    t17_reshape = amax_k4.reshape((32, 32, 64, 64))
+    _t17_reshape = amax_k4.reshape((32, 32, 64, 64))
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    t18_convolution = torch.nn.functional.conv2d(t17_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
     mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_inference_1", _stream, t18_convolution, norm2_running_mean,
+    _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, norm2_running_mean,
                          norm2_running_var, norm2_weight, norm2_bias, mean_k5)
-    t20_reshape = mean_k5.reshape((32, 64))
+    _t20_reshape = mean_k5.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    t21_linear = torch.nn.functional.linear(t20_reshape, classify_weight, classify_bias)
-    return (_kernelwright_laid(t21_linear, (10, 1)),)
+    _t21_linear = torch.nn.functional.linear(_t20_reshape, classify_weight, classify_bias)
+    return (_kernelwright_laid(_t21_linear, (10, 1)),)
 
 
 # What the kernels were built for; elsewhere the original computation runs ----------------------------------------

@@ -1976,46 +1976,46 @@ static const char* k6_sum_cast(const double* in0, const double* in1, const float
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* batch_norm_running_mean = static_cast<const float*>(tensors[2]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[3]);
-    auto* batch_norm_running_var = static_cast<const float*>(tensors[4]);
-    auto* batch_norm_running_mean_out = static_cast<float*>(tensors[5]);
-    auto* batch_norm_running_var_out = static_cast<float*>(tensors[6]);
-    auto* batch_norm_weight = static_cast<const float*>(tensors[7]);
-    auto* batch_norm_bias = static_cast<const float*>(tensors[8]);
-    auto* cast_k5 = static_cast<float*>(tensors[9]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* batch_norm_running_mean_ptr = static_cast<const float*>(tensors[2]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* batch_norm_running_var_ptr = static_cast<const float*>(tensors[4]);
+    auto* batch_norm_running_mean_out5 = static_cast<float*>(tensors[5]);
+    auto* batch_norm_running_var_out6 = static_cast<float*>(tensors[6]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[7]);
+    auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[8]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    auto* region_sum_k1 = reinterpret_cast<double*>(workspace + 8192);
-    auto* sum_k2 = reinterpret_cast<double*>(workspace + 73728);
-    auto* channel_energy_k3 = reinterpret_cast<double*>(workspace + 74240);
-    auto* sum_k4_0 = reinterpret_cast<double*>(workspace + 75264);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_region_sum(conv_transpose_weight, region_sum_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum(region_sum_k0, sum_k2, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_channel_energy(x, conv_transpose_weight, channel_energy_k3, workspace + 76288, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k4_sum_cast(sum_k2, region_sum_k1, batch_norm_running_mean, conv_transpose_bias, batch_norm_running_var, channel_energy_k3, sum_k4_0, batch_norm_running_mean_out, batch_norm_running_var_out, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k5_sum_cast(region_sum_k0, region_sum_k1, conv_transpose_bias, sum_k4_0, channel_energy_k3, batch_norm_weight, batch_norm_bias, cast_k5, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    auto* sum_k2_ptr = reinterpret_cast<double*>(workspace + 73728);
+    auto* channel_energy_k3_ptr = reinterpret_cast<double*>(workspace + 74240);
+    auto* sum_k4_0_ptr = reinterpret_cast<double*>(workspace + 75264);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum(region_sum_k0_ptr, sum_k2_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_channel_energy(x_ptr, conv_transpose_weight_ptr, channel_energy_k3_ptr, workspace + 76288, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_sum_cast(sum_k2_ptr, region_sum_k1_ptr, batch_norm_running_mean_ptr, conv_transpose_bias_ptr, batch_norm_running_var_ptr, channel_energy_k3_ptr, sum_k4_0_ptr, batch_norm_running_mean_out5, batch_norm_running_var_out6, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, sum_k4_0_ptr, channel_energy_k3_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k5_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stream) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[2]);
-    auto* batch_norm_running_mean = static_cast<const float*>(tensors[3]);
-    auto* batch_norm_running_var = static_cast<const float*>(tensors[4]);
-    auto* batch_norm_weight = static_cast<const float*>(tensors[5]);
-    auto* batch_norm_bias = static_cast<const float*>(tensors[6]);
-    auto* cast_k6 = static_cast<float*>(tensors[7]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* batch_norm_running_mean_ptr = static_cast<const float*>(tensors[3]);
+    auto* batch_norm_running_var_ptr = static_cast<const float*>(tensors[4]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* cast_k6_ptr = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    auto* region_sum_k1 = reinterpret_cast<double*>(workspace + 8192);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_region_sum(conv_transpose_weight, region_sum_k1, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k6_sum_cast(region_sum_k0, region_sum_k1, conv_transpose_bias, batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, cast_k6, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k6_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, batch_norm_running_mean_ptr, batch_norm_running_var_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k6_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """

@@ -383,26 +383,26 @@ static const char* k1_sum_cast(const double* in0, const float* in1, const float*
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[2]);
-    auto* cast_k1 = static_cast<float*>(tensors[3]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* cast_k1_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr, cast_k1_ptr, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stream) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[2]);
-    auto* cast_k1 = static_cast<float*>(tensors[3]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* cast_k1_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0, conv_transpose_weight, conv_transpose_bias, cast_k1, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr, cast_k1_ptr, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """

@@ -412,32 +412,32 @@ static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[2]);
-    auto* bias = static_cast<const float*>(tensors[3]);
-    auto* cast_k2 = static_cast<float*>(tensors[4]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[4]);
     alignas(256) char workspace[24576];
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    auto* sum_k1 = reinterpret_cast<double*>(workspace + 8192);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr)) return failure;
-    if (const char* failure = k1_sum(region_sum_k0, conv_transpose_weight, sum_k1, nullptr)) return failure;
-    if (const char* failure = k2_logsumexp_cast(sum_k1, conv_transpose_bias, bias, cast_k2, nullptr)) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight = static_cast<const float*>(tensors[1]);
-    auto* conv_transpose_bias = static_cast<const float*>(tensors[2]);
-    auto* bias = static_cast<const float*>(tensors[3]);
-    auto* cast_k2 = static_cast<float*>(tensors[4]);
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[4]);
     alignas(256) char workspace[24576];
-    auto* region_sum_k0 = reinterpret_cast<double*>(workspace + 0);
-    auto* sum_k1 = reinterpret_cast<double*>(workspace + 8192);
-    if (const char* failure = k0_region_sum(x, region_sum_k0, nullptr)) return failure;
-    if (const char* failure = k1_sum(region_sum_k0, conv_transpose_weight, sum_k1, nullptr)) return failure;
-    if (const char* failure = k2_logsumexp_cast(sum_k1, conv_transpose_bias, bias, cast_k2, nullptr)) return failure;
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr, nullptr)) return failure;
     return nullptr;
 }
 """

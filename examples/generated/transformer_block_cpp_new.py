@@ -267,34 +267,34 @@ static const char* k1_gelu_erf(const float* __restrict__ in0, float* __restrict_
 }
 
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* norm_weight = static_cast<const float*>(tensors[1]);
-    auto* norm_bias = static_cast<const float*>(tensors[2]);
-    auto* add_k0 = static_cast<float*>(tensors[3]);
-    if (const char* failure = k0_mean_moments_add(x, norm_weight, norm_bias, add_k0, nullptr)) return failure;
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* add_k0_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
-    auto* t8_linear = static_cast<const float*>(tensors[0]);
-    auto* gelu_erf_k1 = static_cast<float*>(tensors[1]);
-    if (const char* failure = k1_gelu_erf(t8_linear, gelu_erf_k1, nullptr)) return failure;
+    auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
-    auto* x = static_cast<const float*>(tensors[0]);
-    auto* norm_weight = static_cast<const float*>(tensors[1]);
-    auto* norm_bias = static_cast<const float*>(tensors[2]);
-    auto* add_k0 = static_cast<float*>(tensors[3]);
-    if (const char* failure = k0_mean_moments_add(x, norm_weight, norm_bias, add_k0, nullptr)) return failure;
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* add_k0_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_inference_1(void* const* tensors, void* ) {
-    auto* t8_linear = static_cast<const float*>(tensors[0]);
-    auto* gelu_erf_k1 = static_cast<float*>(tensors[1]);
-    if (const char* failure = k1_gelu_erf(t8_linear, gelu_erf_k1, nullptr)) return failure;
+    auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -306,14 +306,14 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
-    t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
+    _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
     gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_1", _stream, t8_linear, gelu_erf_k1)
+    _kernelwright_launch("kernelwright_training_1", _stream, _t8_linear, gelu_erf_k1)
     # return x + self.dropout(self.contract(hidden))
-    t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
     # return x + self.dropout(self.contract(hidden))
-    t11_add = (x + t10_linear)
-    return (_kernelwright_laid(t11_add, (131072, 512, 1)),)
+    _t11_add = (x + _t10_linear)
+    return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
 
 
 def _kernelwright_inference(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias,
@@ -322,14 +322,14 @@ def _kernelwright_inference(_device, _stream, x, norm_weight, norm_bias, expand_
     add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
-    t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
+    _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
     gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_inference_1", _stream, t8_linear, gelu_erf_k1)
+    _kernelwright_launch("kernelwright_inference_1", _stream, _t8_linear, gelu_erf_k1)
     # return x + self.dropout(self.contract(hidden))
-    t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
     # return x + self.dropout(self.contract(hidden))
-    t11_add = (x + t10_linear)
-    return (_kernelwright_laid(t11_add, (131072, 512, 1)),)
+    _t11_add = (x + _t10_linear)
+    return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
 
 
 # What the kernels were built for; elsewhere the original computation runs ----------------------------------------
