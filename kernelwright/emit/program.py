@@ -20,8 +20,8 @@ from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
-# What generated Python uses itself, besides the language's own words.
-_TAKEN = frozenset(("_device", "_stream", "_parts", "torch", *keyword.kwlist, *dir(builtins)))
+# What generated Python calls its own variables and modules, besides the language's own words.
+_TAKEN = frozenset(("_device", "_stream", "_parts", "torch", "workspace", *keyword.kwlist, *dir(builtins)))
 _OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views of results begin
 
 
