@@ -22,8 +22,8 @@ from kernelwright.fuzz.sketch import Sketch, Statement, names_in
 _SIZES = (1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 16, 17)
 _MOST_ELEMENTS = 6144
 #: Names that are something else in C++, CUDA or an emitted file.
-_MACROS = ("INFINITY", "NAN", "M_PI", "RAND_MAX", "EOF", "errno", "stdin", "assert_", "near", "real", "auto", "double",
-           "new", "template", "register", "unix", "linux", "std", "main", "device", "stream", "workspace", "blockIdx",
+_MACROS = ("INFINITY", "NAN", "M_PI", "RAND_MAX", "EOF", "errno", "stdin", "assert_", "near", "real", "auto", "new",
+           "template", "register", "unix", "linux", "std", "main", "device", "stream", "workspace", "blockIdx",
            "threadIdx", "n", "i", "values", "inputs", "self_", "kw_x", "launcher")
 _MOST_BITS = {torch.float16: 9.0, torch.bfloat16: 24.0, torch.float32: 24.0, torch.float64: 60.0}
 

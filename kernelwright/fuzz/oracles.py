@@ -155,11 +155,10 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], te
     values = values_of(model, graph, inputs)
     noise = narrowest(graph) if narrow else 1e-7  # some constants are rounded to float32 in a model
     expected = evaluated(graph, values)
-    given = flatten(filled(graph.structure, list(range(len(graph.outputs)))), "output")
-    results = flatten(wanted, "output")
+    given = _places(graph)
+    results = {path: leaf for path, leaf in flatten(wanted, "output").items() if isinstance(leaf, torch.Tensor)}
     if list(given) != list(results):
         raise _Wrong("capture", f"the model returns {list(results)}, its graph {list(given)}", kind="structure")
-    given = {path: index for path, index in given.items() if isinstance(results[path], torch.Tensor)}
     found = list(expected)
     for path, index in given.items():
         found[index] = results[path]
@@ -176,6 +175,13 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], te
     calls = any(n.op == "opaque" and "instance_norm" in n["target"] for n in graph.nodes())  # it updates its own
     if not calls and (missed := changed - {e.name for e in graph.effects} - _tied(model)):
         raise _Wrong("capture", f"the model updates {sorted(missed)}, its graph does not", kind="state")
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """The numbers of a graph's results by path; what is no tensor is left out."""
+    numbers = [torch.tensor(number) for number in range(len(graph.outputs))]
+    return {path: int(leaf) for path, leaf in flatten(filled(graph.structure, numbers), "output").items()
+            if isinstance(leaf, torch.Tensor)}
 
 
 def _tied(model: nn.Module) -> set[str]:
@@ -335,9 +341,7 @@ def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], fini
             results.append(flatten(module(*copy.deepcopy(inputs)), "output"))
     outputs, eager = results
     found = list(expected)
-    for path, index in flatten(filled(graph.structure, list(range(len(graph.outputs)))), "output").items():
-        if not isinstance(eager[path], torch.Tensor):
-            continue
+    for path, index in _places(graph).items():
         # Where the model itself overflows, any order of its operations may overflow elsewhere.
         overflows = bool((eager[path].isfinite() != expected[index].isfinite()).any())
         found[index] = expected[index] if overflows else outputs[path]

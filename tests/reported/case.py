@@ -15,8 +15,8 @@ class Case:
     number: of the report in PyTorch's issue tracker that it is after. members: the constructor's lines. before: lines
     of the file above the class. also: further lists of inputs that it must do the same with (or refuse alike).
     kernels: whether the emitted file must run kernels of its own on the inputs under ``no_grad``; False where all of it
-    may stay with PyTorch. extreme: whether numbers leave the range of their type on the way, so that a result that keeps
-    what eager loses is right, too.
+    may stay with PyTorch. extreme: whether numbers leave the range of their type on the way, so that a result is right,
+    too, that keeps what eager loses.
     """
 
     number: int
