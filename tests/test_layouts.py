@@ -14,7 +14,7 @@ from graph_tools import MORE, assert_same, eager, filled, graph_of, random_value
 from torch import nn
 
 import kernelwright
-from kernelwright import errors, judgement, programs
+from kernelwright import judgement, programs
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture

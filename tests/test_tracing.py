@@ -195,14 +195,9 @@ def test_shapes_that_depend_on_values_name_the_line(tmp_path: Any) -> None:
         capture(space["Model"](), (X,), file=str(path))
 
 
-class Output:
-    def __init__(self, value: torch.Tensor) -> None:
-        self.value = value
-
-
-def test_results_of_a_class_are_refused() -> None:
-    with pytest.raises(errors.OutputsUnsupported, match="type Output"):
-        capture(Of(lambda m, x: Output(x * 2)), (X,))
+def test_results_that_no_file_can_make_are_named() -> None:
+    with pytest.raises((errors.OutputsUnsupported, NotCapturable), match="generator"):
+        capture(Of(lambda m, x: (x * n for n in range(2))), (X,))
 
 
 def test_derivatives_are_named() -> None:
