@@ -19,6 +19,7 @@ from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import hooked
+from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
@@ -316,15 +317,24 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
     return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
 
 
-def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]]) -> list[ModeProgram]:
+def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device
+             ) -> list[ModeProgram]:
     """The mode with the strides that its results have in eager calls, by whether these record gradients (None of what
     is no plain tensor); two modes where they depend on that."""
 
     def with_strides(mode: ModeProgram, found: Sequence[tuple[int, ...] | None]) -> ModeProgram:
         results = tuple(replace(r, strides=s) for r, s in zip(mode.captured.results, found, strict=True))
-        captured, rewritten = replace(mode.captured, results=results), replace(mode.rewriting.graph, results=results)
-        return replace(mode, captured=captured, rewriting=replace(mode.rewriting, graph=rewritten),
-                       plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
+        outputs = tuple(node if wanted is None else stored_as(node, wanted)
+                        for node, wanted in zip(mode.captured.outputs, found, strict=True))
+        captured = replace(mode.captured, results=results, outputs=outputs)
+        if outputs == mode.captured.outputs:
+            rewriting = replace(mode.rewriting, graph=replace(mode.rewriting.graph, results=results))
+            return replace(mode, captured=captured, rewriting=rewriting,
+                           plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
+        rewriting = rewrite(captured, device)
+        kept = {n: mode.plan.kept[n] for n in rewriting.graph.nodes() if n in mode.plan.kept}
+        return replace(mode, captured=captured, rewriting=rewriting,
+                       plan=make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda"))
 
     if len(set(map(tuple, strides.values()))) == 1:
         return [with_strides(mode, next(iter(strides.values())))]

@@ -270,8 +270,8 @@ def test_strides_of_eager_may_depend_on_the_gradient_mode(tmp_path: Path) -> Non
     problem = load_problem(path)
     example = problem.make_inputs(0)
     modes, _ = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))
-    assert [m.name for m in laid_out(modes[0], {False: [(4, 1)], True: [(4, 1)]})] == ["training"]
-    parts = laid_out(modes[0], {False: [(1, 5)], True: [(8, 1)]})
+    assert [m.name for m in laid_out(modes[0], {False: [(4, 1)], True: [(4, 1)]}, GENERIC_CPU)] == ["training"]
+    parts = laid_out(modes[0], {False: [(1, 5)], True: [(8, 1)]}, GENERIC_CPU)
     assert [(m.name, m.recordings) for m in parts] == [("training", (False,)), ("training_with_gradients", (True,))]
     module = import_text(emitted_text(problem, parts, example, "cpp", GENERIC_CPU)[0], tmp_path, "linear")
     model, new = problem.make_model(0), problem.make_model(0, module.ModelNew)

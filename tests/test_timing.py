@@ -53,6 +53,7 @@ def test_known_sleeps_and_their_ratio() -> None:
     assert slow.repetitions == len(slow.seconds) and slow.warmups >= 1
 
 
+@pytest.mark.usefixtures("simulated")
 def test_rounds_are_interleaved_and_order_changes() -> None:
     calls: list[str] = []
 

@@ -37,6 +37,7 @@ from kernelwright.capture.values import (
     leaf_of,
     opaque_of,
     origin_of,
+    stored_as,
     template_of,
     tuples,
 )
@@ -50,8 +51,6 @@ from kernelwright.ir.graph import (
     in_own_memory,
     in_own_order,
     is_given,
-    lies_as,
-    memory,
 )
 from kernelwright.ir.node import Node, Origin, constant, make
 from kernelwright.ir.ops.leaves import OUTSIDE, PART
@@ -59,8 +58,6 @@ from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
 _LITERAL_ELEMENTS = 64
-#: Kinds of operators whose results kernels store.
-_STORED = ("pointwise", "reduction", "row", "norm")
 #: Functional forms of operators in place whose names do not say it.
 _FUNCTIONAL = {"bernoulli_.float": "bernoulli.p", "normal_.default": "normal_functional.default"}
 
@@ -123,7 +120,7 @@ class Converter:
                 raise NotCapturable("it returns a number that depends on the values of a tensor")
             if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
-            value = _laid_out(in_own_memory(value, self.group[result], taken), result.meta["val"])
+            value = stored_as(in_own_memory(value, self.group[result], taken), result.meta["val"].stride())
             number = numbers.setdefault(value if observed is None else observed[place].same, len(outputs))
             if number == len(outputs):
                 outputs.append(value)
@@ -423,12 +420,6 @@ def _result(traced: torch.Tensor, observed: Observed | None) -> Result:
     """What is known of a result of which the trace has a tensor without data."""
     strides = tuple(traced.stride())
     return Result(strides=strides) if observed is None else Result(observed.given, observed.reaches, strides)
-
-
-def _laid_out(result: Node, traced: torch.Tensor) -> Node:
-    """A result in the order in which eager stores it, where a kernel stores it in an order of ours."""
-    stored = memory(result).kind in _STORED and not is_given(result)
-    return in_memory_order(result, traced) if stored and not lies_as(result, traced.stride()) else result
 
 
 def _draws(target: Any) -> bool:

@@ -175,7 +175,7 @@ def _called(file: str, name: str) -> str:
 def _reason(error: Exception) -> str:
     """Why a trace failed, in words for the report where PyTorch's speak of its own parts."""
     text, kind = str(error), type(error).__name__
-    if "fake tensor in the exported program" in text:
+    if "fake tensor in the exported program" in text or text.startswith("Expected FakeTensor"):
         return "the trace loses sight of a tensor on its way, as it does where the forward takes derivatives"
     if kind == "TypeError" and "but got FakeTensor" in text:  # lengths of packed sequences, say
         return "the size of a tensor depends on values of another"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from kernelwright.ir.graph import is_given, lies_as, memory
 from kernelwright.ir.node import Node, Origin, make
+
+#: Kinds of operators whose results kernels store.
+_STORED = ("pointwise", "reduction", "row", "norm")
 
 
 class NotCapturable(Exception):
@@ -55,6 +60,13 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
         return make("copy", value)
     stored = make("copy", make("permute", below, axes=tuple(axes[a] for a in order)))
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
+
+
+def stored_as(result: Node, strides: Sequence[int]) -> Node:
+    """A result in the order in which eager stores it, where a kernel stores it in an order of ours."""
+    if is_given(result) or memory(result).kind not in _STORED or lies_as(result, strides):
+        return result
+    return in_memory_order(result, torch.empty_strided(result.shape, strides, device="meta"))
 
 
 def _is_stored(value: Node) -> bool:
