@@ -80,3 +80,21 @@ def test_poisoned_empty() -> None:
     x = torch.rand(3)
     with poisoned_empty():
         assert torch.equal(x + 1, x.add(1))
+
+
+class _AsksForLimits(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.clamp_min(torch.finfo(x.dtype).eps), self.norm(x * 1e-4)
+
+
+def test_limits_of_a_type_are_those_of_the_models_own() -> None:
+    """The reference widens precision and never meaning: eps of a float32 model stays that of float32."""
+    model, x = _AsksForLimits(), torch.tensor([[1e-30, 1e-9, 0.5, 1.0]])
+    found = call_in_float64(float64_copy(model), [x.double()])
+    for value, expected in zip(found, model(x), strict=True):
+        torch.testing.assert_close(value.float(), expected)
+    assert torch.finfo(torch.float64).eps < 1e-15

@@ -178,6 +178,8 @@ class _InFloat64(TorchFunctionMode):
                 return args[0].to(torch.float32).to(args[0].dtype)
         if func is torch.Tensor.float:
             return args[0].double()
+        if name == "rms_norm" and len(args) < 4 and (kwargs or {}).get("eps") is None:
+            kwargs = {**(kwargs or {}), "eps": torch.finfo(torch.float32).eps}  # that of the input's type otherwise
         drawn = drawn_in_float32(func, args, kwargs or {})
         if drawn is not NotImplemented:
             return drawn
@@ -246,10 +248,21 @@ def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection
     and PyTorch takes the fast paths that it takes for eager: they are closed where somebody looks at its functions.
     The caller chooses the gradient mode. Raises what the module raises.
     """
-    default = torch.get_default_dtype()
+    default, limits = torch.get_default_dtype(), torch.finfo
     torch.set_default_dtype(torch.float64)
+    torch.finfo = limits if as_is else _limits_of_float32  # type: ignore[misc, assignment]
     try:
         with nullcontext() if as_is else _InFloat64(narrowings):
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)
+        torch.finfo = limits  # type: ignore[misc]
+
+
+_finfo = torch.finfo
+
+
+def _limits_of_float32(dtype: torch.dtype | None = None) -> torch.finfo:
+    """The limits of a type, where those of float64 are asked those of float32: a model that asks for the limits of its
+    tensors' type means the type that they have without us."""
+    return _finfo(torch.float32 if dtype in (None, torch.float64) else dtype)
