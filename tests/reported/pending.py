@@ -6,7 +6,7 @@ from __future__ import annotations
 _KNOWN: dict[str, tuple[str, ...]] = {
     "does not take PyTorch's fast path": ("attention: a bias of attention",),
     "gives up kernels for the sign of a tie of zeros, which PyTorch chooses by place": (
-        "dtypes: comparison of a type with another", "gradients: more of where functions turn",
+        "gradients: more of where functions turn",
         "signs: bounds of both zeros",
     ),
     "is called another computation than in float64": (
