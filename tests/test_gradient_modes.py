@@ -75,6 +75,23 @@ PROBLEMS = {
         def get_inputs():
             return [torch.randn(4, 6), torch.randn(2, 3, 5, 4).to(memory_format=torch.channels_last)]
     ''',
+    "views of an input": '''
+        class Model(nn.Module):
+            def forward(self, x):
+                first, second = torch.split(x, 2, 1)
+                return torch.sigmoid(x) * 2, first, first.detach(), second, second[:]
+
+        def get_inputs():
+            return [torch.randn(5, 3, 4).transpose(1, 2)]
+    ''',
+    "an expanded input": '''
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.sigmoid(x) * 2 - torch.exp(x)
+
+        def get_inputs():
+            return [torch.randn(5, 1, 4).expand(5, 3, 4)]
+    ''',
     "asks what requires gradients": '''
         class Model(nn.Module):
             def __init__(self):
@@ -153,7 +170,7 @@ def _described(results: list[torch.Tensor], given: list[torch.Tensor]) -> list[d
 def _results(model: torch.nn.Module, inputs: list[Any], recording: bool, required: bool
              ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """Results of a call, what was given to it (inputs, parameters, buffers), and what gradients are asked of."""
-    inputs = [x.detach().clone().requires_grad_(required) for x in inputs]
+    inputs = [x.detach().requires_grad_(required) for x in inputs]
     with torch.set_grad_enabled(recording):
         results = _leaves(model(*inputs))
     given = [*inputs, *model.parameters(), *model.buffers()]
@@ -178,7 +195,7 @@ CALLS = [(recording, required, frozen) for recording, required, frozen in iterto
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory", "buffers",
-                                  "knows of compilers"])
+                                  "views of an input", "an expanded input", "knows of compilers"])
 @pytest.mark.parametrize(("recording", "required", "frozen"), CALLS)
 def test_results_are_those_of_eager(built: Any, name: str, training: bool, recording: bool, required: bool,
                                     frozen: bool) -> None:

@@ -186,8 +186,8 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
             names[view] = f"t{len(names)}_{view.op}"
             lines.append(f"{names[view]} = {view.operator.code([names[view.inputs[0]]], view)}")
         result = plan.results[number]
-        is_view = known(plan, number).given is None and result in own
-        texts.append(f"{names[result]}.view_as({names[result]})" if is_view else names[result])
+        is_new = known(plan, number).given is None and (result in own or names[result] in texts)
+        texts.append(f"{names[result]}.view_as({names[result]})" if is_new else names[result])
     head = _signature(f"_kernelwright_{mode}_given", [names[in_own_order(leaf)] for leaf in leaves])
     return ["", "", *head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
             *(f"    {line}" for line in lines), *(f"    {line}" for line in _wrapped(f"return ({', '.join(texts)},)"))]
