@@ -128,6 +128,28 @@ def test_values_are_those_of_eager(name: str, natively: Natively) -> None:
         assert wrong is None, f"result {number}: {wrong}"
 
 
+def test_of_equal_zeros_an_extremum_is_the_first(tmp_path) -> None:
+    """Whatever the schedule: rows of any length, columns, windows, one row in parts."""
+    zeros = torch.where(torch.rand(2100, 40, generator=GENERATOR) < 0.5, 0.0, -0.0)
+    narrow = zeros[:, :6].contiguous()
+
+    def extrema(axis: int) -> Callable[..., Any]:
+        return lambda x: [1 / f(x * 1, axis).values for f in (torch.max, torch.min)]
+
+    functions = {
+        "rows": (extrema(1), (zeros,)), "short rows": (extrema(1), (narrow,)), "wide": (extrema(1), (zeros.double(),)),
+        "one row": (extrema(0), (zeros[:, 0].contiguous(),)), "columns": (extrema(0), (zeros,)),
+        "few columns": (extrema(0), (narrow,)), "middle": (extrema(1), (zeros.reshape(3, 700, 40),)),
+        "places": (lambda x: [1 / f(x * 1, 1)[0] + f(x * 1, 1)[1] for f in (torch.max, torch.min)], (zeros,)),
+        "windows": (lambda x: [1 / F.max_pool2d(x * 1, 2), 1 / F.max_pool2d(x * 1, (2, 3), (1, 2)),
+                               1 / F.max_pool2d(x, 3, 2, 1)], (zeros.reshape(1, 30, 70, 40),)),
+    }
+    natively = Natively(functions, "cpp", tmp_path)
+    for name, (function, inputs) in functions.items():
+        for number, (ours, eager) in enumerate(zip(natively(name), function(*inputs), strict=True)):
+            assert different(ours, eager, 0.0) is None, f"{name} {number}"
+
+
 def different(ours: torch.Tensor, expected: torch.Tensor, units: float) -> str | None:
     """None where values agree to so many units of the last place, in sign, infinities and NaN; else the first."""
     ours, expected = ours.reshape(-1), expected.reshape(-1)

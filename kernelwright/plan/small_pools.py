@@ -121,7 +121,8 @@ def _pointwise(node: Node, x: Node) -> Node:
     windows = x.inputs[0] if x.op == "cast" else x
     below, kernel = windows.inputs[0], windows["kernel"]
     parts = [cast(_element(below, windows, places), x.dtype) for places in product(*map(range, kernel))]
-    result = fold(lambda one, two: make(_POINTWISE[node.op], one, two, origin=node.origin), parts)
+    # The later one first: of equal zeros an extremum is its second operand, and a pool has the first of its window.
+    result = fold(lambda one, two: make(_POINTWISE[node.op], two, one, origin=node.origin), parts)
     return reshape(result, node.shape)
 
 

@@ -192,10 +192,10 @@ class ColumnArrays:
         match self.kernel.reductions[n].kind:
             case "sum":
                 return [f"part{n}[{j}] += {nested('({} + {})', values)};"]
-            case "max" | "logsumexp":
-                return [f"best{n}[{j}] = kw_maximum(best{n}[{j}], {nested('kw_maximum({}, {})', values)});"]
+            case "max" | "logsumexp":  # of equal zeros the first is kept, as PyTorch does
+                return [f"best{n}[{j}] = kw_maximum({nested('kw_maximum({}, {})', values[::-1])}, best{n}[{j}]);"]
             case "min":
-                return [f"best{n}[{j}] = kw_minimum(best{n}[{j}], {nested('kw_minimum({}, {})', values)});"]
+                return [f"best{n}[{j}] = kw_minimum({nested('kw_minimum({}, {})', values[::-1])}, best{n}[{j}]);"]
         gaps = [f"d{n}_{place}" for place in range(len(values))]
         squares = nested("({} + {})", [f"{gap} * {gap}" for gap in gaps])
         return [

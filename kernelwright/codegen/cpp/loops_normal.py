@@ -187,7 +187,7 @@ def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
         case "sum":  # from +0 on, as elsewhere: a sum of -0 alone is +0
             return (Apply("add", (_tree("add", elements), Constant(0.0))),)
         case "max" | "min":
-            return (_tree("maximum" if kind == "max" else "minimum", elements),)
+            return (_tree("maximum" if kind == "max" else "minimum", elements[::-1]),)  # of equals the first
         case "logsumexp":
             origin = Apply("origin", (_tree("maximum", elements),))
             total = _tree("add", [Apply("exp", (Apply("sub", (e, origin)),)) for e in elements])

@@ -121,12 +121,13 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
 }
 """
 _EXTREMUM = """\
-// {word} of a row; NaN if any value is NaN.
+// {word} of a row, of equal zeros the first; NaN if any value is NaN.
 template <typename real> struct kw_{name}_of {{
   real best = {sign}std::numeric_limits<real>::infinity();
   void block(const real* values, int64_t count) {{
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
+    const real before = best;
     typename V::type a, b;
     for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
     int64_t i = 0;
@@ -137,8 +138,12 @@ template <typename real> struct kw_{name}_of {{
     }}
     for (int64_t lane = 0; lane < L; ++lane) best = kw_{full}(best, kw_{full}(a[lane], b[lane]));
     for (; i < count; ++i) best = kw_{full}(best, values[i]);
+    if (best == 0) {{  // which zero, the lanes do not know
+      for (i = 0; before != 0 && values[i] != 0;) ++i;
+      best = before == 0 ? before : values[i];
+    }}
   }}
-  void merge(const kw_{name}_of& other) {{ best = kw_{full}(best, other.best); }}
+  void merge(const kw_{name}_of& other) {{ best = kw_{full}(other.best, best); }}
   real value() const {{ return best; }}
 }};
 """
