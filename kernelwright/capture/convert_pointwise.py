@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import nan
+
+import torch
 
 from kernelwright.capture.convert import (
     CONVERTERS,
@@ -98,7 +101,7 @@ def _shrink(a: Arguments) -> Node:
 
 @converts("hardtanh.default")
 def _hardtanh(a: Arguments) -> Node:
-    return make("clamp_max", make("clamp_min", float_only(a["self"]), constant(a["min_val"])), constant(a["max_val"]))
+    return _clamp({"self": a["self"], "min": a["min_val"], "max": a["max_val"]})
 
 
 @converts("relu6.default")
@@ -106,11 +109,18 @@ def _relu6(a: Arguments) -> Node:
     return make("clamp_max", make("clamp_min", float_only(a["self"]), constant(0.0)), constant(6.0))
 
 
+@cache
+def _takes_nan() -> bool:
+    """Whether a bound that is NaN is the result where it is the only one, too: PyTorch 2.11 ignores it there."""
+    return bool(torch.zeros(1).clamp(min=nan).isnan())
+
+
 @converts("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default")
 def _clamp(a: Arguments) -> Node:
     x = float_only(a["self"])
-    if any(bound != bound for bound in (a.get("min"), a.get("max"))):
-        return make("mul", x, constant(nan))
+    bounds = [bound for bound in (a.get("min"), a.get("max")) if bound is not None]
+    if any(bound != bound for bound in bounds):
+        return make("mul", x, constant(nan)) if len(bounds) > 1 or _takes_nan() else x
     for name, bound in (("clamp_min", a.get("min")), ("clamp_max", a.get("max"))):
         if isinstance(bound, Node):  # a NaN among the bounds is the result
             x = make({"clamp_min": "maximum", "clamp_max": "minimum"}[name], x, bound)
