@@ -154,9 +154,9 @@ class _Rounding(TorchDispatchMode):
         units = ((drawn == 0).to(torch.int8) - (drawn == 1).to(torch.int8)).to(torch.promote_types(kind, torch.float32))
         given = tensor.detach()
         size = given.to(units.dtype).abs()
-        # Below the smallest normal number units are all of one size, but nothing is added to zeros.
+        # Below the smallest normal number units are all of one size, but zeros and infinities stay.
         step = (size * torch.finfo(kind).eps).clamp_(min=torch.finfo(kind).smallest_normal * torch.finfo(kind).eps)
-        moved = given + units.mul_(step).mul_(size != 0)
+        moved = torch.where((size == 0) | size.isinf(), given, given + units.mul_(step))
         return moved.to(kind).requires_grad_(tensor.requires_grad)
 
 
