@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import DRAWS, _Rounding
+from kernelwright.verify.sensitivity import _Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 
 #: Relative differences that are always accepted, and what a result of a type may be away from float64 by rounding.
@@ -30,6 +30,8 @@ _CLOSE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 4e-3, torch.
 _ROUNDED = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 0.2}
 #: How many times eager's own error, and the distance by which other rounding moves eager, may be exceeded.
 _MULTIPLE, _SLACK = 4.0, 30.0
+#: How often eager is called under other rounding: a result that jumps is to do so in one of them but for odds of 1e-6.
+_DRAWS = 16
 
 
 class Setting(NamedTuple):
@@ -329,7 +331,7 @@ class _Truth:
         """The values under other rounding."""
         if self._moved is None:
             self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
-                                   rounding=_OtherRounding(number)) for number in range(DRAWS)]
+                                   rounding=_OtherRounding(number)) for number in range(_DRAWS)]
         return [o.values[path] for o in self._moved if path in o.values]
 
 
