@@ -287,23 +287,23 @@ static const char* k1_max(const float* __restrict__ in0, const float* __restrict
     const real c10 = real(in5[i1]);
     #pragma omp simd
     for (int64_t i3 = 0; i3 < 64; ++i3) {
-      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
+      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
       const real v1 = v0 - c0;
       const real v2 = v1 * c9;
       const real v3 = kw_unfused_add(v2, c10);
       const real v4 = kw_select(v3 < real(0), real(0), v3);
-      const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
+      const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
       const real v6 = v5 - c0;
       const real v7 = v6 * c9;
       const real v8 = kw_unfused_add(v7, c10);
       const real v9 = kw_select(v8 < real(0), real(0), v8);
       const real v10 = kw_maximum(v4, v9);
-      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
+      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
       const real v12 = v11 - c0;
       const real v13 = v12 * c9;
       const real v14 = kw_unfused_add(v13, c10);
       const real v15 = kw_select(v14 < real(0), real(0), v14);
-      const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
+      const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
       const real v17 = v16 - c0;
       const real v18 = v17 * c9;
       const real v19 = kw_unfused_add(v18, c10);
@@ -378,29 +378,29 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
       constexpr int64_t begin = 0, end = 32;
       #pragma omp simd
       for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
         const real v1 = v0 - c0_0;
         const real v2 = v1 * c0_9;
         const real v3 = kw_unfused_add(v2, c0_10);
         const real v4 = kw_select(v3 < real(0), real(0), v3);
-        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
         const real v6 = v5 - c0_0;
         const real v7 = v6 * c0_9;
         const real v8 = kw_unfused_add(v7, c0_10);
         const real v9 = kw_select(v8 < real(0), real(0), v8);
-        const real v10 = kw_maximum(v4, v9);
-        const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
-        const real v12 = v11 - c0_0;
-        const real v13 = v12 * c0_9;
-        const real v14 = kw_unfused_add(v13, c0_10);
-        const real v15 = kw_select(v14 < real(0), real(0), v14);
-        const real v16 = kw_maximum(v10, v15);
-        const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
-        const real v18 = v17 - c0_0;
-        const real v19 = v18 * c0_9;
-        const real v20 = kw_unfused_add(v19, c0_10);
-        const real v21 = kw_select(v20 < real(0), real(0), v20);
-        const real v22 = kw_maximum(v16, v21);
+        const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+        const real v11 = v10 - c0_0;
+        const real v12 = v11 * c0_9;
+        const real v13 = kw_unfused_add(v12, c0_10);
+        const real v14 = kw_select(v13 < real(0), real(0), v13);
+        const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+        const real v16 = v15 - c0_0;
+        const real v17 = v16 * c0_9;
+        const real v18 = kw_unfused_add(v17, c0_10);
+        const real v19 = kw_select(v18 < real(0), real(0), v18);
+        const real v20 = kw_maximum(v14, v19);
+        const real v21 = kw_maximum(v9, v20);
+        const real v22 = kw_maximum(v4, v21);
         values0[r1 - begin] = v22;
       }
       accumulator0.block(values0, end - begin);
@@ -430,23 +430,23 @@ static const char* k4_max(const float* __restrict__ in0, const float* __restrict
     const real c6 = real(in4[i1]);
     #pragma omp simd
     for (int64_t i3 = 0; i3 < 64; ++i3) {
-      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
+      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
       const real v1 = v0 - c0;
       const real v2 = v1 * c5;
       const real v3 = kw_unfused_add(v2, c6);
       const real v4 = kw_select(v3 < real(0), real(0), v3);
-      const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
+      const real v5 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
       const real v6 = v5 - c0;
       const real v7 = v6 * c5;
       const real v8 = kw_unfused_add(v7, c6);
       const real v9 = kw_select(v8 < real(0), real(0), v8);
       const real v10 = kw_maximum(v4, v9);
-      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
+      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
       const real v12 = v11 - c0;
       const real v13 = v12 * c5;
       const real v14 = kw_unfused_add(v13, c6);
       const real v15 = kw_select(v14 < real(0), real(0), v14);
-      const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
+      const real v16 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
       const real v17 = v16 - c0;
       const real v18 = v17 * c5;
       const real v19 = kw_unfused_add(v18, c6);
@@ -481,29 +481,29 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
       constexpr int64_t begin = 0, end = 32;
       #pragma omp simd
       for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
         const real v1 = v0 - c0_0;
         const real v2 = v1 * c0_5;
         const real v3 = kw_unfused_add(v2, c0_6);
         const real v4 = kw_select(v3 < real(0), real(0), v3);
-        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
         const real v6 = v5 - c0_0;
         const real v7 = v6 * c0_5;
         const real v8 = kw_unfused_add(v7, c0_6);
         const real v9 = kw_select(v8 < real(0), real(0), v8);
-        const real v10 = kw_maximum(v4, v9);
-        const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
-        const real v12 = v11 - c0_0;
-        const real v13 = v12 * c0_5;
-        const real v14 = kw_unfused_add(v13, c0_6);
-        const real v15 = kw_select(v14 < real(0), real(0), v14);
-        const real v16 = kw_maximum(v10, v15);
-        const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
-        const real v18 = v17 - c0_0;
-        const real v19 = v18 * c0_5;
-        const real v20 = kw_unfused_add(v19, c0_6);
-        const real v21 = kw_select(v20 < real(0), real(0), v20);
-        const real v22 = kw_maximum(v16, v21);
+        const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+        const real v11 = v10 - c0_0;
+        const real v12 = v11 * c0_5;
+        const real v13 = kw_unfused_add(v12, c0_6);
+        const real v14 = kw_select(v13 < real(0), real(0), v13);
+        const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+        const real v16 = v15 - c0_0;
+        const real v17 = v16 * c0_5;
+        const real v18 = kw_unfused_add(v17, c0_6);
+        const real v19 = kw_select(v18 < real(0), real(0), v18);
+        const real v20 = kw_maximum(v14, v19);
+        const real v21 = kw_maximum(v9, v20);
+        const real v22 = kw_maximum(v4, v21);
         values0[r1 - begin] = v22;
       }
       accumulator0.block(values0, end - begin);
@@ -1307,8 +1307,9 @@ def _kernelwright_call(model, inputs, named, plans):
         if nested is not None:
             given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in values])
+            any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         if differentiated and binding.twin is None:
             try:
@@ -1327,7 +1328,6 @@ def _kernelwright_call(model, inputs, named, plans):
             if differentiated:
                 state = {name: home[key] for name, (home, key)
                          in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
-                operands = [value for value in given if isinstance(value, torch.Tensor)]
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():

@@ -529,7 +529,7 @@ static const char* k2_mean_moments_add(const float* in0, const float* in1, const
 }
 
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(maximum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))), relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)), in5))), relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5))))
+// total0 = sum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))))))
 // out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k3_mean(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
@@ -557,17 +557,17 @@ static __global__ void __launch_bounds__(256) k0_k3_mean(
   double sum0 = 0;
   float x0[8];
   float x16[8];
-  float x22[8];
-  float x28[8];
+  float x21[8];
+  float x26[8];
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
     const unsigned p = u * 128u + t;
     const int r0 = p / 32u;
     const int r1 = p % 32u;
-    x0[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2];
-    x16[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
-    x22[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
-    x28[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
+    x0[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
+    x16[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
+    x21[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
+    x26[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2];
   }
   float part0 = 0;
 #pragma unroll
@@ -580,17 +580,17 @@ static __global__ void __launch_bounds__(256) k0_k3_mean(
     const float t18 = t17 * t11;
     const float t19 = kw_unfused_add(t18, b13);
     const float t20 = kw_greatest(t19, 0.0f);
-    const float t21 = kw_maximum(t15, t20);
-    const float t23 = x22[u] - b1;
-    const float t24 = t23 * t11;
-    const float t25 = kw_unfused_add(t24, b13);
-    const float t26 = kw_greatest(t25, 0.0f);
-    const float t27 = kw_maximum(t21, t26);
-    const float t29 = x28[u] - b1;
-    const float t30 = t29 * t11;
-    const float t31 = kw_unfused_add(t30, b13);
-    const float t32 = kw_greatest(t31, 0.0f);
-    const float t33 = kw_maximum(t27, t32);
+    const float t22 = x21[u] - b1;
+    const float t23 = t22 * t11;
+    const float t24 = kw_unfused_add(t23, b13);
+    const float t25 = kw_greatest(t24, 0.0f);
+    const float t27 = x26[u] - b1;
+    const float t28 = t27 * t11;
+    const float t29 = kw_unfused_add(t28, b13);
+    const float t30 = kw_greatest(t29, 0.0f);
+    const float t31 = kw_maximum(t25, t30);
+    const float t32 = kw_maximum(t20, t31);
+    const float t33 = kw_maximum(t15, t32);
     part0 += t33;
   }
   sum0 += part0;
@@ -699,7 +699,7 @@ static const char* k4_max(const float* in0, const float* in1, const float* in2, 
 }
 
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(maximum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5))))
+// total0 = sum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))))))
 // out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k5_mean(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
@@ -725,17 +725,17 @@ static __global__ void __launch_bounds__(256) k0_k5_mean(
   double sum0 = 0;
   float x0[8];
   float x14[8];
-  float x21[8];
-  float x28[8];
+  float x20[8];
+  float x26[8];
 #pragma unroll
   for (int u = 0; u < 8; ++u) {
     const unsigned p = u * 128u + t;
     const int r0 = p / 32u;
     const int r1 = p % 32u;
-    x0[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2];
-    x14[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
-    x21[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
-    x28[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
+    x0[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 65];
+    x14[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 64];
+    x20[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2 + 1];
+    x26[u] = in0[i0 * 262144 + i1 * 4096 + r0 * 128 + r1 * 2];
   }
   float part0 = 0;
 #pragma unroll
@@ -750,19 +750,19 @@ static __global__ void __launch_bounds__(256) k0_k5_mean(
     const float t17 = t16 * t9;
     const float t18 = kw_unfused_add(t17, b11);
     const float t19 = kw_greatest(t18, 0.0f);
-    const float t20 = kw_maximum(t13, t19);
-    const float t22 = x21[u] + b1;
-    const float t23 = t22 - b3;
-    const float t24 = t23 * t9;
-    const float t25 = kw_unfused_add(t24, b11);
-    const float t26 = kw_greatest(t25, 0.0f);
-    const float t27 = kw_maximum(t20, t26);
-    const float t29 = x28[u] + b1;
-    const float t30 = t29 - b3;
-    const float t31 = t30 * t9;
-    const float t32 = kw_unfused_add(t31, b11);
-    const float t33 = kw_greatest(t32, 0.0f);
-    const float t34 = kw_maximum(t27, t33);
+    const float t21 = x20[u] + b1;
+    const float t22 = t21 - b3;
+    const float t23 = t22 * t9;
+    const float t24 = kw_unfused_add(t23, b11);
+    const float t25 = kw_greatest(t24, 0.0f);
+    const float t27 = x26[u] + b1;
+    const float t28 = t27 - b3;
+    const float t29 = t28 * t9;
+    const float t30 = kw_unfused_add(t29, b11);
+    const float t31 = kw_greatest(t30, 0.0f);
+    const float t32 = kw_maximum(t25, t31);
+    const float t33 = kw_maximum(t19, t32);
+    const float t34 = kw_maximum(t13, t33);
     part0 += t34;
   }
   sum0 += part0;
@@ -1591,8 +1591,9 @@ def _kernelwright_call(model, inputs, named, plans):
         if nested is not None:
             given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in values])
+            any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         if differentiated and binding.twin is None:
             try:
@@ -1611,7 +1612,6 @@ def _kernelwright_call(model, inputs, named, plans):
             if differentiated:
                 state = {name: home[key] for name, (home, key)
                          in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
-                operands = [value for value in given if isinstance(value, torch.Tensor)]
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():

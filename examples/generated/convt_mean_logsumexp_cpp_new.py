@@ -195,12 +195,13 @@ template <typename real> struct kw_sum_of {
   real value() const { return real(total); }
 };
 
-// Maximum of a row; NaN if any value is NaN.
+// Maximum of a row, of equal zeros the first; NaN if any value is NaN.
 template <typename real> struct kw_max_of {
   real best = -std::numeric_limits<real>::infinity();
   void block(const real* values, int64_t count) {
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
+    const real before = best;
     typename V::type a, b;
     for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
     int64_t i = 0;
@@ -211,8 +212,12 @@ template <typename real> struct kw_max_of {
     }
     for (int64_t lane = 0; lane < L; ++lane) best = kw_maximum(best, kw_maximum(a[lane], b[lane]));
     for (; i < count; ++i) best = kw_maximum(best, values[i]);
+    if (best == 0) {  // which zero, the lanes do not know
+      for (i = 0; before != 0 && values[i] != 0;) ++i;
+      best = before == 0 ? before : values[i];
+    }
   }
-  void merge(const kw_max_of& other) { best = kw_maximum(best, other.best); }
+  void merge(const kw_max_of& other) { best = kw_maximum(other.best, best); }
   real value() const { return best; }
 };
 
@@ -1111,8 +1116,9 @@ def _kernelwright_call(model, inputs, named, plans):
         if nested is not None:
             given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in values])
+            any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         if differentiated and binding.twin is None:
             try:
@@ -1131,7 +1137,6 @@ def _kernelwright_call(model, inputs, named, plans):
             if differentiated:
                 state = {name: home[key] for name, (home, key)
                          in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
-                operands = [value for value in given if isinstance(value, torch.Tensor)]
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():

@@ -994,8 +994,9 @@ def _kernelwright_call(model, inputs, named, plans):
         if nested is not None:
             given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in values])
+            any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         if differentiated and binding.twin is None:
             try:
@@ -1014,7 +1015,6 @@ def _kernelwright_call(model, inputs, named, plans):
             if differentiated:
                 state = {name: home[key] for name, (home, key)
                          in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
-                operands = [value for value in given if isinstance(value, torch.Tensor)]
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():
