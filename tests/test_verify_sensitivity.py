@@ -211,6 +211,8 @@ def test_elements_move_by_a_unit(dtype):
     assert abs(float((units != 0).double().mean()) - share) < 0.02 * (share not in (0.0, 1.0)) + 1e-9
     if share:
         assert bool((units > 0).any()) and bool((units < 0).any())
+        ends = torch.tensor([0.0, torch.inf, -torch.inf] * 40, dtype=dtype)
+        assert torch.equal(sensitivity._Rounding(1).one_unit_off(ends), ends)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),
