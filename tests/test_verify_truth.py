@@ -371,13 +371,43 @@ class Norm(nn.Module):
 
 class WideNorm(Norm):
     def forward(self, x):
-        return super().forward(x.double()).float()
+        return super().forward(x.double()).to(x.dtype)
 
 
-class WrongNorm(Norm):
+def where_lost(value):
+    """Another value where eager overflows or vanishes."""
+    class WrongWhereLost(Norm):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.where(y.isfinite() & (y != 0), y, value)
+
+    return WrongWhereLost
+
+
+class WrongWhereRight(Norm):
+    """Right where eager overflows or vanishes, and in no other place."""
+
     def forward(self, x):
         y = super().forward(x)
-        return torch.where(y.isfinite() & (y != 0), y, 7.0)
+        right = x.double() / (x.double() ** 2).sum(1, True).sqrt()
+        return torch.where(y.isfinite() & (y != 0), 7.0, right.to(x.dtype))
+
+
+class DirectionAndHalf(Norm):
+    """A type that cannot hold the first part holds the second."""
+
+    def forward(self, x):
+        return torch.cat((super().forward(x), x[:, :4] * 0.5), 1)
+
+
+class ZeroAndHalf(Norm):
+    def forward(self, x):
+        return torch.cat((torch.zeros_like(x), x[:, :4] * 0.5), 1)
+
+
+class DirectionAndWrong(Norm):
+    def forward(self, x):
+        return torch.cat((super().forward(x), x[:, :4] * 0.7), 1)
 
 
 class Deviation(nn.Module):
@@ -391,7 +421,10 @@ class OnePass(Deviation):
 
 
 @pytest.mark.parametrize(("candidate", "model", "wrong"), [
-    (Norm, Norm, ()), (WideNorm, Norm, ()), (WrongNorm, Norm, ("tiny", "huge")), (Deviation, Deviation, ()),
+    (Norm, Norm, ()), (WideNorm, Norm, ()), (WrongWhereRight, Norm, ("normal", "offset")), (Deviation, Deviation, ()),
+    (where_lost(7.0), Norm, ()), (where_lost(torch.nan), Norm, ()), (DirectionAndHalf, DirectionAndHalf, ()),
+    (ZeroAndHalf, DirectionAndHalf, ("normal", "offset")),
+    (DirectionAndWrong, DirectionAndHalf, ("normal", "tiny", "huge", "offset")),
     (OnePass, Deviation, ("huge", "offset"))])
 def test_ends_of_the_range(candidate, model, wrong):
     trials = tuple(TrialPlan(n, kind) for n, kind in enumerate(("normal", "tiny", "huge", "offset")))
@@ -399,8 +432,43 @@ def test_ends_of_the_range(candidate, model, wrong):
     failed = {t.plan.distribution for t in found.trials if not t.passed}
     assert failed == set(wrong), found.why
     if model is Norm:
-        assert {t.plan.distribution for t in found.trials if t.reference == RANGE} == {"huge"}
+        assert {t.plan.distribution for t in found.trials if t.reference == RANGE} == {"tiny", "huge"}
     assert found.candidate_error < 1e-5 or wrong
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_inputs_that_are_extreme_themselves(dtype):
+    """What their squares lose is nobody's; where they lose nothing, everything is as usual."""
+    for scale in (torch.finfo(dtype).max / 16, torch.finfo(dtype).smallest_normal * 2):
+        def inputs(seed, scale=scale):
+            return [(torch.randn(16, 32, generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)]
+
+        for candidate in (Norm, WideNorm, where_lost(7.0)):
+            found = judged(candidate, Norm, inputs, trials=(TrialPlan(0),))
+            assert found.passed and found.trials[0].reference == RANGE, found.why
+        # Of few bits eager has few digits of the smallest numbers.
+        assert judged(DirectionAndWrong, DirectionAndHalf, inputs, trials=(TrialPlan(0),)).passed == (
+            dtype is torch.float16 and scale < 1)
+
+
+class BiasedEncoder(Encoder):
+    """PyTorch's fast path takes any mask for a choice of places: nothing is left of a row, and it is NaN."""
+
+    def forward(self, x):
+        return self.encoder(x, mask=torch.arange(1.0, 26.0).view(5, 5).cos()) * 2
+
+
+class SlowBiasedEncoder(BiasedEncoder):
+    def forward(self, x):
+        with torch.enable_grad():
+            return super().forward(x).detach()
+
+
+def test_what_a_path_of_eager_loses_is_not_lost_by_its_type():
+    found = judged(BiasedEncoder, BiasedEncoder, normal(4, 5, 8), training=False)
+    assert found.passed and {t.reference for t in found.trials} == {FAST_PATH}
+    found = judged(SlowBiasedEncoder, BiasedEncoder, normal(4, 5, 8), training=False)
+    assert not found.passed and found.trials[0].kinds == ("other-computation",)
 
 
 def test_signs_of_zeros_and_infinities():

@@ -12,9 +12,11 @@ rounded values) may differ from float64's where they differ in one of these call
 rounding: on a device that uses it the model is called without it here. Where a few calls do not explain a difference,
 more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only.
 
-What a type cannot hold is no other computation, either: places where eager is infinite or NaN and float64 is not are
-left out, errors below the smallest normal number count as what rounding moves, and where inputs are made to leave the
-type's range (`Distribution.extreme`) nothing is concluded.
+What a type cannot hold is no other computation, either: errors below the smallest normal number count as what rounding
+moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
+paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. Where squares of inputs
+leave the type's range (`squares_leave_range`), places where eager has lost a value count for nobody (`settled`), and
+where inputs are made to (`Distribution.extreme`), nothing is concluded.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch
 from kernelwright.verify.flatten import flatten, map_tensors
 from kernelwright.verify.floating import judge
 from kernelwright.verify.sensitivity import Draw, add
-from kernelwright.verify.statistics import SliceSums, Statistics, measure_error, plain_tensor
+from kernelwright.verify.statistics import NOISE_SHARE, SliceSums, Statistics, measure_error, plain_tensor
 from kernelwright.verify.tolerance import Limits, Tolerance
 
 #: How many times what rounding moves eager's results they may be off. An operator's own error is that of all its
@@ -144,25 +146,68 @@ def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return plain_tensor(left) == plain_tensor(right)
 
 
-def nearest(candidate: Any, eager: Any, reference: Any) -> Any:
-    """``eager`` with, for each element of a floating tensor, that of eager and float64 which the candidate is nearer
-    to: both are right where a type cannot hold what a computation passes through."""
-    own, exact = flatten(candidate), flatten(reference)
-    paths = iter([path for path, leaf in flatten(eager).items() if isinstance(leaf, torch.Tensor)])
-
-    def nearer(value: torch.Tensor) -> torch.Tensor:
-        path = next(paths)
-        got, right = own.get(path), exact.get(path)
-        if not value.dtype.is_floating_point or not isinstance(got, torch.Tensor) \
-                or not isinstance(right, torch.Tensor) or not got.shape == right.shape == value.shape:
-            return value
-        value, got = value.detach(), got.detach().to(value.device, torch.float64)
-        rounded = right.detach().to(value)
-        return torch.where(_apart(got, value.double()) <= _apart(got, rounded.double()), value, rounded)
-
-    return map_tensors(eager, nearer)
+def nonfinite(eager: Any, reference: Any) -> int:
+    """The number of elements at which ``eager`` is NaN or infinite and ``reference``, as its type holds it, is not."""
+    return sum(int((~value.isfinite() & right.isfinite()).sum()) for value, right in _pairs(eager, reference).values())
 
 
-def _apart(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    same = (left == right) | (left.isnan() & right.isnan())
-    return torch.where(same, 0.0, (left - right).abs().nan_to_num(nan=torch.inf))
+def without_lost(eager: Any, reference: Any) -> tuple[Any, Any] | None:
+    """Both with NaN where eager's type lost what float64 holds: NaN, an infinity, or nothing above its denormal numbers
+    stands in ``eager`` where ``reference`` has a normal number. None where nothing is lost."""
+    masks = {path: _lost(value, right) for path, (value, right) in _pairs(eager, reference).items()}
+    if not any(bool(mask.any()) for mask in masks.values()):
+        return None
+    nothing = {path: mask.new_full((), torch.nan, dtype=torch.float64) for path, mask in masks.items()}
+    return _replaced(eager, masks, nothing), _replaced(reference, masks, nothing)
+
+
+def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any]:
+    """``eager`` and ``reference`` with the candidate's own elements where there is no truth: where eager's type has
+    lost a value, or no digit of eager's is right. A lost value may become anything (a norm that overflows makes its
+    vector NaN in one order of the same operations, 0 in another), so nothing is decided there. Where float64 is not
+    known (None), any value that is not normal may be lost.
+    """
+    known, own = eager if reference is None else reference, flatten(candidate)
+    masks, taken = {}, {}
+    for path, (value, right) in _pairs(eager, known).items():
+        got = own.get(path)
+        if type(got) in (torch.Tensor, torch.nn.Parameter) and plain_tensor(got).shape == value.shape:
+            small = torch.finfo(value.dtype).smallest_normal
+            wrong = (value.double() - right.double()).abs() > NOISE_SHARE * right.double().abs() + small
+            lost = _lost(value, right) if reference is not None else ~value.isfinite() | (value.abs() < small)
+            masks[path], taken[path] = lost | (wrong & right.isfinite()), plain_tensor(got)
+    return _replaced(eager, masks, taken), _replaced(known, masks, taken)
+
+
+def _lost(value: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    small = torch.finfo(value.dtype).smallest_normal
+    return right.isfinite() & (~value.isfinite() | ((value.abs() < small) & (right.abs() >= small)))
+
+
+def _pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Floating and complex tensors of ``eager``, real, and those of ``reference`` as their types hold them, by path;
+    but those of 8 bits."""
+    found, exact = {}, flatten(reference)
+    for path, value in flatten(eager).items():
+        right = exact.get(path)
+        if isinstance(value, torch.Tensor) and isinstance(right, torch.Tensor) and value.shape == right.shape \
+                and (value.dtype.is_floating_point or value.dtype.is_complex) and value.dtype.itemsize > 1 \
+                and value.dtype.is_complex == right.dtype.is_complex:
+            plain = plain_tensor(value)
+            found[path] = plain, plain_tensor(right).to(plain)
+    return found
+
+
+def _replaced(values: Any, masks: dict[str, torch.Tensor], by: dict[str, torch.Tensor]) -> Any:
+    """``values`` with the elements of its tensors that ``masks`` choose taken from ``by``."""
+    paths = iter([path for path, leaf in flatten(values).items() if isinstance(leaf, torch.Tensor)])
+
+    def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        mask = masks.get(path := next(paths))
+        if mask is None or not bool(mask.any()):
+            return tensor
+        plain = plain_tensor(tensor)
+        found = torch.where(mask.to(plain.device), by[path].to(plain), plain)
+        return torch.view_as_complex(found) if tensor.dtype.is_complex else found
+
+    return map_tensors(values, replaced)

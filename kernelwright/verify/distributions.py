@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.verify.flatten import map_tensors
+from kernelwright.verify.flatten import map_tensors, tensors_of
 
 AS_GIVEN = "as given"
 
@@ -52,6 +52,17 @@ class Distribution:
             return copied.requires_grad_(tensor.requires_grad)
 
         return map_tensors(inputs, change)
+
+
+def squares_leave_range(inputs: Any) -> bool:
+    """Whether the squares of a floating tensor's largest finite elements overflow or vanish in its type."""
+    for tensor in tensors_of(inputs):
+        if tensor.dtype.is_floating_point and tensor.itemsize > 1 and tensor.layout == torch.strided and tensor.numel():
+            largest = float(tensor.detach().abs().nan_to_num(nan=0.0, posinf=0.0).amax())
+            kind = torch.finfo(tensor.dtype)
+            if largest and not kind.smallest_normal <= largest**2 <= kind.max:
+                return True
+    return False
 
 
 def as_given(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -166,7 +166,8 @@ class Reference(NamedTuple):
     """What a trial takes for the truth, and what ``words`` say that it is. ``state`` are buffers and plain tensor
     attributes after the call, ``inputs`` the arguments; None where they are not known better than eager's. ``other``:
     what the model gives in float64 where that is not the truth. ``separate``: in words what of eager's is farther from
-    it than rounding explains, so that eager is the truth. ``either``: elements may be eager's or the reference's."""
+    it than rounding explains, so that eager is the truth. ``lost``: eager's type lost elements, of which there is
+    no truth (`kernelwright.verify.computation.settled`)."""
 
     outputs: Any
     words: str
@@ -174,7 +175,7 @@ class Reference(NamedTuple):
     inputs: Any = None
     other: Any = None
     separate: str = ""
-    either: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.compare import compare
-from kernelwright.verify.computation import MOST_DRAWS, Spread, unexplained
+from kernelwright.verify.computation import MOST_DRAWS, Spread, nonfinite, unexplained, without_lost
+from kernelwright.verify.distributions import squares_leave_range
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.kept import ByModel, Kept
 from kernelwright.verify.observe import call, first_line, seed_all, without_tf32
@@ -33,7 +34,7 @@ STRICT = "eager with TF32 off"
 FAST_PATH = "float64 on the fast paths that eager takes"
 SEPARATE = "eager itself: float64 is another computation"
 #: Where inputs leave the range of the model's type.
-RANGE = "float64, or eager where its type does not hold what it computes"
+RANGE = "float64 where eager's type holds what it computes"
 
 
 def reference_of(
@@ -98,7 +99,7 @@ class _Run:
         expected = self.part(self.model.called.outputs)
         nothing = Spread()
         if not unexplained(expected, found.outputs, nothing):
-            return found
+            return self._in_range(expected, found)
         if self.model.uses_randomness:
             if self.entries is not None or _close(expected, found.outputs) or not unexplained(
                     expected, found.outputs, self._drawn(expected, Spread(), range(DRAWS))):
@@ -107,21 +108,22 @@ class _Run:
         if _uses_tf32(self.model.inputs):
             expected = self.part(self.strict())
             if not unexplained(expected, found.outputs, nothing):
-                return found
+                return self._in_range(expected, found)
         if self.kept.narrowings is None:
             self.kept.narrowings = self._narrowings()
             if self.kept.narrowings:
                 found = self.float64()
                 if not unexplained(expected, found.outputs, nothing):
-                    return found
+                    return self._in_range(expected, found)
         spread = self._drawn(expected, Spread(), range(DRAWS))
         if not unexplained(expected, found.outputs, spread):
-            return found
-        fast = self._fast()
+            return self._in_range(expected, found)
+        fast = self._fast(found)
         if fast is not None and not unexplained(expected, fast.outputs, spread):
-            return fast._replace(words=FAST_PATH, other=found.outputs)
-        if self.extreme:
-            return found._replace(words=RANGE, either=True)
+            return self._in_range(expected, fast)
+        if self.extreme or (squares_leave_range(self.model.inputs) and (
+                rest := without_lost(expected, found.outputs)) is not None and not unexplained(*rest, spread)):
+            return found._replace(words=RANGE, lost=True)
         if not self.kept.separate:
             self._drawn(expected, spread, range(DRAWS, MOST_DRAWS))
         left = unexplained(expected, found.outputs, spread)
@@ -129,6 +131,17 @@ class _Run:
             return found
         self.kept.separate = True
         return Reference(self.part(self.model.called.outputs), SEPARATE, other=found.outputs, separate=left)
+
+    def _in_range(self, expected: Any, found: Reference) -> Reference:
+        """``found``, from which eager's ``expected`` differs in nothing, but for what its type does not hold."""
+        lost = nonfinite(expected, found.outputs)
+        if lost and found.words != FAST_PATH and not self.extreme and not self.model.uses_randomness:
+            fast = self._fast(found)
+            found = fast if fast is not None and nonfinite(expected, fast.outputs) < lost else found
+        if (self.extreme or squares_leave_range(self.model.inputs)) and \
+                without_lost(expected, found.outputs) is not None:
+            return found._replace(words=RANGE, lost=True)
+        return found
 
     def strict(self) -> Any:
         """Eager's outputs without TF32; as they are where that fails."""
@@ -166,13 +179,14 @@ class _Run:
             return Reference(outputs, f"float64 on entries {self.entries.tolist()} of axis 0, eager for the others")
         return Reference(outputs, FLOAT64, State.of(double, parameters=False).tracked(), arguments)
 
-    def _fast(self) -> Reference | None:
-        """The model in float64 on the paths that PyTorch takes where nobody looks at its functions."""
+    def _fast(self, found: Reference) -> Reference | None:
+        """The model in float64 on the paths that PyTorch takes where nobody looks at its functions; ``found`` is what
+        it is on others."""
         def as_is(double: nn.Module, arguments: Any, **_: Any) -> Any:
             return call_in_float64(double, arguments, as_is=True)
 
         try:
-            return self.float64(as_is)
+            return self.float64(as_is)._replace(words=FAST_PATH, other=found.outputs)
         except Exception as error:  # float32 beside float64, as nothing widens what the model itself casts
             if is_out_of_memory(error):
                 raise

@@ -13,7 +13,7 @@ from torch import nn
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import compare, compare_with_eager
-from kernelwright.verify.computation import nearest
+from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.form import differences, forms
@@ -298,15 +298,17 @@ class Bench:
         def part(outputs: Any) -> Any:
             return outputs if entries is None else take(outputs, entries)
 
-        right, exact = part(by_eager.outputs), reference.outputs
-        if reference.either:
-            right = exact = nearest(part(first.outputs), right, exact)
+        right, exact, full = part(by_eager.outputs), reference.outputs, by_eager.outputs
+        if reference.lost:
+            right, exact = settled(part(first.outputs), right, exact)
+            full = settled(first.outputs, full)[0]
+            wanted, expected = settled(got, wanted, expected)
 
         def compared(moved: Moved) -> tuple[Comparison, Comparison | None, Comparison | None]:
             sample = compare(part(first.outputs), right, exact, tolerance=tolerance, moved=moved.outputs)
             whole = state = None
             if entries is not None:
-                whole = compare_with_eager(first.outputs, by_eager.outputs, sample, tolerance=tolerance)
+                whole = compare_with_eager(first.outputs, full, sample, tolerance=tolerance)
             if wanted:
                 state = compare(got, wanted, expected, tolerance=tolerance, root="state", moved=moved.state)
             return sample, whole, state
