@@ -487,3 +487,40 @@ def test_signs_of_zeros_and_infinities():
             assert {k for o in found.trials[0].comparison.outputs for k in o.kinds} == {kind}
             lenient = {**signs, "tolerance": Tolerance(nonfinite="position")}
             assert judged(forward(candidate), forward(model), **lenient).passed
+
+
+SIGNS_BY_PLACE = {
+    "maximum": lambda x: torch.maximum(x, x.flip(0)), "bound by a tensor": lambda x: x.clamp(min=x.flip(1)),
+    "in place": lambda x: (x * 1).clamp_max_(x.flip(1)), "largest of a row": lambda x: x.amax(1),
+    "least of all": lambda x: torch.stack((x.min(), x.max())), "largest by axis": lambda x: x.max(0, keepdim=True)[0],
+    "both ends": lambda x: torch.cat(torch.aminmax(x, dim=0)), "difference": lambda x: x - x.amax(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS_BY_PLACE)
+def test_signs_of_zeros_that_eager_chooses_by_place(name):
+    """Of zeros of both signs either is the extremum; where all have one sign there is no choice."""
+    function = SIGNS_BY_PLACE[name]
+
+    def in_order(sign):
+        """The same with zeros of one sign above those of the other."""
+        def ordered(m, x):
+            y = function(x)
+            chosen = sign * function(torch.where(x == 0, torch.copysign(torch.full_like(x, 1e-30), sign * x), x))
+            return torch.where(y == 0, torch.copysign(y, chosen), y)
+        return forward(ordered)
+
+    model = forward(lambda m, x: function(x))
+    options = {"tolerance": Tolerance(nonfinite="sign", zeros="sign"),
+               "trials": (TrialPlan(0), TrialPlan(1, "signed zeros"))}
+
+    def mixed(seed):
+        return [(torch.randint(0, 2, (5, 7), generator=torch.Generator().manual_seed(seed)) * 2 - 1) * 0.0]
+
+    for candidate in (in_order(1.0), *([in_order(-1.0)] if name != "difference" else [])):
+        found = judged(candidate, model, mixed, **options)
+        assert found.passed, found.why
+    for zero in (0.0, -0.0):
+        found = judged(forward(lambda m, x: -function(x)), model, lambda seed, zero=zero: [torch.full((5, 7), zero)],
+                       **{**options, "trials": (TrialPlan(0),)})
+        assert "zero-sign" in {kind for o in found.trials[0].comparison.outputs for kind in o.kinds}

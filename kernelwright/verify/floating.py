@@ -9,7 +9,8 @@ Four figures are taken, each with its limit (see `Tolerance`):
 - and in each of them a candidate may instead be no worse than ``multiple`` times eager's own error, with a margin
   for chance where elements are few.
 
-NaN and Inf must stand where they stand for eager and reference, and zeros have the sign on which these two agree.
+NaN and Inf must stand where they stand for eager and reference, and zeros have the sign on which these two agree, but
+for those that eager chooses by place (:mod:`kernelwright.verify.ties`).
 """
 
 from __future__ import annotations

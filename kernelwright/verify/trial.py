@@ -37,6 +37,7 @@ from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, UNCHANGED, 
 from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
 from kernelwright.verify.sensitivity import WIDENED, Moved, may_be_rounding, move
 from kernelwright.verify.state import State, apart, redraw
+from kernelwright.verify.ties import chosen_otherwise, has_wrong_signs, with_signs_of
 from kernelwright.verify.tolerance import Tolerance
 
 
@@ -314,6 +315,11 @@ class Bench:
             return sample, whole, state
 
         found = compared(Moved())
+        if has_wrong_signs(*found) and not self.unchanged:
+            others = chosen_otherwise(self.eager, inputs, model.before, plan.seed, self.recording)
+            right = with_signs_of(part(first.outputs), right, [part(other) for other in others])
+            full = with_signs_of(first.outputs, full, others)
+            found = compared(Moved())
         if may_be_rounding(tolerance, *found) and not self.unchanged:
             again = compared(move(self.eager, inputs, model.before, plan.seed, right, reference._replace(outputs=exact),
                                   tolerance, part, recording=self.recording))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 #: Names of models by what is wrong with them.
 _KNOWN: dict[str, tuple[str, ...]] = {
-    "gives up kernels for the sign of a tie of zeros, which PyTorch chooses by place": (
-        "gradients: more of where functions turn", "signs: bounds of both zeros",
-    ),
     "has infinities where PyTorch's vectors have NaN": ("signs: functions at their ends",),
 }
 PENDING: dict[str, str] = {name: words for words, names in _KNOWN.items() for name in names}
