@@ -34,7 +34,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
-    # The smallest number by which it divides is the type's.
+    # What it divides by is as small as its numbers are wide.
     "type": """
 import torch
 from torch import nn
@@ -42,7 +42,7 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return torch.relu(x) / (x.sum(1, keepdim=True) * 0 + torch.finfo(x.dtype).eps)
+        return torch.relu(x) / (x.sum(1, keepdim=True) * 0 + 2.0**-x.element_size())
 
 
 def get_inputs():
@@ -64,9 +64,9 @@ CANDIDATES = {
     "fast, slow": ("fast", "return self.encoder(x, src_key_padding_mask=padded).sum(1)",
                    "return self.slow(x, padded).sum(1)", "WRONG-NUMERIC", "not what PyTorch gives for the model"),
     "type, twin": ("type", "", "", "OK", ""),
-    "type, honest": ("type", "/ (x.sum(1, keepdim=True) * 0 + torch.finfo(x.dtype).eps)",
-                     "* (x.sum(1, keepdim=True) * 0 + 2.0**23)", "OK", ""),
-    "type, float64": ("type", "torch.finfo(x.dtype).eps", "torch.finfo(torch.float64).eps", "WRONG-NUMERIC",
+    "type, honest": ("type", "/ (x.sum(1, keepdim=True) * 0 + 2.0**-x.element_size())",
+                     "* (x.sum(1, keepdim=True) * 0 + 2.0**4)", "OK", ""),
+    "type, float64": ("type", "x.element_size()", "8", "WRONG-NUMERIC",
                       "not what PyTorch gives for the model"),
 }
 SLOW = """

@@ -120,7 +120,7 @@ class Underflows(nn.Module):
     (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64),
     (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
     (Amplifies, True, FLOAT64), (AmplifiesDropped, True, FLOAT64),
-    (ByType, True, SEPARATE), (ByEpsilon, True, SEPARATE), (WholeByType, True, SEPARATE)])
+    (ByType, True, SEPARATE), (ByEpsilon, True, FLOAT64), (WholeByType, True, SEPARATE)])
 def test_what_is_taken_for_the_truth(model, training, reference):
     inputs = normal(4, 5, 8) if model is Encoder else normal(64, 8)
     found = judged(model, model, inputs, training=training)
