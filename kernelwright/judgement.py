@@ -65,6 +65,7 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
 from kernelwright.verify.certificate import Certificate, default_trials
 from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.state import float64_copy, to_float64
@@ -344,7 +345,11 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget
             # So it is where a running product leaves the range of its type: zero times infinity.
             informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
         count = 1 if not mode.plan.kernels else RECORDED if brief else None
-        trials = Trials(trials=default_trials(settings.seed)[:count],
+        planned = default_trials(settings.seed)[:count]
+        if problem.device.type == "cuda" and any(c.is_truth and not c.waited for c in mode.captured.checks):
+            # Values that the model refuses end in an assertion on the device, which nothing survives.
+            planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
+        trials = Trials(trials=planned,
                         repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                         # Other values and other parameters are tried whatever the budget: the model's own hide faults.
                         required=2, budget_seconds=budget.verify_seconds,
