@@ -102,9 +102,9 @@ _row("softplus", 3, "({0} * {1} > {2} ? {0} : kw_log1p(kw_exp({0} * {1})) / {1})
      lambda x, beta, threshold: torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta),
      cost=30)
 _row("threshold", 3, "({0} <= {1} ? {2} : {0})", lambda x, bound, value: torch.where(x <= bound, value, x))
-# A zero with the sign of x, but for NaN.
-_row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : {0} * real(0)))",
-     lambda x, b: torch.where(x > b, x - b, torch.where(x < -b, x + b, x * 0)), monotone=1, cost=3)
+# Zero but for NaN. PyTorch's zeros are so in its vectors; those of the last elements, which fill none, have x's sign.
+_row("softshrink", 2, "({0} > {1} ? {0} - {1} : ({0} < -{1} ? {0} + {1} : ({0} == {0} ? real(0) : {0})))",
+     lambda x, b: torch.where(x > b, x - b, torch.where(x < -b, x + b, torch.where(x == x, 0, x))), monotone=1, cost=3)
 _row("hardshrink", 2, "(({0} >= -{1} && {0} <= {1}) ? real(0) : {0})",
      lambda x, b: torch.where((x >= -b) & (x <= b), torch.zeros_like(x), x), monotone=1, cost=2)
 # PyTorch clamps by max(x, low) then min(., high): NaN stays, and high wins where low > high.

@@ -42,7 +42,7 @@ CASES = {
         100794, "x, y",
         "return torch.maximum(x, y), torch.minimum(x, y), F.hardswish(x * 3), F.threshold(x, 0.0, 1.0), "
         "F.softshrink(x, 1.0), x.round() * x",
-        "torch.tensor([0.0, 1.0, -1.0, 2.0]), torch.tensor([0.0, 1.0, 1.0, 3.0])"),
+        "torch.tensor([0.0, 1.0, -1.0, 2.0]).repeat(4), torch.tensor([0.0, 1.0, 1.0, 3.0]).repeat(4)"),
     "a root of zero behind where": Case(
         178080, "x", "torch.where(x > 0, x.sqrt(), torch.zeros_like(x))", "torch.tensor([4.0, 0.0, -1.0])"),
     "average pools that overhang": Case(

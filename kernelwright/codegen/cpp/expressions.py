@@ -27,7 +27,8 @@ _EXTRA = {
     "threshold": "kw_select({0} <= {1}, {2}, {0})",
     "clamp_min": "kw_select({0} < {1}, {1}, {0})",
     "clamp_max": "kw_select({0} > {1}, {1}, {0})",
-    "softshrink": "kw_select({0} > {1}, {0} - {1}, kw_select({0} < -{1}, {0} + {1}, {0} * real(0)))",
+    "softshrink": "kw_select({0} > {1}, {0} - {1}, kw_select({0} < -{1}, {0} + {1}, "
+                  "kw_select({0} == {0}, real(0), {0})))",
     "hardshrink": "kw_select(({0} >= -{1}) & ({0} <= {1}), real(0), {0})",
     "logical_and": "real(({0} != real(0)) & ({1} != real(0)))",
     "logical_or": "real(({0} != real(0)) | ({1} != real(0)))",
