@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.verify import Plan, Tolerance, TrialPlan, certify
@@ -524,3 +525,17 @@ def test_signs_of_zeros_that_eager_chooses_by_place(name):
         found = judged(forward(lambda m, x: -function(x)), model, lambda seed, zero=zero: [torch.full((5, 7), zero)],
                        **{**options, "trials": (TrialPlan(0),)})
         assert "zero-sign" in {kind for o in found.trials[0].comparison.outputs for kind in o.kinds}
+
+
+def test_zeros_of_a_soft_shrink_may_keep_the_sign_of_what_is_negative():
+    """As in PyTorch those do that fill no vector; of what is positive there is one zero."""
+    def found(zero):
+        def shrunk(m, x):
+            y = F.softshrink(x * 1, 0.3)
+            return torch.where(y == 0, zero(x), y)
+        return judged(forward(shrunk), forward(lambda m, x: F.softshrink(x * 1, 0.3)),
+                      lambda seed: [torch.rand(5, 7, generator=torch.Generator().manual_seed(seed)) - 0.5],
+                      tolerance=Tolerance(nonfinite="sign", zeros="sign"), trials=(TrialPlan(0),))
+
+    assert found(torch.zeros_like).passed and found(lambda x: x * 0.0).passed
+    assert not found(lambda x: x.abs() * -0.0).passed

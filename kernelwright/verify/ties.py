@@ -1,7 +1,8 @@
 """Signs of zeros that no operator defines: of zeros of both signs any may be the extremum.
 
 Eager's vector code takes the second operand of ``torch.maximum`` there, and its code for the last elements of a tensor
-the first; which of a row's zeros ``amax`` meets last depends on how the row is cut. So before a candidate is refused
+the first; which of a row's zeros ``amax`` meets last depends on how the row is cut; and what a soft shrink makes zero
+keeps the sign of a negative element among the last ones alone. So before a candidate is refused
 for such a sign, eager is called with these chosen otherwise (`chosen_otherwise`): zeros that change their sign then
 may have either (`with_signs_of`). Bounds that are numbers are no ties: PyTorch keeps the element there.
 """
@@ -96,7 +97,7 @@ class _Ties(TorchDispatchMode):
 
 
 def _tied(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Where zeros of both signs meet in a call; None for other operators."""
+    """Where a zero that a call gives may have either sign; None for other operators."""
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     if not tensors or not tensors[0].is_floating_point():
         return None
@@ -112,4 +113,6 @@ def _tied(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tenso
         axes = [dims] if isinstance(dims, int) else list(dims or range(tensors[0].dim()))
         zero, minus = tensors[0] == 0, torch.signbit(tensors[0])
         return (zero & minus).any(axes) & (zero & ~minus).any(axes) if axes else None
+    if name == "softshrink":
+        return torch.signbit(tensors[0])
     return None
