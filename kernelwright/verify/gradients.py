@@ -16,6 +16,7 @@ from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.observe import first_line, seed_all
 from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.ties import chosen_otherwise, has_wrong_signs, with_signs_of
 from kernelwright.verify.tolerance import Tolerance
 
 #: Outputs of which each is also differentiated alone, at most.
@@ -92,8 +93,15 @@ def check_gradients(
     structure: list[str] = []
     parts = []
     if strict:
-        parts.append(compare(own.outputs, eager.outputs, reference.outputs, tolerance=tolerance,
-                             root="outputs where inputs require gradients"))
+        def compared(right: Any) -> Comparison:
+            return compare(own.outputs, right, reference.outputs, tolerance=tolerance,
+                           root="outputs where inputs require gradients")
+
+        part = compared(eager.outputs)
+        if has_wrong_signs(part):
+            others = [_tensors(given) for given in chosen_otherwise(model, inputs, state, seed, recording=True)]
+            part = compared(with_signs_of(own.outputs, eager.outputs, others))
+        parts.append(part)
     for by, gradients in eager.gradients.items():
         exact = {name: value if value is not None else gradients[name]
                  for name, value in reference.gradients.get(by, gradients).items()}
@@ -125,7 +133,7 @@ def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combina
         # Inputs are leaves; the model sees views of them, because it may work in place.
         seen = [_views(value) for value in arguments]
         outputs = call_in_float64(module, seen) if in_float64 else module(*seen)
-        tensors = {path: t for path, t in flatten(outputs).items() if isinstance(t, torch.Tensor)}
+        tensors = _tensors(outputs)
         found = Found(_detached(tensors), {path: t.requires_grad for path, t in tensors.items()})
         chosen = {p for p, flag in (like or found).flags.items() if flag} & {p for p, f in found.flags.items() if f}
         given = _directions(tensors, seed)
@@ -157,6 +165,10 @@ def _views(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_views(item) for item in value)
     return {key: _views(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _tensors(outputs: Any) -> dict[str, torch.Tensor]:
+    return {path: leaf for path, leaf in flatten(outputs).items() if isinstance(leaf, torch.Tensor)}
 
 
 def _detached(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
