@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from kernelwright.fuzz.alike import CHANGES, differences
+from kernelwright.fuzz.alike import CHANGES, SETTINGS, differences
 
 
 class Pair(NamedTuple):
@@ -124,6 +125,17 @@ ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
 @pytest.mark.parametrize(("model", "candidate"), ROUNDED)
 def test_rounding_is_none(model, candidate):
     assert not found(model, candidate, exact=False)
+
+
+def test_signs_that_eager_chooses_by_place_are_free():
+    def shrunk(m: Plain, x: torch.Tensor) -> torch.Tensor:
+        return F.softshrink(x, 9.0)
+
+    def seen(candidate: Callable[..., Any]) -> list:
+        return found(shrunk, candidate, settings=SETTINGS[:1])
+
+    assert not seen(lambda m, x: x * 0.0) and not seen(lambda m, x: torch.zeros_like(x))
+    assert seen(lambda m, x: x.abs() * -0.0)
 
 
 @pytest.mark.parametrize(("change", "model", "candidate"), [

@@ -24,6 +24,7 @@ from torch import nn
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
 from kernelwright.verify.sensitivity import _Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
+from kernelwright.verify.ties import CALLS, _Ties
 
 #: Relative differences that are always accepted, and what a result of a type may be away from float64 by rounding.
 _CLOSE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -302,8 +303,8 @@ class _OtherRounding(_Rounding):
 
 
 class _Truth:
-    """What is known of a call beside eager's result, found out when it is asked for: the float64 results, and those of
-    eager under other rounding."""
+    """What is known of a call beside eager's result, found out when it is asked for: the float64 results, those of
+    eager under other rounding, and those with ties of zeros decided otherwise."""
 
     def __init__(self, make_model: Callable[[], nn.Module], make_inputs: Callable[[], Sequence[Any]],
                  setting: Setting, seed: int, before: State) -> None:
@@ -311,6 +312,7 @@ class _Truth:
         self._inputs, self._setting, self._seed, self._before = make_inputs, setting, seed, before
         self._double: Observed | None = None
         self._moved: list[Observed] | None = None
+        self._tied: list[Observed] | None = None
 
     def _model(self) -> nn.Module:
         model = self._make()
@@ -333,6 +335,13 @@ class _Truth:
             self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
                                    rounding=_OtherRounding(number)) for number in range(_DRAWS)]
         return [o.values[path] for o in self._moved if path in o.values]
+
+    def tied(self, path: str) -> list[torch.Tensor]:
+        """The values with the signs of zeros that eager chooses by place chosen otherwise."""
+        if self._tied is None:
+            self._tied = [observe(self._model(), self._inputs(), self._setting, self._seed, rounding=_Ties(
+                self._seed + number, all_of_them=number == 0)) for number in range(CALLS)]
+        return [o.values[path] for o in self._tied if path in o.values]
 
 
 def _wide(value: Any) -> Any:
@@ -407,6 +416,9 @@ def _value(path: str, found: torch.Tensor, expected: torch.Tensor, truth: _Truth
             far &= stable
             allowed = torch.maximum(allowed, _SLACK * torch.where(stable & finite, (moved - expected).abs(), 0.0
                                                                   ).nan_to_num(0.0))
+    for other in truth.tied(path) if rules.exact and zero.any() else []:
+        if other.shape == expected.shape:
+            zero &= (other == 0) & (other.signbit() == expected.signbit())
     if exact is not None:
         own = torch.where(finite & exact.isfinite(), (exact - expected).abs(), 0.0).nan_to_num(0.0)
         # Where float64 is farther away than rounding explains, it is another computation, or nobody has a digit.
