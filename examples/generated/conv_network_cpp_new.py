@@ -1224,10 +1224,11 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         outputs = _kernelwright_run(facts, values)
         # Eager's result has a gradient where a tensor that it reaches requires one.
-        needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
         blind = [facts["results"][number][1] for number in facts["computed"]]
-        ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
-                                      if b is None or (b and all([name in b for name in needed]))])
+        if any([b != () for b in blind]):
+            needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
+            ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
+                                          if b is None or (b and all([name in b for name in needed]))])
         return outputs
 
     @staticmethod
