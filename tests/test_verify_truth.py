@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.verify import Plan, Tolerance, TrialPlan, certify
+from kernelwright.verify.distributions import squares_leave_range
 from kernelwright.verify.reference import FAST_PATH, FLOAT64, RANGE, SEPARATE
 
 
@@ -435,6 +436,15 @@ def test_ends_of_the_range(candidate, model, wrong):
     if model is Norm:
         assert {t.plan.distribution for t in found.trials if t.reference == RANGE} == {"tiny", "huge"}
     assert found.candidate_error < 1e-5 or wrong
+
+
+@pytest.mark.parametrize(("inputs", "leave"), [
+    (torch.tensor([1e300], dtype=torch.float64), True), (torch.tensor([1e150, torch.inf], dtype=torch.float64), False),
+    (torch.tensor([1e20, torch.nan]), True), (torch.tensor([-1e20]), True), (torch.tensor([1e-20, 0.0]), True),
+    (torch.tensor([1.0, 1e-30]), False), (torch.zeros(3), False), (torch.zeros(0), False), (torch.arange(3), False),
+    (torch.tensor([300.0], dtype=torch.float16), True), (torch.tensor([300.0], dtype=torch.bfloat16), False)])
+def test_whose_squares_leave_the_range(inputs, leave):
+    assert squares_leave_range([{"x": inputs}, 3]) == leave
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -60,7 +60,7 @@ def squares_leave_range(inputs: Any) -> bool:
         if tensor.dtype.is_floating_point and tensor.itemsize > 1 and tensor.layout == torch.strided and tensor.numel():
             largest = float(tensor.detach().abs().nan_to_num(nan=0.0, posinf=0.0).amax())
             kind = torch.finfo(tensor.dtype)
-            if largest and not kind.smallest_normal <= largest**2 <= kind.max:
+            if largest and not kind.smallest_normal**0.5 <= largest <= kind.max**0.5:
                 return True
     return False
 
