@@ -196,7 +196,7 @@ def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn
         if outputs is not None:
             right, exact = expected.outputs, expected.reference.outputs
             if expected.reference.lost:
-                right, exact = settled(outputs, right, exact)
+                outputs, right, exact = settled(outputs, right, exact)
             verdicts[name] = _far_off(outputs, exact, eager, tolerance) or _refuses(
                 compare(outputs, right, exact, tolerance=tolerance))
 

@@ -174,7 +174,7 @@ class Caller:
     def _compared(self, pair: _Pair, step: Step, expected: Expected, outputs: Any) -> Comparison:
         right, exact, reference = expected.outputs, expected.reference.outputs, expected.reference
         if reference.lost:
-            right, exact = settled(outputs, right, exact)
+            outputs, right, exact = settled(outputs, right, exact)
         found = compare(outputs, right, exact, tolerance=self._tolerance)
         if not may_be_rounding(self._tolerance, found):
             return found

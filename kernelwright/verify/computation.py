@@ -157,26 +157,26 @@ def without_lost(eager: Any, reference: Any) -> tuple[Any, Any] | None:
     masks = {path: _lost(value, right) for path, (value, right) in _pairs(eager, reference).items()}
     if not any(bool(mask.any()) for mask in masks.values()):
         return None
-    nothing = {path: mask.new_full((), torch.nan, dtype=torch.float64) for path, mask in masks.items()}
-    return _replaced(eager, masks, nothing), _replaced(reference, masks, nothing)
+    return _without(eager, masks), _without(reference, masks)
 
 
-def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any]:
-    """``eager`` and ``reference`` with the candidate's own elements where there is no truth: where eager's type has
-    lost a value, or no digit of eager's is right. A lost value may become anything (a norm that overflows makes its
-    vector NaN in one order of the same operations, 0 in another), so nothing is decided there. Where float64 is not
-    known (None), any value that is not normal may be lost.
+def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any, Any]:
+    """All three with NaN, so that nothing is decided, where there is no truth: where eager's type has lost a value, or
+    no digit of eager's is right. A lost value may become anything: a norm that overflows makes its vector NaN in one
+    order of the same operations, 0 in another. Where float64 is not known (None), any value that is not normal may be
+    lost.
     """
     known, own = eager if reference is None else reference, flatten(candidate)
-    masks, taken = {}, {}
+    masks = {}
     for path, (value, right) in _pairs(eager, known).items():
         got = own.get(path)
+        # A subclass may answer for itself: it is refused elsewhere.
         if type(got) in (torch.Tensor, torch.nn.Parameter) and plain_tensor(got).shape == value.shape:
             small = torch.finfo(value.dtype).smallest_normal
             wrong = (value.double() - right.double()).abs() > NOISE_SHARE * right.double().abs() + small
             lost = _lost(value, right) if reference is not None else ~value.isfinite() | (value.abs() < small)
-            masks[path], taken[path] = lost | (wrong & right.isfinite()), plain_tensor(got)
-    return _replaced(eager, masks, taken), _replaced(known, masks, taken)
+            masks[path] = lost | (wrong & right.isfinite())
+    return _without(candidate, masks), _without(eager, masks), _without(known, masks)
 
 
 def _lost(value: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -198,16 +198,15 @@ def _pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Te
     return found
 
 
-def _replaced(values: Any, masks: dict[str, torch.Tensor], by: dict[str, torch.Tensor]) -> Any:
-    """``values`` with the elements of its tensors that ``masks`` choose taken from ``by``."""
+def _without(values: Any, masks: dict[str, torch.Tensor]) -> Any:
+    """``values`` with NaN for the elements of its tensors that ``masks`` choose."""
     paths = iter([path for path, leaf in flatten(values).items() if isinstance(leaf, torch.Tensor)])
 
-    def replaced(tensor: torch.Tensor) -> torch.Tensor:
-        mask = masks.get(path := next(paths))
+    def without(tensor: torch.Tensor) -> torch.Tensor:
+        mask = masks.get(next(paths))
         if mask is None or not bool(mask.any()):
             return tensor
-        plain = plain_tensor(tensor)
-        found = torch.where(mask.to(plain.device), by[path].to(plain), plain)
+        found = plain_tensor(tensor).masked_fill(mask.to(tensor.device), torch.nan)
         return torch.view_as_complex(found) if tensor.dtype.is_complex else found
 
-    return map_tensors(values, replaced)
+    return map_tensors(values, without)

@@ -299,17 +299,18 @@ class Bench:
         def part(outputs: Any) -> Any:
             return outputs if entries is None else take(outputs, entries)
 
-        right, exact, full = part(by_eager.outputs), reference.outputs, by_eager.outputs
+        own, right, exact = part(first.outputs), part(by_eager.outputs), reference.outputs
+        all_own, full = first.outputs, by_eager.outputs
         if reference.lost:
-            right, exact = settled(part(first.outputs), right, exact)
-            full = settled(first.outputs, full)[0]
-            wanted, expected = settled(got, wanted, expected)
+            own, right, exact = settled(own, right, exact)
+            all_own, full, _ = (all_own, full, None) if entries is None else settled(all_own, full)
+            got, wanted, expected = settled(got, wanted, expected)
 
         def compared(moved: Moved) -> tuple[Comparison, Comparison | None, Comparison | None]:
-            sample = compare(part(first.outputs), right, exact, tolerance=tolerance, moved=moved.outputs)
+            sample = compare(own, right, exact, tolerance=tolerance, moved=moved.outputs)
             whole = state = None
             if entries is not None:
-                whole = compare_with_eager(first.outputs, full, sample, tolerance=tolerance)
+                whole = compare_with_eager(all_own, full, sample, tolerance=tolerance)
             if wanted:
                 state = compare(got, wanted, expected, tolerance=tolerance, root="state", moved=moved.state)
             return sample, whole, state
@@ -317,8 +318,7 @@ class Bench:
         found = compared(Moved())
         if has_wrong_signs(*found) and not self.unchanged:
             others = chosen_otherwise(self.eager, inputs, model.before, plan.seed, self.recording)
-            right = with_signs_of(part(first.outputs), right, [part(other) for other in others])
-            full = with_signs_of(first.outputs, full, others)
+            right, full = with_signs_of(own, right, [part(o) for o in others]), with_signs_of(all_own, full, others)
             found = compared(Moved())
         if may_be_rounding(tolerance, *found) and not self.unchanged:
             again = compared(move(self.eager, inputs, model.before, plan.seed, right, reference._replace(outputs=exact),
