@@ -462,6 +462,31 @@ def test_inputs_that_are_extreme_themselves(dtype):
             dtype is torch.float16 and scale < 1)
 
 
+class Grows(Norm):
+    """Inputs are ordinary, and their exponentials' squares overflow."""
+
+    def forward(self, x):
+        return torch.cat((super().forward((x * 25).exp()), x[:, :4] * 0.5), 1)
+
+
+class GrowsWide(Grows):
+    def forward(self, x):
+        return super().forward(x.double()).to(x.dtype)
+
+
+class GrowsWrong(Grows):
+    def forward(self, x):
+        y = super().forward(x)
+        return torch.cat((y[:, :-4], y[:, -4:] * 1.1), 1)
+
+
+def test_what_leaves_the_range_on_the_way():
+    trials = {"trials": (TrialPlan(0),)}
+    for candidate, right in ((Grows, True), (GrowsWide, True), (GrowsWrong, False)):
+        found = judged(candidate, Grows, normal(16, 32), **trials)
+        assert found.passed == right and not found.separate and found.trials[0].reference == RANGE, found.why
+
+
 class BiasedEncoder(Encoder):
     """PyTorch's fast path takes any mask for a choice of places: nothing is left of a row, and it is NaN."""
 

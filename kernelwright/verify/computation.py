@@ -15,8 +15,8 @@ more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every 
 What a type cannot hold is no other computation, either: errors below the smallest normal number count as what rounding
 moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
 paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. Where squares of inputs
-leave the type's range (`squares_leave_range`), places where eager has lost a value count for nobody (`settled`), and
-where inputs are made to (`Distribution.extreme`), nothing is concluded.
+or of an operator's results leave the type's range (`squares_leave_range`), places where eager has lost a value count
+for nobody (`settled`), and where inputs are made to (`Distribution.extreme`), nothing is concluded.
 """
 
 from __future__ import annotations

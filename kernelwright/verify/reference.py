@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.compare import compare
@@ -123,8 +124,8 @@ class _Run:
         fast = self._fast(found)
         if fast is not None and not unexplained(expected, fast.outputs, spread):
             return self._in_range(expected, fast)
-        if self.extreme or (squares_leave_range(self.model.inputs) and (
-                rest := without_lost(expected, found.outputs)) is not None and not unexplained(*rest, spread)):
+        if self.extreme or ((rest := without_lost(expected, found.outputs)) is not None
+                            and not unexplained(*rest, spread) and self._leaves_range()):
             return found._replace(words=RANGE, lost=True)
         if not self.kept.separate:
             self._drawn(expected, spread, range(DRAWS, MOST_DRAWS))
@@ -140,10 +141,18 @@ class _Run:
         if lost and found.words != FAST_PATH and not self.extreme and not self.model.uses_randomness:
             fast = self._fast(found)
             found = fast if fast is not None and nonfinite(expected, fast.outputs) < lost else found
-        if (self.extreme or squares_leave_range(self.model.inputs)) and \
-                without_lost(expected, found.outputs) is not None:
+        if without_lost(expected, found.outputs) is not None and (self.extreme or self._leaves_range()):
             return found._replace(words=RANGE, lost=True)
         return found
+
+    def _leaves_range(self) -> bool:
+        """Whether squares of inputs, or of what an operator of eager's gives, leave the range of their type."""
+        watching = _Watching()
+        watching.left = squares_leave_range(self.model.inputs)
+        if not watching.left:
+            with watching:
+                self._call_eager(self.model.inputs)
+        return watching.left
 
     def strict(self) -> Any:
         """Eager's outputs without TF32; as they are where that fails."""
@@ -205,6 +214,18 @@ class _Run:
             for draw in drawn(self.eager, self.model.inputs, self.model.before, self.seed, numbers, self.recording):
                 spread.add(expected, draw, self.part)
         return spread
+
+
+class _Watching(TorchDispatchMode):
+    """Looks whether squares of a result leave the range of its type."""
+
+    left = False
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if "empty" not in func._schema.name:  # of memory that nobody has written yet
+            self.left = self.left or squares_leave_range(results)
+        return results
 
 
 def _uses_tf32(inputs: Any) -> bool:
