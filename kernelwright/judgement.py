@@ -22,7 +22,14 @@ from kernelwright.capture.batch import batch_independent
 from kernelwright.codegen.generate import KernelFailed, has_skeleton
 from kernelwright.codegen.plan_evaluator import filled, values_of
 from kernelwright.emit.file import kernel_source
-from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError, VerificationFailed
+from kernelwright.errors import (
+    NO_CUDA_COMPILER,
+    ForwardRaised,
+    KernelwrightError,
+    VerificationFailed,
+    describe,
+    where_of,
+)
 from kernelwright.failures import is_ours
 from kernelwright.fallback import Level, StepBack, steps_back, whole_mode
 from kernelwright.ir.evaluate import as_stored
@@ -112,10 +119,12 @@ def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], device: D
             with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
                 warnings.simplefilter("ignore")
                 found = flatten(model(*copy.deepcopy(example)))
-        except Exception as error:  # no memory for what a backward needs: the certificate compares
-            if not is_out_of_memory(error):
-                raise
-            return [mode]
+        except Exception as error:
+            if is_out_of_memory(error):  # for what a backward needs: the certificate compares
+                return [mode]
+            file = str(problem.path) if problem.path else None
+            raise ForwardRaised(model=problem.class_name, exception=describe(error), device=problem.device,
+                                where=where_of(error, file)) from error
         strides[recording] = [None] * len(mode.captured.outputs)
         for path, number in numbers.items():
             if isinstance(number, int) and isinstance(found.get(path), torch.Tensor):
