@@ -123,6 +123,18 @@ PROBLEMS = {
         def get_inputs():
             return [torch.randn(4, 6)]
     ''',
+    "lists of views": '''
+        class Model(nn.Module):
+            def forward(self, x, y):
+                scaled = x * 2
+                wide, other = torch.broadcast_tensors(scaled, y)
+                scaled.add_(1)
+                rows, columns = torch.meshgrid(y[0], x[:, 0], indexing="ij")
+                return torch.tanh(wide) + other, other, rows, columns * 1.5
+
+        def get_inputs():
+            return [torch.randn(3, 4), torch.randn(1, 4)]
+    ''',
     "knows of compilers": '''
         class Model(nn.Module):
             def forward(self, x):
@@ -195,6 +207,7 @@ CALLS = [(recording, required, frozen) for recording, required, frozen in iterto
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory", "buffers",
+                                  "lists of views",
                                   "views of an input", "an expanded input", "knows of compilers"])
 @pytest.mark.parametrize(("recording", "required", "frozen"), CALLS)
 def test_results_are_those_of_eager(built: Any, name: str, training: bool, recording: bool, required: bool,

@@ -25,6 +25,10 @@ _SOMETIMES_IDENTITY = ("dropout", "feature_dropout", "alpha_dropout", "feature_a
                        "broadcast_tensors", "atleast_1d", "atleast_2d", "atleast_3d")
 
 
+# Of a list of tensors these give a list of views, one of each.
+_ONE_VIEW_EACH = ("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
+
+
 class NoInverse(Exception):
     """A write through this view cannot be undone into its source."""
 
@@ -59,6 +63,14 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
         return source  # unknown: a write will ask for an inverse, and there is none for what is not listed here
     first = found[0] if isinstance(found, (tuple, list)) else found
     return source if first.untyped_storage()._cdata == probes[source].untyped_storage()._cdata else None
+
+
+def viewed_part(node: torch.fx.Node, index: int) -> torch.fx.Node | None:
+    """The operand whose memory one of several results of a call shares, where each has an operand of its own."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.overloadpacket.__name__ not in _ONE_VIEW_EACH:
+        return None
+    listed = node.args[0] if node.args else None
+    return listed[index] if isinstance(listed, (list, tuple)) else None
 
 
 def writes(node: torch.fx.Node) -> bool:

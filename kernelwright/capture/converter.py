@@ -20,7 +20,7 @@ from kernelwright.capture import convert_products as _products  # noqa: F401
 from kernelwright.capture import convert_reductions as _reductions  # noqa: F401
 from kernelwright.capture import convert_scans as _scans  # noqa: F401
 from kernelwright.capture import convert_views as _views  # noqa: F401
-from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, writes, written
+from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, viewed_part, writes, written
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
@@ -201,9 +201,10 @@ class Converter:
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
             source = node.args[0]
-            if source in self.source:  # a part of a split
-                self.source[node] = self.source[source]
-            self.group[node] = self.group[source] if source in self.source else self._new_group()
+            operand = self.source.get(source) or viewed_part(source, node.args[1])  # a split, or a list of views
+            if operand is not None:
+                self.source[node] = operand
+            self.group[node] = self.group[operand] if operand is not None else self._new_group()
             return self._item(node)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise NotCapturable(f"it uses {name_of(node.target)}, which is more than an operator")
@@ -367,6 +368,8 @@ class Converter:
     def _view_again(self, node: torch.fx.Node) -> Any:
         """The value of a view whose memory has changed."""
         if node.target is operator.getitem:
+            if viewed_part(*node.args) is not None:
+                self.values[node.args[0]] = self._view_again(node.args[0])
             return self._item(node)
         if writes(node):
             return self.values[self.source[node]]
