@@ -17,6 +17,13 @@ import kernelwright
 from kernelwright.build.emulation import load_emulated
 from kernelwright.roofline.devices import H200
 
+
+@pytest.fixture(autouse=True)
+def validating() -> None:
+    """Distributions look at their parameters, as they do until torch.compile has run once in a process."""
+    torch.distributions.Distribution.set_default_validate_args(True)
+
+
 NAN, INFINITY = float("nan"), float("inf")
 
 

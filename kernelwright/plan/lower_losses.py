@@ -182,6 +182,8 @@ def _norm(x: Node, order: float, axes: tuple[int, ...], keepdim: bool) -> Node:
     def over(op: str, value: Node) -> Node:
         return make(op, value, axes=axes, keepdim=keepdim)
 
+    if order and all(x.shape[a] == 1 for a in axes):  # of one element, whose square may leave the range
+        return over("amax", _apply("abs", x))
     if order == 2:
         return _apply("sqrt", over("sum", _apply("square", x)))
     size = _apply("abs", x)
