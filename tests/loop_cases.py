@@ -367,6 +367,20 @@ def row_cases() -> list[LoopCase]:
         (720, 12, 12),
         1e-5,
     )
+    # Rows of which an axis, or all, shows one element expanded.
+    for name, strides in (("last", (12, 4, 1, 0)), ("first", (90, 30, 0, 1)), ("all", (3, 1, 0, 0))):
+        x = call("sigmoid", load(0, *strides))
+        add(
+            f"group_norm_{name}_expanded",
+            kernel_of(
+                sizes[:2],
+                sizes[2:],
+                reductions=[("moments", x)],
+                row_stores=[store(0, contiguous(sizes), call("add", x, call("mul", Reduced(0), Reduced(0, 1))))],
+            ),
+            (1 + sum(stride * (size - 1) for stride, size in zip(strides, sizes, strict=True)),),
+            1e-5,
+        )
     # Batch normalisation: the outer axis lies between the row axes.
     x = load(0, 35, 5 * 35, 1)
     add(

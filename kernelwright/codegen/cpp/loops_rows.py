@@ -26,7 +26,7 @@ from kernelwright.codegen.cpp.loops_text import (
     store_lines,
 )
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Apply, Expression, Load, Reduced, walk
+from kernelwright.plan.expressions import Apply, Expression, Load, Reduced, varies, walk
 from kernelwright.plan.kernels import LoopKernel
 
 SEGMENT = 1024
@@ -77,7 +77,8 @@ class _Rows:
         self.kept = {} if self.split or self.elements > KEPT_ROW else self._kept()
 
     def _kept(self) -> dict[Expression, str]:
-        """Reduced expressions that later walks contain, with the names of their buffers."""
+        """Reduced expressions that later walks contain, with the names of their buffers; not those that are one value
+        all along a segment, which stand outside of its loop."""
         result: dict[Expression, str] = {}
         for walk_number, numbers in enumerate(self.passes):
             later = [self.kernel.reductions[n].expression for p in self.passes[walk_number + 1 :] for n in p]
@@ -85,7 +86,8 @@ class _Rows:
             used = {node for root in later for node in walk(root)}
             for number in numbers:
                 expression = self.kernel.reductions[number].expression
-                if isinstance(expression, Apply) and expression in used and expression not in result:
+                if isinstance(expression, Apply) and varies(expression, [self.lane]) and expression in used and (
+                        expression not in result):
                     result[expression] = f"row{len(result)}"
         return result
 
