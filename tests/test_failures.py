@@ -17,7 +17,7 @@ from kernelwright import failures, fallback, programs
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen import generate
 from kernelwright.emit.write import write_file
-from kernelwright.errors import FolderFull, OutputFolderUnusable
+from kernelwright.errors import FolderFull, OutputFolderUnusable, describe
 from kernelwright.failures import FAILED, is_ours, unwritable
 from kernelwright.plan import planner
 from kernelwright.plan.kernels import Scan
@@ -137,7 +137,8 @@ def test_what_is_not_about_our_folders(tmp_path):
 def test_a_compiler_that_could_not_write():
     messages = f"/tmp/ccX.s: fatal error: error writing to /tmp/ccX.s: {os.strerror(errno.ENOSPC)}"
     assert isinstance(build_failure(messages), FolderFull)
-    assert isinstance(build_failure("error: expected ';'"), BuildFailed)
+    refused = build_failure("g++ -c main.cpp\nmain.cpp:3:1: error: expected ';'\nmain.cpp:4:1: error: 'x'")
+    assert isinstance(refused, BuildFailed) and describe(refused) == "BuildFailed: main.cpp:3:1: error: expected ';'"
 
 
 def test_no_space_ends_a_run_with_its_code(inputs, monkeypatch, tmp_path):

@@ -69,8 +69,10 @@ def load_text(text: str, name: str) -> ModuleType:
 
 
 def build_failure(messages: str) -> BuildFailed | FolderFull:
-    """What a compiler's messages mean: a bug of ours, or a folder that can't be written to (KW306)."""
-    failed = BuildFailed(messages)
+    """What a compiler's messages mean: a bug of ours, or a folder that can't be written to (KW306). The first line is
+    the first error, not the command."""
+    first = next((line for line in messages.splitlines() if "error:" in line.lower()), "")
+    failed = BuildFailed(f"{first}\n{messages}" if first else messages)
     return unwritable(failed) or failed
 
 
