@@ -91,7 +91,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Choose contractions, drop the regions that lose, choose layouts, verify and time; a mode that is not faster
     keeps the original. Raises VerificationFailed where even the original computation fails."""
-    modes = [part for mode in modes for part in _laid_out(problem, mode, example, device, settings)]
+    modes = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
     modes = _with_contractions(problem, modes, example, target, device, budget, settings, stages)
     modes = _without_losers(problem, modes, example, target, device, budget, stages)
     modes = _with_layouts(problem, modes, example, target, device, budget, settings, stages)
@@ -105,11 +105,11 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
 
-def _laid_out(problem: Problem, mode: ModeProgram, example: list[Any], device: Device, settings: Settings
-              ) -> list[ModeProgram]:
-    """The mode with its results' strides as eager has them on this device, where a trace cannot know them: libraries
-    choose the order in which they store."""
-    if not mode.plan.kernels or all(n.kind not in ("linear", "opaque") for n in mode.captured.nodes()):
+def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any], device: Device, settings: Settings
+                          ) -> list[ModeProgram]:
+    """The mode with its results' strides as eager has them on this device. A trace does not know them: libraries
+    choose the order in which they store, and some operators keep other orders of axes than their descriptions say."""
+    if not mode.plan.kernels:
         return [mode]
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
     strides: dict[bool, list[tuple[int, ...] | None]] = {}

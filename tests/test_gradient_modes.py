@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.observed import observe
+from kernelwright.judgement import with_strides_of_eager
 from kernelwright.problem import load_problem
 from kernelwright.programs import Stages, emitted_text, laid_out, understand
 from kernelwright.progress import Progress
@@ -135,6 +136,17 @@ PROBLEMS = {
         def get_inputs():
             return [torch.randn(3, 4), torch.randn(1, 4)]
     ''',
+    "views of transposed values": '''
+        class Model(nn.Module):
+            def forward(self, x):
+                wide = F.silu(torch.tanh(x)) * 2
+                first, second = torch.split(wide, [2, 2], 3)
+                flat = torch.exp(x * 0.1)
+                return first, second, F.dropout(second, 0.5, False)[:, 1:], flat[1], flat.transpose(0, 2)[:, 2]
+
+        def get_inputs():
+            return [torch.randn(3, 4, 8, 4).transpose(1, 3)]
+    ''',
     "knows of compilers": '''
         class Model(nn.Module):
             def forward(self, x):
@@ -207,7 +219,7 @@ CALLS = [(recording, required, frozen) for recording, required, frozen in iterto
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory", "buffers",
-                                  "lists of views",
+                                  "lists of views", "views of transposed values",
                                   "views of an input", "an expanded input", "knows of compilers"])
 @pytest.mark.parametrize(("recording", "required", "frozen"), CALLS)
 def test_results_are_those_of_eager(built: Any, name: str, training: bool, recording: bool, required: bool,
@@ -310,6 +322,32 @@ def test_strides_of_eager_may_depend_on_the_gradient_mode(tmp_path: Path) -> Non
             found = new(*example)
         assert found.stride() == strides
         torch.testing.assert_close(found, model(*example))
+
+
+def test_strides_that_a_trace_does_not_know(tmp_path: Path) -> None:
+    """Batch norm stores contiguously what has its axes in another order; tensors without data keep the order."""
+    problem = load_problem(write_problem(tmp_path, "turned", '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.BatchNorm1d(6)
+
+            def forward(self, x):
+                return torch.tanh(self.norm(x)) + 1
+
+        def get_inputs():
+            return [torch.randn(6, 4).t()]
+    '''))
+    example = problem.make_inputs(0)
+    modes, _ = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))
+    parts = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, GENERIC_CPU, Settings())]
+    module = import_text(emitted_text(problem, parts, example, "cpp", GENERIC_CPU)[0], tmp_path, "turned")
+    for training in (True, False):
+        model, new = (made.train(training) for made in (problem.make_model(0), problem.make_model(0, module.ModelNew)))
+        with torch.no_grad(), kernels_run(module):
+            found = new(*example)
+        with torch.no_grad():
+            assert found.stride() == model(*example).stride(), training
 
 
 class _Scopes(torch.nn.Module):

@@ -120,11 +120,13 @@ class Converter:
                 raise NotCapturable("it returns a number that depends on the values of a tensor")
             if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
-            value = stored_as(in_own_memory(value, self.group[result], taken), result.meta["val"].stride())
-            number = numbers.setdefault(value if observed is None else observed[place].same, len(outputs))
+            seen = None if observed is None else observed[place]
+            strides = tuple(result.meta["val"].stride()) if seen is None or seen.strides is None else seen.strides
+            value = stored_as(in_own_memory(value, self.group[result], taken), strides)
+            number = numbers.setdefault(value if seen is None else seen.same, len(outputs))
             if number == len(outputs):
                 outputs.append(value)
-                known.append(_result(result.meta["val"], None if observed is None else observed[place]))
+                known.append(Result(strides=strides) if seen is None else Result(seen.given, seen.reaches, strides))
             places.append(number)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
         roots = (*outputs, *self.updates.values(), *(c.value for c in self.checks))
@@ -417,12 +419,6 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
-
-
-def _result(traced: torch.Tensor, observed: Observed | None) -> Result:
-    """What is known of a result of which the trace has a tensor without data."""
-    strides = tuple(traced.stride())
-    return Result(strides=strides) if observed is None else Result(observed.given, observed.reaches, strides)
 
 
 def _draws(target: Any) -> bool:

@@ -30,11 +30,13 @@ class Observed:
     made.
     reaches: the tensors at which gradients of it would arrive if all of them required gradients; OTHERS among them
     where a tensor that is neither an input nor a parameter would get some.
+    strides: of a tensor, as far as tensors without data tell; None of what is no tensor.
     """
 
     same: int
     given: Given | None
     reaches: frozenset[Given]
+    strides: tuple[int, ...] | None
 
 
 def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
@@ -86,7 +88,8 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, An
     results = pytree.tree_leaves(returned)
     first: dict[int, int] = {}
     return tuple(Observed(first.setdefault(id(r), place), names.get(id(r)),
-                          _reached(r, names) if recording and isinstance(r, torch.Tensor) else frozenset())
+                          _reached(r, names) if recording and isinstance(r, torch.Tensor) else frozenset(),
+                          tuple(r.stride()) if isinstance(r, torch.Tensor) else None)
                  for place, r in enumerate(results))
 
 

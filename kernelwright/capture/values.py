@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from math import prod
 from typing import Any
 
 import torch
@@ -66,7 +68,63 @@ def stored_as(result: Node, strides: Sequence[int]) -> Node:
     """A result in the order in which eager stores it, where a kernel stores it in an order of ours."""
     if is_given(result) or memory(result).kind not in _STORED or lies_as(result, strides):
         return result
-    return in_memory_order(result, torch.empty_strided(result.shape, strides, device="meta"))
+    views, base = [], result
+    while base.kind == "view":
+        views.append(base)
+        base = base.inputs[0]
+    lying = _strides_of_base(base, views[::-1], strides) if views else None
+    if lying is None:
+        return in_memory_order(result, torch.empty_strided(result.shape, strides, device="meta"))
+    # Results that are views of one value stay so: their memory is laid out, not each of them.
+    shown = in_memory_order(base, torch.empty_strided(base.shape, lying, device="meta"))
+    for view in reversed(views):
+        shown = make(view.op, shown, **dict(view.attributes))
+    return shown
+
+
+def _strides_of_base(base: Node, views: Sequence[Node], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of a dense tensor of which views have the given strides; None where there is none, or where a view
+    joins or splits axes."""
+    # Strides that tell, with any step along an axis, which axis of the base an axis of the result is.
+    marks = [prod(size + 1 for size in base.shape[axis + 1:]) for axis in range(base.rank)]
+    shown = torch.empty_strided(base.shape, marks, device="meta")
+    memory_of_base = shown.untyped_storage()._cdata
+    for view in views:
+        shown = view.operator.reference(shown, **dict(view.attributes))
+    if shown.untyped_storage()._cdata != memory_of_base:
+        return None
+    known: dict[int, int] = {}
+    for found, wanted, size in zip(shown.stride(), strides, shown.shape, strict=True):
+        if size < 2 or not found:
+            continue
+        axis = next(a for a in range(base.rank) if found >= marks[a])
+        step = found // marks[axis]
+        if found % marks[axis] or wanted % step:
+            return None
+        known[axis] = wanted // step
+    free = [a for a in range(base.rank) if a not in known]
+    if len(free) > 3:
+        return None
+    for places in permutations(free):
+        for order in _merged(sorted(known, key=lambda a: -known[a]), places):
+            dense, elements = {}, 1
+            for axis in reversed(order):
+                dense[axis] = elements
+                elements *= base.shape[axis]
+            if all(dense[a] == known[a] for a in known):
+                return tuple(dense[a] for a in range(base.rank))
+    return None
+
+
+def _merged(first: Sequence[int], second: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All sequences in which both stand in their order."""
+    if not first or not second:
+        yield (*first, *second)
+        return
+    for rest in _merged(first[1:], second):
+        yield (first[0], *rest)
+    for rest in _merged(first, second[1:]):
+        yield (second[0], *rest)
 
 
 def _is_stored(value: Node) -> bool:
