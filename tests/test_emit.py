@@ -715,3 +715,23 @@ def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1e-6
+
+
+def test_statements_of_any_length(tmp_path: Path) -> None:
+    """Many tensors that are made once, many arguments and results, and one with a long name: a line ends where a
+    statement goes on."""
+    name = "positions_" * 12
+    text = f"""
+        class Model(nn.Module):
+            def forward(self, {name}):
+                tables = [torch.arange(8).roll(i) * 1.5 for i in range(30)]
+                return [torch.tanh({name} * t) + t for t in tables], torch.erf({name})
+
+        def get_inputs():
+            return [torch.randn(4, 8)]
+    """
+    original, emitted, source = emit(tmp_path, "many", text)
+    assert "= _kernelwright_once(" in source and re.search(r"    return \(\w+_k\d", source)
+    (x,) = original.get_inputs()
+    with torch.no_grad(), kernels_run(emitted):
+        torch.testing.assert_close(emitted.ModelNew()(x), original.Model()(x), atol=1e-6, rtol=1e-6)

@@ -22,6 +22,7 @@ from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
 # What generated Python calls its own variables and modules, besides the language's own words.
 _TAKEN = frozenset(("_device", "_stream", "_parts", "torch", "workspace", *keyword.kwlist, *dir(builtins)))
+_UNBROKEN = "\0"  # stands for a space where no line may end
 _OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views of results begin
 
 
@@ -225,8 +226,7 @@ def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names:
 
 def _signature(name: str, arguments: list[str]) -> list[str]:
     """The first lines of a function, wrapped."""
-    return textwrap.wrap(f"def {name}({', '.join(arguments)}):", 110, subsequent_indent=" " * (len(name) + 5),
-                         break_long_words=False, break_on_hyphens=False)
+    return _in_lines(f"def {name}({', '.join(arguments)}):", 110, len(name) + 5)
 
 
 def _summary(steps: list[Step]) -> str:
@@ -235,8 +235,19 @@ def _summary(steps: list[Step]) -> str:
     return f"{kernels} kernel{'s' * (kernels != 1)}, {calls} torch call{'s' * (calls != 1)}"
 
 
-def _wrapped(call: str) -> list[str]:
-    return textwrap.wrap(call, 106, subsequent_indent=" " * 21, break_long_words=False, break_on_hyphens=False)
+def _wrapped(statement: str) -> list[str]:
+    return _in_lines(statement, 106, 21)
+
+
+def _in_lines(statement: str, width: int, indent: int) -> list[str]:
+    """A statement in lines of at most ``width`` characters where that is possible: it is broken between brackets alone,
+    as anywhere else a line would end the statement."""
+    depth, text = 0, ""
+    for character in statement:
+        depth += (character in "([{") - (character in ")]}")
+        text += _UNBROKEN if character == " " and depth == 0 else character
+    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines]
 
 
 def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
