@@ -284,9 +284,10 @@ class StateNotPlain(KernelwrightError):
 
 
 class DataDependentControlFlow(KernelwrightError):
-    """A branch, loop or shape depends on the values in a tensor.
+    """A branch, loop or shape depends on the values in a tensor, in every mode of the model.
 
-    Such a program is not one graph. Shapes and Python numbers may decide; tensor values may not.
+    Such a program is not one graph. Shapes and Python numbers may decide; tensor values may not. Where one mode does
+    so, it stays as it is, and the others are served; so does a submodule that decides.
     """
 
     code = "KW201"
@@ -298,7 +299,7 @@ class DataDependentControlFlow(KernelwrightError):
 
 
 class HiddenState(KernelwrightError):
-    """``forward`` leaves values behind in plain attributes of the module.
+    """``forward`` leaves values behind in plain attributes of the module, in every mode.
 
     A captured graph has no place for them, and the next call would silently differ. Buffers are
     fine: their updates are kept. A cache that does not depend on the inputs is fine, too.

@@ -25,7 +25,13 @@ from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
-from kernelwright.errors import DataDependentControlFlow, ForwardRaised, HiddenState, SourceUnavailable
+from kernelwright.errors import (
+    DataDependentControlFlow,
+    ForwardRaised,
+    HiddenState,
+    KernelwrightError,
+    SourceUnavailable,
+)
 from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.ir.graph import Graph, render
@@ -50,6 +56,8 @@ from kernelwright.tune.contractions import predicted
 MIXED = "mixed"
 #: More submodules than these are not left to PyTorch one by one: each costs a trace.
 _MOST_LEFT = 16
+#: A mode's graph, or why there is none.
+Captured = Graph | NotCapturable | ForwardRaised | DataDependentControlFlow | HiddenState
 _WHY = {DataDependentControlFlow: "it decides by the values of a tensor",
         HiddenState: "it keeps state in plain attributes"}
 #: Ends the name of a mode that differs where gradients are recorded.
@@ -102,13 +110,16 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     the model where that is neither.
 
     A forward may ask whether gradients are recorded: each mode is captured under both answers, and is two modes where
-    the graphs differ. A mode in which the model itself raises an error is left out: so does what is emitted.
+    the graphs differ. A mode in which the model itself raises an error is left out: so does what is emitted. One that
+    no graph can hold stays as it is.
     predict: let the roofline model choose the contractions that become kernels, as nothing will be measured.
-    Raises ForwardRaised where the model raises in every mode.
+    Raises ForwardRaised where the model raises in every mode, DataDependentControlFlow and HiddenState where no mode
+    is a graph.
     """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     modes: list[ModeProgram] = []
     raised: list[ForwardRaised] = []
+    refused: list[KernelwrightError] = []
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
     for mode, candidate in _models(problem, settings.seed).items():
@@ -118,8 +129,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 raised.append(graph)
                 notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph.what}")
                 continue
-            if isinstance(graph, NotCapturable):
-                notes.append(f"{words_of(name).capitalize()} mode stays as it is: {graph}.")
+            if not isinstance(graph, Graph):
+                refused += [graph] if isinstance(graph, KernelwrightError) else []
+                notes.append(f"{words_of(name).capitalize()} mode stays as it is: {_why(graph).rstrip('.')}.")
                 modes.append(unknown(name, candidate, recordings))
                 continue
             if settings.precision == "strict" and device.kind == "cuda":
@@ -138,9 +150,18 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *_planned(graph), recordings), device))
         notes += [f"{path} stays with PyTorch in {words_of(mode)} mode: {reason.rstrip('.')}."
                   for path, reason in left.items() if isinstance(graph, Graph)]
+    if refused and not any(m.captured.outputs for m in modes):
+        raise refused[0]
     if not modes:
         raise raised[0]
     return modes, notes
+
+
+def _why(refusal: NotCapturable | DataDependentControlFlow | HiddenState) -> str:
+    """Why no graph holds something, and in which of the user's lines."""
+    if isinstance(refusal, NotCapturable):
+        return str(refusal)
+    return _WHY[type(refusal)] + (f" ({' '.join(refusal.where.split())})" if refusal.where else "")
 
 
 def _after(error: Exception, mode: ModeProgram, device: Device) -> ModeProgram:
@@ -219,18 +240,18 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
         except (NotCapturable, DataDependentControlFlow, HiddenState) as reason:
             if not reason.module or reason.module in left or len(left) >= _MOST_LEFT:
                 raise
-            left[reason.module] = str(reason) if isinstance(reason, NotCapturable) else _WHY[type(reason)]
+            left[reason.module] = _why(reason)
 
 
 def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages,
-              left: dict[str, str]) -> list[tuple[str, tuple[bool, ...], Graph | NotCapturable | ForwardRaised]]:
+              left: dict[str, str]) -> list[tuple[str, tuple[bool, ...], Captured]]:
     """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree."""
-    found: dict[bool, Graph | NotCapturable | ForwardRaised] = {}
+    found: dict[bool, Captured] = {}
     for recording in (False, True):
         try:
             with stages.stage("capture"):
                 found[recording] = _with_parts_left(problem, model, example, settings, recording, left)
-        except (NotCapturable, ForwardRaised) as reason:
+        except (NotCapturable, ForwardRaised, DataDependentControlFlow, HiddenState) as reason:
             found[recording] = reason
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
@@ -241,8 +262,7 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
     return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]
 
 
-def _asked_in_vain(plain: Graph | NotCapturable | ForwardRaised, recorded: Graph | NotCapturable | ForwardRaised
-                   ) -> bool:
+def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     """Whether what was captured without gradients and with them is the same but for how far gradients reach."""
     if isinstance(plain, Graph) and isinstance(recorded, Graph):
         kept = [[(r.given, r.strides) for r in graph.results] for graph in (plain, recorded)]

@@ -522,3 +522,49 @@ def get_inputs():
 """)
         notes = kernelwright.explain(file, target="cpp", device=GENERIC_CPU).notes
         assert any("mode stays as it is: odd" in note for note in notes), notes
+
+
+def test_a_mode_that_no_graph_holds(tmp_path: Path) -> None:
+    """Layers that training drops at random, a decision that only float16 takes, and a check of the length leave
+    inference to kernels."""
+    text = """
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        x = x + F.gelu(self.norm(x))
+        if x.dtype == torch.float16 and torch.isinf(x).any():
+            x = x.clamp(-60000, 60000)
+        return x
+
+class Model(nn.Module):
+    def __init__(self, always=False):
+        super().__init__()
+        self.always = always
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x):
+        if x.shape[1] != 12:
+            raise ValueError("12 positions are expected")
+        for layer in self.layers:
+            if (self.training or self.always) and torch.rand([]) < 0.2:
+                continue
+            x = layer(x)
+        return x
+
+def get_inputs():
+    return [torch.randn(2, 12, 16)]
+
+def get_init_inputs():
+    return [ALWAYS]
+"""
+    file = write_problem(tmp_path, "dropped", text.replace("ALWAYS", "False"))
+    result = kernelwright.explain(file, target="cpp", device=GENERIC_CPU)
+    assert {m.name: bool(m.kernels) for m in result.modes} == {"training": False, "inference": True}
+    (note,) = [n for n in result.notes if "stays as it is" in n]
+    assert note.startswith("Training mode") and "by the values of a tensor" in note and "torch.rand([]) < 0.2" in note
+    file = write_problem(tmp_path, "always", text.replace("ALWAYS", "True"))
+    with pytest.raises(errors.DataDependentControlFlow, match="KW201"):
+        kernelwright.explain(file, target="cpp", device=GENERIC_CPU)
