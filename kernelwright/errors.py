@@ -419,8 +419,8 @@ class InvalidOption(KernelwrightError):
 class VerificationFailed(KernelwrightError):
     """The result was wrong, and so was the original computation in its place, so nothing was written.
 
-    What fails its check is given up little by little: rules, kernels, the whole mode. No emitted file ever stands
-    beside a failed certificate.
+    What fails its check is given up: the rules and kernels at fault, else little by little, at last all kernels of
+    every mode. No emitted file ever stands beside a failed certificate.
     """
 
     code = "KW501"

@@ -1,6 +1,8 @@
 """Stepping back: what is given up, little by little, of a program that fails or is not accurate enough.
 
-The least exact goes first: an order of axes in memory that is not the model's, contractions that round their operands,
+What is known to be at fault (:mod:`kernelwright.culprits`) goes first and alone: a rule at its line; a kernel in
+favour of a more exact form of it, else of what it was before a rule, else of PyTorch's calls. Where nothing is known,
+the least exact goes first: an order of axes in memory that is not the model's, contractions that round their operands,
 contractions at all, rules (those that change most of the arithmetic before the others), kernels that sum, and last the
 whole mode, which is PyTorch's then. Whoever plans, builds or checks a program takes one step after another until one
 does.
@@ -8,23 +10,27 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar
 
 from kernelwright.algebra.engine import Rewriting, rewrite
-from kernelwright.algebra.rule import Exactness
+from kernelwright.algebra.rule import Exactness, Use
+from kernelwright.culprits import Culprits
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, KernelStep, Plan
+from kernelwright.plan.records import Choice, Plan
 from kernelwright.roofline.devices import Device
+
+Value = TypeVar("Value")
 
 
 class Level(IntEnum):
     """What was given up, and all before it."""
 
-    SUSPECTS = 0
+    CULPRITS = 0
     LAYOUT = 1
     FUNCTIONS = 2
     CONTRACTIONS = 3
@@ -69,22 +75,21 @@ class StepBack:
 
 
 def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewriting | None = None,
-               plan: Plan | None = None, suspects: Sequence[KernelStep] = ()) -> Iterator[StepBack]:
+               plan: Plan | None = None, culprits: Culprits | None = None) -> Iterator[StepBack]:
     """The steps back from a program that failed, each on top of those before; the last leaves the mode to PyTorch.
 
     captured: the mode's graph. reason: why, for the operators that stay with PyTorch. rewriting: of the program; None
-    where rewriting failed. plan: None where planning failed. suspects: kernels of the plan that are known to be at
-    fault: they are given up before anything else.
+    where rewriting failed. plan: None where planning failed. culprits: what of the program is known to be at fault.
     """
     kept = dict(plan.kept) if plan is not None else {}
     contractions = dict(plan.contractions) if plan is not None else {}
     if rewriting is not None and plan is not None:
         channels_last = plan.channels_last
-        if suspects:
-            kept |= {n: reason for step in suspects for n in step.covers}
-            names = ", ".join(step.name for step in suspects)
-            yield StepBack(Level.SUSPECTS, f"the kernel{'s' if len(suspects) > 1 else ''} {names}", rewriting,
-                           dict(kept), contractions, channels_last)
+        if culprits:
+            step = _without_culprits(captured, device, reason, rewriting, plan, culprits)
+            rewriting, kept, contractions, channels_last = (step.rewriting, dict(step.kept), dict(step.contractions),
+                                                            step.channels_last)
+            yield step
         if channels_last:
             yield StepBack(Level.LAYOUT, "convolutions channels-last", rewriting, dict(kept), contractions)
         exact = {n: choice.exact() for n, choice in contractions.items()}
@@ -95,7 +100,7 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
         if contractions:
             kept |= dict.fromkeys(contractions, reason)
             yield StepBack(Level.CONTRACTIONS, "contractions as kernels", rewriting, dict(kept))
-    dropped: frozenset[Exactness] = frozenset()
+    dropped = rewriting.dropped if rewriting is not None else frozenset()
     for exactness, level in _LEAST_EXACT.items():
         dropped |= {exactness}
         if rewriting is not None:
@@ -106,8 +111,7 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
             fewer = rewrite(captured, device, dropped)
         except Exception:  # these rules do not do: the next step has fewer
             continue
-        left = set(fewer.graph.nodes())
-        kept = {n: why for n, why in kept.items() if n in left}
+        kept = _of(fewer, kept)
         words = f"the rules {', '.join(names)}" if rewriting is not None else f"every rule that {exactness}"
         rewriting = fewer
         yield StepBack(level, words, rewriting, dict(kept))
@@ -116,6 +120,49 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
         if sums:
             yield StepBack(Level.REDUCTIONS, "kernels for anything but pointwise operators", rewriting, kept | sums)
     yield whole_mode(captured, reason)
+
+
+def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: Rewriting, plan: Plan,
+                      culprits: Culprits) -> StepBack:
+    """The program without what is at fault in it, and nothing else."""
+    covered = {n for step in culprits.kernels for n in step.covers}
+    kernels = f"the kernel{'s' if len(culprits.kernels) > 1 else ''} {', '.join(s.name for s in culprits.kernels)}"
+    exact = {n: choice.exact() for n, choice in plan.contractions.items() if n in covered}
+    if any(exact[n] != plan.contractions[n] for n in exact):
+        return StepBack(Level.CULPRITS, f"approximate functions in {kernels}", rewriting, dict(plan.kept),
+                        plan.contractions | exact, plan.channels_last)
+    rules = set(culprits.rules) or _makers(captured, rewriting, covered)
+    if rules:
+        try:
+            fewer = rewrite(captured, device, rewriting.dropped | rules)
+        except Exception:  # without them the others do not do: the step after this one drops these, too
+            fewer = Rewriting(captured, (), 0.0, 0.0, rewriting.dropped | rules)
+        words = f"the rule{'s' if len(rules) > 1 else ''} {', '.join(sorted(map(str, rules)))}"
+        words += f", which made {kernels}" if covered else ""
+        return StepBack(Level.CULPRITS, words, fewer, _of(fewer, plan.kept), _of(fewer, plan.contractions),
+                        frozenset(_of(fewer, dict.fromkeys(plan.channels_last))))
+    kept = plan.kept | dict.fromkeys(covered, reason)
+    left = {n: choice for n, choice in plan.contractions.items() if n not in covered}
+    return StepBack(Level.CULPRITS, kernels, rewriting, kept, left, plan.channels_last)
+
+
+def _makers(captured: Graph, rewriting: Rewriting, covered: set[Node]) -> set[Use]:
+    """The uses of rules, but of those that change no bit, at the lines of operators that the model itself does not have
+    there."""
+    own = {(n.op, n.origin) for n in captured.nodes()}
+    origins = {n.origin for n in covered if (n.op, n.origin) not in own}
+    return {a.use for a in rewriting.applications if a.rule.exactness is not Exactness.BITWISE and a.origin in origins}
+
+
+def _of(rewriting: Rewriting, known: dict[Node, Value]) -> dict[Node, Value]:
+    """What is known of nodes, for those that a graph still has, if with other operators below them."""
+    alike = {_likeness(n): value for n, value in known.items()}
+    return {n: alike[_likeness(n)] for n in rewriting.graph.nodes() if _likeness(n) in alike}
+
+
+def _likeness(node: Node) -> Hashable:
+    """Equal for an operator of the model in several graphs."""
+    return node.op, node.origin, node.shape, node.attributes
 
 
 def whole_mode(captured: Graph, reason: str) -> StepBack:

@@ -13,22 +13,16 @@ from torch import nn
 
 from kernelwright.build.module import find_cpp_compiler
 from kernelwright.emit.write import default_path, write_file
+from kernelwright.emulated import judge_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
-from kernelwright.judgement import judge, judge_without_device
+from kernelwright.judgement import judge
+from kernelwright.modes import ModeProgram, described_mode, distinct
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.arguments import split
 from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
-from kernelwright.programs import (
-    ModeProgram,
-    Stages,
-    described_mode,
-    distinct,
-    emitted_text,
-    understand,
-    writable,
-)
+from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
 from kernelwright.roofline.devices import Device, current_device
@@ -63,8 +57,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         emulated = target == "cuda" and not torch.cuda.is_available()
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
-            modes = writable(modes, target, device)
-            emitted_text(problem, modes, example, target, device)
+            modes, _, _ = written(problem, modes, example, target, device)
         budget = budget_of(settings.effort, target)
         if emulated:
             module, certificates, timings = None, {}, {}
@@ -97,8 +90,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
         device = device or current_device("cuda" if target == "cuda" else "cpu")
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
         with stages.stage("generate"):
-            modes = writable(modes, target, device)
-            text, _ = emitted_text(problem, modes, example, target, device)
+            modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 
 

@@ -1,13 +1,12 @@
-"""The modes of a model on their way to a file: captured, rewritten, planned, and their emitted text."""
+"""The modes of a model are made: captured, rewritten, planned, and written as the text of a file."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +14,12 @@ import torch
 from torch import nn
 
 import kernelwright
-from kernelwright.algebra.engine import Rewriting, rewrite
+from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import hooked
-from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
+from kernelwright.culprits import at_fault
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
@@ -33,20 +32,30 @@ from kernelwright.errors import (
     SourceUnavailable,
 )
 from kernelwright.failures import FAILED, is_ours, told
-from kernelwright.fallback import StepBack, steps_back, whole_mode
+from kernelwright.fallback import steps_back
 from kernelwright.ir.graph import Graph, render
-from kernelwright.ir.node import Node
+from kernelwright.modes import (
+    RECORDED,
+    ModeProgram,
+    described_mode,
+    distinct,
+    keeping,
+    stepped_back,
+    unknown,
+    unplanned,
+    with_failures,
+    without,
+)
 from kernelwright.plan.contraction import Contraction
-from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Plan
+from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import probe_forward
 from kernelwright.problem.state import in_mode_of, modes_of
 from kernelwright.progress import Progress
-from kernelwright.records import Mode, words_of
+from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
@@ -56,14 +65,12 @@ from kernelwright.tune.contractions import predicted
 MIXED = "mixed"
 #: More submodules than these are not left to PyTorch one by one: each costs a trace.
 _MOST_LEFT = 16
+#: For the search for kernels with which no file can be made.
+_WRITING_SECONDS = 60.0
 #: A mode's graph, or why there is none.
 Captured = Graph | NotCapturable | ForwardRaised | DataDependentControlFlow | HiddenState
 _WHY = {DataDependentControlFlow: "it decides by the values of a tensor",
         HiddenState: "it keeps state in plain attributes"}
-#: Ends the name of a mode that differs where gradients are recorded.
-RECORDED = "with_gradients"
-
-
 @dataclass(slots=True)
 class Stages:
     """Progress, and the seconds that each stage took."""
@@ -77,31 +84,6 @@ class Stages:
         with self.progress.stage(name):
             yield
         self.seconds[name] = self.seconds.get(name, 0.0) + clock() - started
-
-
-@dataclass(frozen=True)
-class ModeProgram:
-    """One mode on its way: the model in it, what was captured, and what became of that.
-
-    recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
-    what was given up, and why.
-    """
-
-    name: str
-    model: nn.Module
-    captured: Graph
-    rewriting: Rewriting
-    plan: Plan
-    recordings: tuple[bool, ...] = (False, True)
-    notes: tuple[str, ...] = ()
-
-    @cached_property
-    def program(self) -> Hashable:
-        """Equal for modes that run the same program."""
-        contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
-        return (render(self.captured), repr(self.captured.structure),
-                tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
-                frozenset(self.plan.kept), contractions, self.plan.channels_last)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
@@ -143,11 +125,11 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
                     # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
                     plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
-                    modes.append(_with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
+                    modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:
                 if not is_ours(error) or is_out_of_memory(error):
                     raise
-                modes.append(_after(error, ModeProgram(name, candidate, graph, *_planned(graph), recordings), device))
+                modes.append(_after(error, ModeProgram(name, candidate, graph, *unplanned(graph), recordings), device))
         notes += [f"{path} stays with PyTorch in {words_of(mode)} mode: {reason.rstrip('.')}."
                   for path, reason in left.items() if isinstance(graph, Graph)]
     if refused and not any(m.captured.outputs for m in modes):
@@ -174,36 +156,6 @@ def _after(error: Exception, mode: ModeProgram, device: Device) -> ModeProgram:
                 raise
     note = f"{words_of(mode.name).capitalize()} mode stays as it is: {told(error)}."
     return replace(unknown(mode.name, mode.model, mode.recordings), notes=(note,))
-
-
-def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
-    """The modes with the kernels that could not be written or built left to PyTorch. Raises what failed where no mode
-    has such a kernel."""
-    reason = told(failed.cause)
-    # Of another number of batch entries it is another kernel for the same operators.
-    at_fault = {(n.op, n.origin) for step in failed.steps for n in step.covers}
-    result = [keeping(mode, {n: reason for step in mode.plan.kernels for n in step.covers
-                             if (n.op, n.origin) in at_fault}, device) for mode in modes]
-    if all(old is new for old, new in zip(modes, result, strict=True)):
-        raise failed.cause
-    return [_with_failures(mode) for mode in result]
-
-
-def _with_failures(mode: ModeProgram) -> ModeProgram:
-    """The mode with a note on each bug of ours that leaves operators of it to PyTorch."""
-    notes = [f"{words_of(mode.name).capitalize()} mode leaves operators to PyTorch: {reason}."
-             for reason in mode.plan.kept.values() if reason.startswith(FAILED)]
-    return replace(mode, notes=tuple(dict.fromkeys((*mode.notes, *notes))))
-
-
-def writable(modes: Sequence[ModeProgram], target: str, device: Device) -> list[ModeProgram]:
-    """The modes, of which every kernel has a text for the target."""
-    while True:
-        try:
-            generate([m.plan for m in modes], target)
-            return list(modes)
-        except KernelFailed as failed:
-            modes = without(modes, failed, device)
 
 
 def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
@@ -271,17 +223,6 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     return type(plain) is type(recorded) and str(plain) == str(recorded)
 
 
-def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
-    """A mode that could not be captured: a graph of nothing, whose original computation stays."""
-    nothing = Graph((), (), (), (), model.training)
-    return ModeProgram(name, model, nothing, *_planned(nothing), recordings)
-
-
-def _planned(graph: Graph) -> tuple[Rewriting, Plan]:
-    """A graph of which nothing is planned."""
-    return Rewriting(graph, (), 0.0, 0.0), Plan(graph, (), (), ())
-
-
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
               ) -> tuple[str, tuple]:
     """The emitted file's text, and its parts (variants, sources, support) for those who check them."""
@@ -303,86 +244,50 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     return text, (variants, sources, support)
 
 
-def distinct(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
-    """The modes without repetition of the same program."""
-    return list({m.program: m for m in reversed(modes)}.values())[::-1]
+def written(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
+            ) -> tuple[list[ModeProgram], str, tuple]:
+    """The modes, without kernels that have no text for the target or with which no file can be made that Python reads,
+    the emitted file's text, and its parts.
+
+    Kernels with which no file can be made are found by halves: for each, modes are planned and written the logarithm of
+    their number of times.
+    """
+    modes = list(modes)
+    while True:
+        try:
+            return modes, *_readable_text(problem, modes, example, target, device)
+        except KernelFailed as failed:
+            modes = without(modes, failed, device)
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+            refused = _unwritable(problem, modes, example, target, device)
+            modes = without(modes, KernelFailed(refused, error), device)
 
 
-def described_mode(mode: ModeProgram, device: Device) -> Mode:
-    return describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
-                    texts=(render(mode.captured), render(mode.rewriting.graph)))
+def _readable_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
+                   ) -> tuple[str, tuple]:
+    """As :func:`emitted_text`. Raises SyntaxError, too."""
+    text, parts = emitted_text(problem, modes, example, target, device)
+    compile(text, f"{problem.name}_new.py", "exec", dont_inherit=True)
+    return text, parts
 
 
-def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
-    """The mode planned again with more operators left to PyTorch."""
-    if not kept:
-        return mode
-    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
-                                        move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
-                                        channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
+def _unwritable(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
+                ) -> list[KernelStep]:
+    """The kernels with which no file can be made; none where one can be made, or where even one without them cannot."""
+    kernels = list(dict.fromkeys(step for mode in modes for step in mode.plan.kernels))
 
+    def fails(kept: Sequence[KernelStep]) -> bool:
+        left = [keeping(m, {n: FAILED for s in m.plan.kernels if s not in kept for n in s.covers}, device)
+                for m in modes]
+        try:
+            _readable_text(problem, left, example, target, device)
+        except Exception as error:
+            return is_ours(error)
+        return False
 
-def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) -> ModeProgram:
-    """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
-    note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}, as the program with them " \
-        f"failed: {found}"
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
-
-
-def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
-    """The mode with all operators left to PyTorch as captured; as it is where there is no reason."""
-    if not reason:
-        return mode
-    step = whole_mode(mode.captured, reason)
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
-
-
-def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device
-             ) -> list[ModeProgram]:
-    """The mode with the strides that its results have in eager calls, by whether these record gradients (None of what
-    is no plain tensor); two modes where they depend on that."""
-
-    def with_strides(mode: ModeProgram, found: Sequence[tuple[int, ...] | None]) -> ModeProgram:
-        results = tuple(replace(r, strides=s) for r, s in zip(mode.captured.results, found, strict=True))
-        outputs = tuple(node if wanted is None else stored_as(node, wanted)
-                        for node, wanted in zip(mode.captured.outputs, found, strict=True))
-        captured = replace(mode.captured, results=results, outputs=outputs)
-        if outputs == mode.captured.outputs:
-            rewriting = replace(mode.rewriting, graph=replace(mode.rewriting.graph, results=results))
-            return replace(mode, captured=captured, rewriting=rewriting,
-                           plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
-        rewriting = rewrite(captured, device)
-        kept = {n: mode.plan.kept[n] for n in rewriting.graph.nodes() if n in mode.plan.kept}
-        return replace(mode, captured=captured, rewriting=rewriting,
-                       plan=make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda"))
-
-    if len(set(map(tuple, strides.values()))) == 1:
-        return [with_strides(mode, next(iter(strides.values())))]
-    return [with_strides(part, strides[part.recordings[0]]) for part in apart(mode)]
-
-
-def apart(mode: ModeProgram) -> list[ModeProgram]:
-    """A mode as two where it serves calls that record gradients and calls that do not."""
-    if len(mode.recordings) == 1:
-        return [mode]
-    return [replace(mode, recordings=(False,)), replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
-
-
-class _Recording(nn.Module):
-    """A module whose calls record gradients."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any) -> Any:
-        with torch.enable_grad():
-            return self.module(*inputs)
-
-
-def as_called(mode: ModeProgram | Variant, module: nn.Module) -> nn.Module:
-    """A module to be called without gradients, as the mode is: one of recorded calls alone records them itself."""
-    return module if False in mode.recordings else _Recording(module)
+    return at_fault(kernels, fails, clock() + _WRITING_SECONDS)
 
 
 def share_tables(emitted: ModuleType, problem: Problem) -> None:

@@ -12,15 +12,16 @@ import torch.nn.functional as F
 from torch import nn
 
 import kernelwright
-from kernelwright import judgement
+from kernelwright import emulated, judgement, verified
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.errors import VerificationFailed
+from kernelwright.modes import ModeProgram
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
-from kernelwright.programs import ModeProgram, Stages
+from kernelwright.programs import Stages
 from kernelwright.progress import Progress
 from kernelwright.report import as_json, render_text
 from kernelwright.roofline.devices import H200
@@ -49,7 +50,7 @@ def everything_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
     monkeypatch.setattr(tune, "_WIN_ALONE", 1e9)
-    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     torch.manual_seed(0)
 
 
@@ -158,7 +159,7 @@ def test_reductions_of_positions_in_an_emitted_file(everything_pays):
 
 
 def test_what_is_too_much_for_the_emulation_is_told(everything_pays, monkeypatch):
-    monkeypatch.setattr(judgement, "_EMULATED_OPERATIONS", 10_000)
+    monkeypatch.setattr(emulated, "_EMULATED_OPERATIONS", 10_000)
     result = kernelwright.optimize(Network(), (torch.randn(4, 8, 5, 4),), target="cuda",
                                    contractions="measured")
     assert any("3 contractions were not run" in note for note in result.notes), result.notes
@@ -176,7 +177,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
     judged = []
 
-    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False,
+    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False, trials=(),
                              sentence=lambda: "Failed: an error of 1")
 
     def certified(problem, mode, *rest, brief):
@@ -189,11 +190,12 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(judgement, "_with_layouts", lambda problem, modes, *rest: modes)
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
-    monkeypatch.setattr(judgement, "_built", lambda problem, modes, *_: (modes, "", None))
-    monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
-    monkeypatch.setattr(judgement, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
-    monkeypatch.setattr(judgement, "new_model", lambda *_: nn.Identity())
+    monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
+    monkeypatch.setattr(verified, "misfit", lambda *_: "")
+    monkeypatch.setattr(verified, "_certified", certified)
+    monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
+    for module in (judgement, verified):
+        monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
     rest = ([], "cuda", H200, budget_of("quick", "cuda"), Settings(), Stages(Progress()))
     _, (result,), *_ = judgement.judge(problem, [mode], *rest)
@@ -202,7 +204,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     if passes == "exact":
         assert node not in result.plan.kept
         return
-    assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{judgement.REFUSED}: an error of 1"
-    monkeypatch.setattr(judgement, "_certified", lambda *_, brief: failed)
+    assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{verified.REFUSED}: an error of 1"
+    monkeypatch.setattr(verified, "_certified", lambda *_, brief: failed)
     with pytest.raises(VerificationFailed):
         judgement.judge(problem, [mode], *rest)

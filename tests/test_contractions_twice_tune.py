@@ -14,7 +14,7 @@ from plan_tools import Of, contractions
 from torch import nn
 
 import kernelwright
-from kernelwright import judgement
+from kernelwright import emulated
 from kernelwright.build.module import BuildFailed
 from kernelwright.capture.export import capture
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
@@ -386,7 +386,7 @@ class Norms(nn.Module):
 def test_norms_in_an_emitted_file(monkeypatch):
     """Its kernels run under the emulation, and the report says what each is for."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr(contraction_twice, "predicted_seconds", lambda *_: 0.0)
     result = kernelwright.optimize(Norms(), (torch.randn(3, 8, 9, 10),), target="cuda", contractions="measured")
     assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes

@@ -13,6 +13,7 @@ from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.export import capture
 from kernelwright.codegen.plan_evaluator import run_plan, values_of
+from kernelwright.culprits import Culprits
 from kernelwright.fallback import steps_back
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
@@ -67,15 +68,29 @@ def test_without_a_plan_or_a_rewriting(program):
         assert len(steps) >= 3 and steps[-1].whole and steps[0].plan(graph, GENERIC_CPU).kernels
 
 
-def test_suspects_and_contractions_go_before_rules(program):
-    *_, graph, rewriting, plan = program
+def test_culprits_and_contractions_go_before_rules(program):
+    """A kernel in favour of a more exact form, else of what it was before a rule, else of PyTorch's call."""
+    *_, graph, rewriting, _ = program
     (linear,) = (n for n in rewriting.graph.nodes() if n.op == "linear")
     contracting = make_plan(rewriting.graph, graph, contractions={linear: Choice("fp16")})
-    norm = next(k for k in plan.kernels if any(n.op == "layer_norm" for n in k.covers))
-    steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, [norm]))
+    last, sums = contracting.kernels[-1], contracting.kernels[0]
+    assert linear in last.covers and sums.outputs[0].op == "region_sum"
+    steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, Culprits(kernels=(last,))))
+    assert last.name in steps[0].without and steps[0].contractions[linear].exact_functions and not steps[0].kept
+    exact = make_plan(rewriting.graph, graph, contractions=steps[0].contractions)
+    last = exact.kernels[-1]
+    (step, *_) = steps_back(graph, GENERIC_CPU, "it failed", rewriting, exact, Culprits(kernels=(last,)))
+    assert step.without == f"the kernel {last.name}" and step.kept[linear] == "it failed" and not step.contractions
+    (step, *_) = steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, Culprits(kernels=(sums,)))
+    assert "sum of a convolution" in step.without and sums.name in step.without
+    assert [n.op for n in step.contractions] == ["linear"]
+    assert all(n.op != "region_sum" for n in step.rewriting.graph.nodes()) and not step.kept
+    (use,) = {a.use for a in rewriting.applications if a.rule.name == "sum of a convolution"}
+    (step, *more) = steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, Culprits(rules=(use,)))
+    assert str(use) in step.without and all(a.use != use for s in [step, *more] for a in s.rewriting.applications)
+    steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting))
     kept = [{n.op for n in s.kept} for s in steps]
-    assert norm.name in steps[0].without and "layer_norm" in kept[0] and linear in steps[0].contractions
-    assert steps[1].contractions[linear].exact_functions and not steps[2].contractions and "linear" in kept[2]
-    assert steps[2].kept[linear] == "it failed" and "rules" in steps[3].without
+    assert steps[0].contractions[linear].exact_functions and not steps[1].contractions and "linear" in kept[1]
+    assert steps[1].kept[linear] == "it failed" and "rules" in steps[2].without
     others = replace(contracting, channels_last=frozenset({linear}), contractions={})
     assert "channels-last" in next(steps_back(graph, GENERIC_CPU, "it failed", rewriting, others)).without

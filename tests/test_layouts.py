@@ -14,19 +14,19 @@ from graph_tools import MORE, assert_same, eager, filled, graph_of, random_value
 from torch import nn
 
 import kernelwright
-from kernelwright import judgement, programs
+from kernelwright import judgement, programs, verified
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.generate import generate
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make
+from kernelwright.modes import ModeProgram
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.layouts import can_be_channels_last
 from kernelwright.plan.orders import channels_last, reshaped_order, transposed
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
-from kernelwright.programs import ModeProgram
 from kernelwright.progress import Progress
 from kernelwright.report.text import render_text
 from kernelwright.roofline.devices import GENERIC_CPU
@@ -492,7 +492,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     judged = []
 
     passed = SimpleNamespace(passed=True)
-    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False,
+    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False, trials=(),
                              sentence=lambda: "Failed: digits are lost")
 
     def certified(problem, mode, *_, brief):
@@ -502,11 +502,12 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
     monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
-    monkeypatch.setattr(judgement, "_built", lambda problem, modes, *_: (modes, "text", None))
-    monkeypatch.setattr(judgement, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_: (set(), {}))
-    monkeypatch.setattr(judgement, "new_model", lambda *_: nn.Identity())
-    monkeypatch.setattr(judgement, "_misfit", lambda *_: "")
+    monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
+    monkeypatch.setattr(verified, "_certified", certified)
+    monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
+    for module in (judgement, verified):
+        monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
+    monkeypatch.setattr(verified, "misfit", lambda *_: "")
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
     _, (found,), text, certificates, _ = judgement.judge(
         problem, [own], [], "cpp", GENERIC_CPU, budget_of("quick", "cpp"), Settings(), programs.Stages(Progress()))

@@ -16,7 +16,7 @@ from emitted_tools import assert_like, assert_same_state, import_path, write_pro
 from torch import nn
 
 import kernelwright
-from kernelwright import errors, judgement, pipeline, programs
+from kernelwright import emulated, errors, judgement, pipeline, programs, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.report import as_json, render_explanation, render_text
@@ -126,7 +126,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     """Wherever the convolution collapses the result is spoiled: that rule goes, and what is left still has kernels.
     Where every kernel is spoiled, the model's own forward is what is written."""
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
-    monkeypatch.setattr(judgement, "find_cuda_compiler", lambda: None)
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "is_slower", lambda *_: False)
     monkeypatch.setattr("kernelwright.algebra.engine._GAIN", 1e9)  # rules apply whether they pay or not
@@ -151,7 +151,7 @@ def test_memory_that_runs_out_while_checking(done, tmp_path, monkeypatch, failur
     def fails(*arguments, **options):
         raise RuntimeError(failure)
 
-    monkeypatch.setattr(judgement, "certify_both", fails)
+    monkeypatch.setattr(verified, "certify_both", fails)
     with pytest.raises(RuntimeError if place is None else errors.NotEnoughMemory) as caught:
         kernelwright.optimize(done[0], output=tmp_path / "out.py", effort="quick", target="cpp")
     assert place is None or f"on {place} " in caught.value.what
@@ -229,7 +229,8 @@ def test_explain_builds_nothing(done, monkeypatch):
 
     for name in ("load_text", "compile_cuda", "certify_both", "time_model", "losing_regions", "write_file",
                  "load_emulated"):
-        monkeypatch.setattr(pipeline if hasattr(pipeline, name) else judgement, name, forbidden)
+        owner = next(m for m in (pipeline, judgement, verified, emulated) if hasattr(m, name))
+        monkeypatch.setattr(owner, name, forbidden)
     for target in ("cpp", "cuda"):
         explained = kernelwright.explain(path, target=target)
         assert explained.module is explained.path is explained.certificate is explained.timing is None
@@ -278,7 +279,7 @@ def test_float64_of_what_fills_a_gpu_takes_a_few_entries(monkeypatch):
     for memory, dear in ((1700, True), (1800, False)):
         properties = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, p=properties: p)
-        assert judgement._float64_is_dear(mode, torch.device("cuda")) is dear
+        assert verified._float64_is_dear(mode, torch.device("cuda")) is dear
 
 
 class Block(nn.Module):

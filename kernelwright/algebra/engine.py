@@ -12,7 +12,7 @@ from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
-from kernelwright.algebra.rule import Application, Context, Exactness, Rule
+from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
 from kernelwright.algebra.scans import SCAN_RULES
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, made_for, rebuild, walk
@@ -36,16 +36,18 @@ class NoFixpoint(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """A rewritten graph with the rules that were applied and the estimates before and after."""
+    """A rewritten graph with the rules that were applied, those that might not be, and the estimates before and after.
+    """
 
     graph: Graph
     applications: tuple[Application, ...]
     seconds_before: float
     seconds_after: float
+    dropped: frozenset[Exactness | Use] = frozenset()
 
 
-def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness] = frozenset()) -> Rewriting:
-    """Apply the rules where they pay on ``device``, but those of the ``dropped`` classes.
+def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = frozenset()) -> Rewriting:
+    """Apply the rules where they pay on ``device``, but those of the ``dropped`` classes and uses.
 
     Identities always apply. For each linear operator that some rule could collapse, the graph is
     rewritten with and without that permission, and the cheaper one is kept.
@@ -66,7 +68,7 @@ def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness] = frozen
             if attempt_cost < _GAIN * cost:
                 best, applied, cost, allowed = attempt, steps, attempt_cost, context.allowed
                 break
-    return Rewriting(best, applied, before, cost)
+    return Rewriting(best, applied, before, cost, dropped)
 
 
 def _in_order(graph: Graph, origins: set[int]) -> list[int]:
@@ -83,7 +85,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     def rewritten(built: Node, context: Context) -> Node | None:
         """What the first rule that applies makes of a node whose inputs are in normal form."""
         for candidate in _BY_ROOT.get(built.op, ()):
-            if candidate.exactness in context.dropped:
+            if not context.may_apply(candidate, built.origin):
                 continue
             with made_for(built.origin):
                 replacement = candidate.rewrite(built, context)

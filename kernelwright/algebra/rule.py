@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from kernelwright.ir.node import Node, Origin
 
@@ -22,17 +23,33 @@ class Exactness(StrEnum):
               "zeros may have another sign")
 
 
+class Use(NamedTuple):
+    """A rule at a line of the user's file, for whatever operators of that line; where no line is known, in a module."""
+
+    rule: str
+    place: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.rule} (line {self.line})" if self.line else self.rule
+
+
 @dataclass(slots=True)
 class Context:
     """What a rule may ask while the engine walks.
 
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
-    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do.
+    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and where a rule may
+    not be applied.
     """
 
     allowed: frozenset[int] = frozenset()
     used: set[int] = field(default_factory=set)
-    dropped: frozenset[Exactness] = frozenset()
+    dropped: frozenset[Exactness | Use] = frozenset()
+
+    def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
+        """Whether a rule may be applied to a node of that origin in this attempt."""
+        return not self.dropped or not (rule.exactness in self.dropped or use_of(rule, origin) in self.dropped)
 
     def may_collapse(self, anchor: Node) -> bool:
         """Whether this anchor may be collapsed in this attempt; remembers that it was asked for."""
@@ -58,6 +75,11 @@ class Rule:
     rewrite: Callable[[Node, Context], Node | None]
 
 
+def use_of(rule: Rule, origin: Origin | None) -> Use:
+    """The use of a rule on a node of that origin."""
+    return Use(rule.name, origin.file or origin.module, origin.line) if origin is not None else Use(rule.name, "", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Application:
     """A rule applied once, for the report."""
@@ -66,6 +88,11 @@ class Application:
     before: str
     after: str
     origin: Origin | None
+
+    @property
+    def use(self) -> Use:
+        """The rule and its place."""
+        return use_of(self.rule, self.origin)
 
 
 def rule(name: str, *roots: str, law: str, condition: str, exactness: Exactness

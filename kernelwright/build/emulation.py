@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.build.library import LAUNCHER
 from kernelwright.build.module import load_text
 from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated
 
@@ -15,13 +16,19 @@ from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated
 def load_emulated(text: str, kernels: str, name: str) -> ModuleType:
     """The module of an emitted CUDA file, its kernels compiled for the emulation; inputs live on the CPU."""
     module = load_text(text, name)
+    module._KERNELWRIGHT_DEVICE = "cpu"
+    module._kernelwright_library = emulated_library(kernels)
+    return module
+
+
+def emulated_library(kernels: str) -> ctypes.CDLL:
+    """The library of CUDA text under the emulation, its launchers as those of an emitted file. Raises EmulationError.
+    """
     library = compile_emulated(kernels)
-    for launcher in module._KERNELWRIGHT_LAUNCHERS:
+    for launcher in LAUNCHER.findall(kernels):
         getattr(library, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         getattr(library, launcher).restype = ctypes.c_char_p
-    module._KERNELWRIGHT_DEVICE = "cpu"
-    module._kernelwright_library = library
-    return module
+    return library
 
 
 def emulation_messages(kernels: str) -> str:

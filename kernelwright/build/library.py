@@ -15,7 +15,8 @@ from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.emit.file import CPP_FLAGS, CUDA_FLAGS
 from kernelwright.emit.runtime import BUILD, IMPORTS
 
-_LAUNCHER = re.compile(r'^extern "C" const char\* (\w+)\(', re.MULTILINE)
+#: The launchers that a text defines.
+LAUNCHER = re.compile(r'^extern "C" const char\* (\w+)\(', re.MULTILINE)
 
 
 def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
@@ -61,7 +62,7 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
     space: dict = {
         "_KERNELWRIGHT_NAME": name, "_KERNELWRIGHT_DEVICE": "cuda" if target == "cuda" else "cpu",
         "_KERNELWRIGHT_FLAGS": list(CUDA_FLAGS if target == "cuda" else CPP_FLAGS), "_KERNELWRIGHT_SOURCE": source,
-        "_KERNELWRIGHT_LAUNCHERS": _LAUNCHER.findall(source),
+        "_KERNELWRIGHT_LAUNCHERS": LAUNCHER.findall(source),
     }
     exec(compile(IMPORTS + "\n" + BUILD, "<kernelwright build>", "exec"), space)
     if space["_kernelwright_library"] is None:

@@ -28,7 +28,7 @@ from kernelwright.problem.outside import read_outside
 
 
 @contextmanager
-def _in_float64() -> Iterator[None]:
+def in_float64() -> Iterator[None]:
     """Numbers become float64 tensors, too."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -60,7 +60,7 @@ def filled(structure: Any, outputs: Sequence[Any]) -> Any:
     return restored(structure, outputs)
 
 
-@_in_float64()
+@in_float64()
 def exact(roots: Iterable[Node], values: Mapping[str, torch.Tensor],
           disturb: Callable[[Node, Any], Any] | None = None) -> list[Any]:
     """The values of ``roots`` in float64: casts between floating types round nothing.
@@ -75,14 +75,15 @@ def exact(roots: Iterable[Node], values: Mapping[str, torch.Tensor],
         elif node.op == "literal":
             results[node] = literal_tensor(node, widest=True)
         elif node.kind == "leaf":
-            results[node] = _widest(as_stored(node, values[node["name"]]))
+            results[node] = widest(as_stored(node, values[node["name"]]))
         else:
             result = exact_reference(node, [results[i] for i in node.inputs])
             results[node] = result if disturb is None else disturb(node, result)
     return [results[root] for root in roots]
 
 
-def _widest(value: torch.Tensor) -> torch.Tensor:
+def widest(value: torch.Tensor) -> torch.Tensor:
+    """A tensor in float64 where it is floating."""
     return value.double() if value.is_floating_point() else value
 
 
@@ -108,14 +109,14 @@ def _widened(template: Any) -> Any:
     return tuple(_widened(part) for part in template)
 
 
-@_in_float64()
+@in_float64()
 def run_plan(plan: Plan, values: Mapping[str, torch.Tensor]) -> tuple[list[Any], dict[str, torch.Tensor]]:
     """Execute a plan step by step in float64, as the emitted file does; results and the buffers afterwards.
 
     Buffers are written in place, where and when the plan says. Raises KeyError where a step reads what no
     earlier step has made, ValueError where a kernel reads tensors of other shapes or types than it was planned for.
     """
-    tensors = {n: _widest(v) for n, v in values.items()}
+    tensors = {n: widest(v) for n, v in values.items()}
     buffers = {n: v.clone() for n, v in tensors.items()}
     results: dict[Node, Any] = {}
 

@@ -28,12 +28,13 @@ from kernelwright.fuzz.judge import ROUNDING, disagreement, evaluated, narrowest
 from kernelwright.fuzz.product import Made, make
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
+from kernelwright.modes import RECORDED
 from kernelwright.pipeline import explain
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
-from kernelwright.programs import RECORDED, new_model
+from kernelwright.programs import new_model
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings

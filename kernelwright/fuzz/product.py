@@ -16,9 +16,10 @@ from kernelwright.algebra.rule import Exactness
 from kernelwright.build.emulation import load_emulated
 from kernelwright.fuzz.alike import CHANGES, SETTINGS, Difference, Setting, differences, observe
 from kernelwright.judgement import judge
+from kernelwright.modes import described_mode, distinct
 from kernelwright.pipeline import explain
 from kernelwright.problem import Problem, load_problem
-from kernelwright.programs import Stages, described_mode, distinct, new_model, understand
+from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200

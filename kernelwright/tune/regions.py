@@ -8,7 +8,8 @@ does not win stays with PyTorch.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
@@ -98,12 +99,14 @@ def tensor_for(node: Node, device: torch.device) -> torch.Tensor:
 
 
 def kernel_calls(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
-                 device: torch.device) -> Callable[[], None]:
-    """A call of kernel steps on tensors of their own. It raises RuntimeError where a launch fails."""
-    memory: dict[Node | str, torch.Tensor] = {}
+                 device: torch.device, given: Mapping[Node, torch.Tensor] = MappingProxyType({})) -> Callable[[], None]:
+    """A call of kernel steps on the ``given`` tensors, and on some of their own for other nodes. It raises RuntimeError
+    where a launch fails."""
+    memory: dict[Node | str, torch.Tensor] = dict(given)
     for step in steps:
         for node in (*step.inputs, *step.outputs):
-            memory.setdefault(node, tensor_for(node, device))
+            if node not in memory:
+                memory[node] = tensor_for(node, device)
         memory.update({name: memory[step.outputs[number]] for number, name in step.buffers})
     prepared = []
     for step in steps:

@@ -1,0 +1,173 @@
+"""A mode of a model on its way to a file, and what becomes of it: split in two, or planned again with less.
+
+A mode serves calls that record gradients and calls that do not; where these differ it is two modes. What fails of it is
+given up: operators go back to PyTorch (:func:`keeping`, :func:`without`), a step of :mod:`kernelwright.fallback` is
+taken (:func:`stepped_back`), or the whole mode is as captured (:func:`original`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.algebra.engine import Rewriting, rewrite
+from kernelwright.capture.values import stored_as
+from kernelwright.codegen.generate import KernelFailed
+from kernelwright.emit.file import Variant
+from kernelwright.failures import FAILED, told
+from kernelwright.fallback import StepBack, whole_mode
+from kernelwright.ir.graph import Graph, render
+from kernelwright.ir.node import Node
+from kernelwright.plan.describe import describe
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import Plan
+from kernelwright.records import Mode, words_of
+from kernelwright.roofline.devices import Device
+
+#: Ends the name of a mode that differs where gradients are recorded.
+RECORDED = "with_gradients"
+
+
+@dataclass(frozen=True)
+class ModeProgram:
+    """One mode on its way: the model in it, what was captured, and what became of that.
+
+    recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
+    what was given up, and why.
+    """
+
+    name: str
+    model: nn.Module
+    captured: Graph
+    rewriting: Rewriting
+    plan: Plan
+    recordings: tuple[bool, ...] = (False, True)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def program(self) -> Hashable:
+        """Equal for modes that run the same program."""
+        contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
+        return (render(self.captured), repr(self.captured.structure),
+                tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
+                frozenset(self.plan.kept), contractions, self.plan.channels_last)
+
+
+def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
+    """A mode that could not be captured: a graph of nothing, whose original computation stays."""
+    nothing = Graph((), (), (), (), model.training)
+    return ModeProgram(name, model, nothing, *unplanned(nothing), recordings)
+
+
+def unplanned(graph: Graph) -> tuple[Rewriting, Plan]:
+    """A graph of which nothing is planned."""
+    return Rewriting(graph, (), 0.0, 0.0), Plan(graph, (), (), ())
+
+
+def distinct(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
+    """The modes without repetition of the same program."""
+    return list({m.program: m for m in reversed(modes)}.values())[::-1]
+
+
+def described_mode(mode: ModeProgram, device: Device) -> Mode:
+    return describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
+                    texts=(render(mode.captured), render(mode.rewriting.graph)))
+
+
+def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
+    """The mode planned again with more operators left to PyTorch."""
+    if not kept:
+        return mode
+    return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
+                                        move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
+                                        channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
+
+
+def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
+    """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
+    has such a kernel. Raises what failed where no mode has any kernel."""
+    reason = told(failed.cause)
+    # Of another number of batch entries it is another kernel for the same operators.
+    at_fault = {(n.op, n.origin) for step in failed.steps for n in step.covers}
+    result = [keeping(mode, {n: reason for step in mode.plan.kernels for n in step.covers
+                             if (n.op, n.origin) in at_fault}, device) for mode in modes]
+    if all(old is new for old, new in zip(modes, result, strict=True)):
+        if not any(mode.plan.kernels for mode in modes):
+            raise failed.cause
+        result = [original(mode, reason, device) for mode in modes]
+    return [with_failures(mode) for mode in result]
+
+
+def with_failures(mode: ModeProgram) -> ModeProgram:
+    """The mode with a note on each bug of ours that leaves operators of it to PyTorch."""
+    notes = [f"{words_of(mode.name).capitalize()} mode leaves operators to PyTorch: {reason}."
+             for reason in mode.plan.kept.values() if reason.startswith(FAILED)]
+    return replace(mode, notes=tuple(dict.fromkeys((*mode.notes, *notes))))
+
+
+def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) -> ModeProgram:
+    """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
+    note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}, as the program with them " \
+        f"failed: {found}"
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
+
+
+def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
+    """The mode with all operators left to PyTorch as captured; as it is where there is no reason."""
+    if not reason:
+        return mode
+    step = whole_mode(mode.captured, reason)
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
+
+
+def apart(mode: ModeProgram) -> list[ModeProgram]:
+    """A mode as two where it serves calls that record gradients and calls that do not."""
+    if len(mode.recordings) == 1:
+        return [mode]
+    return [replace(mode, recordings=(False,)), replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
+
+
+def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device
+             ) -> list[ModeProgram]:
+    """The mode with the strides that its results have in eager calls, by whether these record gradients (None of what
+    is no plain tensor); two modes where they depend on that."""
+
+    def with_strides(mode: ModeProgram, found: Sequence[tuple[int, ...] | None]) -> ModeProgram:
+        results = tuple(replace(r, strides=s) for r, s in zip(mode.captured.results, found, strict=True))
+        outputs = tuple(node if wanted is None else stored_as(node, wanted)
+                        for node, wanted in zip(mode.captured.outputs, found, strict=True))
+        captured = replace(mode.captured, results=results, outputs=outputs)
+        if outputs == mode.captured.outputs:
+            rewriting = replace(mode.rewriting, graph=replace(mode.rewriting.graph, results=results))
+            return replace(mode, captured=captured, rewriting=rewriting,
+                           plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
+        rewriting = rewrite(captured, device)
+        kept = {n: mode.plan.kept[n] for n in rewriting.graph.nodes() if n in mode.plan.kept}
+        return replace(mode, captured=captured, rewriting=rewriting,
+                       plan=make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda"))
+
+    if len(set(map(tuple, strides.values()))) == 1:
+        return [with_strides(mode, next(iter(strides.values())))]
+    return [with_strides(part, strides[part.recordings[0]]) for part in apart(mode)]
+
+
+def as_called(mode: ModeProgram | Variant, module: nn.Module) -> nn.Module:
+    """A module to be called without gradients, as the mode is: one of recorded calls alone records them itself."""
+    return module if False in mode.recordings else _Recording(module)
+
+
+class _Recording(nn.Module):
+    """A module whose calls record gradients."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.enable_grad():
+            return self.module(*inputs)

@@ -1,0 +1,293 @@
+"""BUILD and VERIFY the modes: a mode that fails steps back until it passes, so that there is a file at the end.
+
+Where a check of values fails, what is at fault is looked for first (:mod:`kernelwright.culprits`), on the inputs of the
+trial that failed, and given up alone; where nothing is found, or too often, the least exact goes
+(:mod:`kernelwright.fallback`). All of that may take a few times what one check may: then the whole mode is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
+from textwrap import shorten
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.algebra.rule import Exactness
+from kernelwright.build.library import build_library
+from kernelwright.build.module import BuildFailed, check_cpp, compile_cuda, load_text
+from kernelwright.capture.batch import batch_independent
+from kernelwright.codegen.generate import KernelFailed
+from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
+from kernelwright.errors import VerificationFailed
+from kernelwright.failures import is_ours, told
+from kernelwright.fallback import StepBack, steps_back, whole_mode
+from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
+from kernelwright.plan.kernels import Scan
+from kernelwright.plan.records import KernelStep
+from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
+from kernelwright.programs import Stages, new_model, share_tables, written
+from kernelwright.roofline.cost import graph_work
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import Settings
+from kernelwright.timing.turns import clock, without_device
+from kernelwright.tune.budget import Budget
+from kernelwright.verify.certificate import Certificate, default_trials
+from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
+from kernelwright.verify.modes import RECORDED, certify_both
+from kernelwright.verify.records import TrialPlan
+from kernelwright.verify.state import float64_copy, redraw, to_float64
+from kernelwright.verify.tolerance import Tolerance
+
+REFUSED = "the model with its kernel was not accurate enough"
+_MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
+_STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
+SEARCHES = 3  # of a mode, for what is at fault; then the least exact goes
+_EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
+_VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What was wrong with a mode. trial: in which trial, where it was in one. hopeless: no program of the mode's graph
+    passes, or none can be checked."""
+
+    finding: str
+    trial: TrialPlan | None = None
+    hopeless: bool = False
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Failure:
+        """That of a certificate that did not pass."""
+        trials = (certificate.recorded or certificate).trials
+        failing = next((t.plan for t in trials if t.gates and not t.passed), None)
+        return cls(certificate.sentence().removeprefix("Failed: "), failing, certificate.is_other_computation)
+
+
+def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                    budget: Budget, settings: Settings, stages: Stages,
+                    tuned: Callable[[ModeProgram, StepBack], ModeProgram]
+                    ) -> tuple[list[ModeProgram], str, ModuleType, dict[str, Certificate]]:
+    """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
+    and the certificates by mode.
+
+    tuned: tunes again what stepped back. Raises VerificationFailed where even a file without any kernel fails.
+    """
+    certificates: dict[str, Certificate] = {}
+    searches: Counter[str] = Counter()
+    until: float | None = None
+    while True:
+        with stages.stage("build"):
+            modes, text, emitted = built(problem, modes, example, target, device)
+            misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
+                reason := misfit(as_called(m, candidate_of(emitted, problem, m, settings)), example))}
+            if misfits:
+                modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
+                modes, text, emitted = built(problem, modes, example, target, device)
+        modes, failures = _checked(problem, modes, emitted, certificates, budget, settings, stages)
+        if not failures:
+            return modes, text, emitted, certificates
+        until = until or clock() + _STEPPING * budget.verify_seconds
+        stepped: dict[str, ModeProgram] = {}
+        for mode in modes:
+            failure = failures.get(mode.name) or failures.get(mode.program)
+            if failure is None or mode.name in certificates:
+                continue
+            if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
+                if not any(m.plan.kernels for m in modes):
+                    raise VerificationFailed(model=problem.class_name, finding=f"Failed: {failure.finding}")
+                stepped = {m.name: stepped_back(m, whole_mode(m.captured, failure.finding), device, failure.finding)
+                           for m in modes if m.plan.kernels}
+                certificates.clear()
+                break
+            whole = failure.hopeless or clock() > until
+            culprits = Culprits()
+            if not whole and searches[mode.name] < SEARCHES:
+                searches[mode.name] += 1
+                with stages.stage("verify"):
+                    tolerance = _trials(problem, mode, budget, settings).tolerance_for(
+                        failure.trial.distribution if failure.trial is not None else AS_GIVEN)
+                    culprits = culprits_of(problem, mode, failure, target, device, settings, tolerance,
+                                           min(until, clock() + budget.verify_seconds),
+                                           lambda text: build_library(text, target))
+            step, found = step_from(mode, failure, device, culprits, whole=whole)
+            again = stepped_back(mode, step, device, found)
+            stepped[mode.name] = again if step.whole else tuned(again, step)
+        modes = [stepped.get(m.name, m) for m in modes]
+
+
+def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, certificates: dict[str, Certificate],
+             budget: Budget, settings: Settings, stages: Stages
+             ) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
+    """The modes, those in two whose calls fail in one gradient mode alone, and what failed: by program, or by the name
+    of a mode that fails alone. The certificates of those that pass are added to ``certificates``."""
+    failures: dict[Hashable, Failure] = {}
+    checked: list[ModeProgram] = []
+    for mode in modes:
+        if mode.name in certificates or mode.program in failures:
+            checked.append(mode)
+            continue
+        known = any(m.program == mode.program for m in checked if m.name in certificates)
+        try:
+            certificate = _certified(problem, mode, emitted, budget, settings, stages, brief=known)
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
+                raise
+            failures[mode.name if known else mode.program] = Failure(told(error), hopeless=True)
+            checked.append(mode)
+            continue
+        if certificate.passed:
+            certificates[mode.name] = certificate
+            checked.append(mode)
+            continue
+        failing = mode
+        if len(mode.recordings) == 2 and mode.plan.kernels and (
+                certificate.recorded is not None or certificate.is_other_computation):
+            # What fails is one of two: the other one passed, or is still to be certified.
+            parts = apart(mode)
+            failing = parts[certificate.recorded is not None]
+            if certificate.recorded is not None:
+                certificates[parts[0].name] = certificate.without_recorded()
+            checked += parts
+        else:
+            checked.append(mode)
+        failures[failing.name if failing is not mode or known else mode.program] = Failure.of(certificate)
+    return checked, failures
+
+
+def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: str, device: Device, settings: Settings,
+                tolerance: Tolerance, until: float, build: Callable[[str], ctypes.CDLL],
+                make_inputs: Callable[[int], list[Any]] | None = None) -> Culprits:
+    """What is at fault in a mode, by the inputs and parameters of the trial that failed; nothing, where that does not
+    show. make_inputs: where they are not the problem's own."""
+    if failure.trial is None:
+        return Culprits()
+    seed = failure.trial.seed
+    try:
+        model = in_mode_of(problem.make_model(settings.seed), mode.model)
+        if failure.trial.redrawn_parameters:
+            redraw(model, seed)
+        given = DISTRIBUTIONS[failure.trial.distribution].apply(list((make_inputs or problem.make_inputs)(seed)), seed)
+        values = values_of(model, mode.captured, given)
+        if rules := rules_at_fault(mode.captured, mode.rewriting, device, values, problem.device, tolerance, until):
+            return Culprits(rules=tuple(rules))
+        return kernels_at_fault(mode.plan, values, target, problem.device, build, tolerance, until)
+    except Exception as error:
+        if not is_ours(error) and not is_out_of_memory(error):
+            raise
+        return Culprits()
+
+
+def step_from(mode: ModeProgram, failure: Failure, device: Device, culprits: Culprits, *, whole: bool = False
+              ) -> tuple[StepBack, str]:
+    """What to give up next of a mode that failed (all, where ``whole``), and what was found."""
+    found = shorten("; ".join((failure.finding, *culprits.found)), 300)
+    reason = f"{REFUSED}: {found}"
+    if whole:
+        return whole_mode(mode.captured, reason), found
+    return next(steps_back(mode.captured, device, reason, mode.rewriting, mode.plan, culprits)), found
+
+
+def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
+          ) -> tuple[list[ModeProgram], str, ModuleType]:
+    """The modes, without kernels that cannot be built, their emitted text, and the module that it is."""
+    while True:
+        modes, text, parts = written(problem, modes, example, target, device)
+        try:
+            with without_device():
+                emitted = load_text(text, problem.name)
+            share_tables(emitted, problem)
+            return modes, text, emitted
+        except BuildFailed as failed:
+            refused = unbuildable(parts, compile_cuda if target == "cuda" else check_cpp)
+            modes = without(modes, KernelFailed(refused, failed), device)
+        except Exception as error:  # the file's own code fails: no kernel is known to be at fault
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+            modes = without(modes, KernelFailed([], error), device)
+
+
+def unbuildable(parts: tuple, messages: Callable[[str], str]) -> list[KernelStep]:
+    """The kernels of a text that do not compile, by halves; all where each does. messages: a compiler's."""
+    variants, sources, support = parts
+    kernels = list({sources[step].name: step for variant in variants for step in variant.plan.kernels}.values())
+
+    def fails(kept: list[KernelStep]) -> bool:
+        return bool(messages("\n".join((support, *(sources[step].definition for step in kept)))))
+
+    return at_fault(kernels, fails, inf) or kernels
+
+
+def candidate_of(emitted: ModuleType, problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Module:
+    """The emitted model in a mode."""
+    return in_mode_of(new_model(emitted, problem, settings.seed), mode.model)
+
+
+def misfit(model: nn.Module, example: list[Any]) -> str:
+    """Why the kernels of a ModelNew do not fit its own example inputs (not contiguous, say), or ""."""
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        try:
+            model(*copy.deepcopy(example))
+        except Exception as error:  # a certificate says the same, and of which inputs
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+    messages = [str(w.message) for w in caught if str(w.message).startswith("ModelNew runs the original")]
+    return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
+
+
+def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget, settings: Settings, stages: Stages,
+               *, brief: bool) -> Certificate:
+    """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode."""
+    make_float64 = (float64_copy if problem.is_instance else
+                    lambda model: to_float64(in_mode_of(problem.make_model(settings.seed), model)))
+    with stages.stage("verify"):
+        return certify_both(lambda: in_mode_of(problem.make_model(settings.seed), mode.model),
+                            lambda: candidate_of(emitted, problem, mode, settings),
+                            problem.make_inputs, plan=_trials(problem, mode, budget, settings, brief=brief),
+                            make_float64=make_float64, recordings=mode.recordings)
+
+
+def _trials(problem: Problem, mode: ModeProgram, budget: Budget, settings: Settings, *, brief: bool = False) -> Trials:
+    """What a mode is tried with, and what is asked of it."""
+    # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
+    # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
+    # shown. Which of 0.0 and -0.0 is an extremum is the first that was met, and what is divided by it has its sign.
+    finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
+    informative = {"with Inf"} if finite else set()
+    signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
+    if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
+        # So it is where a running product leaves the range of its type: zero times infinity.
+        informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
+    count = 1 if not mode.plan.kernels else RECORDED if brief else None
+    planned = default_trials(settings.seed)[:count]
+    if problem.device.type == "cuda" and any(c.is_truth and not c.waited for c in mode.captured.checks):
+        # Values that the model refuses end in an assertion on the device, which nothing survives.
+        planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
+    return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
+                  # Other values and other parameters are tried whatever the budget: the model's own hide faults.
+                  required=2, budget_seconds=budget.verify_seconds,
+                  tolerance=Tolerance(nonfinite="sign" if signed else "position", zeros="sign" if signed else "any"),
+                  informative=frozenset(informative),
+                  # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.
+                  sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
+
+
+def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
+    """Whether float64 on whole inputs would take seconds (CPU) or more memory than the device has (CUDA)."""
+    if device.type == "cpu":
+        return graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS
+    held = sum(node.bytes for node in (*mode.captured.inputs, *mode.captured.outputs) if node is not None)
+    return _VERIFY_COPIES * held > torch.cuda.get_device_properties(device).total_memory
