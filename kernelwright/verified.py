@@ -101,6 +101,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             return modes, text, emitted, certificates
         until = until or clock() + _STEPPING * budget.verify_seconds
         stepped: dict[str, ModeProgram] = {}
+        culprits: dict[Failure, Culprits] = {}  # modes that run one program have one failure
         for mode in modes:
             failure = failures.get(mode.name) or failures.get(mode.program)
             if failure is None or mode.name in certificates:
@@ -113,16 +114,15 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                 certificates.clear()
                 break
             whole = failure.hopeless or clock() > until
-            culprits = Culprits()
-            if not whole and searches[mode.name] < SEARCHES:
-                searches[mode.name] += 1
+            if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
                 with stages.stage("verify"):
                     tolerance = _trials(problem, mode, budget, settings).tolerance_for(
                         failure.trial.distribution if failure.trial is not None else AS_GIVEN)
-                    culprits = culprits_of(problem, mode, failure, target, device, settings, tolerance,
-                                           min(until, clock() + budget.verify_seconds),
-                                           lambda text: build_library(text, target))
-            step, found = step_from(mode, failure, device, culprits, whole=whole)
+                    culprits[failure] = culprits_of(problem, mode, failure, target, device, settings, tolerance,
+                                                    min(until, clock() + budget.verify_seconds),
+                                                    lambda text: build_library(text, target))
+            searches[mode.name] += 1
+            step, found = step_from(mode, failure, device, culprits.get(failure, Culprits()), whole=whole)
             again = stepped_back(mode, step, device, found)
             stepped[mode.name] = again if step.whole else tuned(again, step)
         modes = [stepped.get(m.name, m) for m in modes]
@@ -193,7 +193,7 @@ def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: s
 def step_from(mode: ModeProgram, failure: Failure, device: Device, culprits: Culprits, *, whole: bool = False
               ) -> tuple[StepBack, str]:
     """What to give up next of a mode that failed (all, where ``whole``), and what was found."""
-    found = shorten("; ".join((failure.finding, *culprits.found)), 300)
+    found = shorten("; ".join((*culprits.found, failure.finding)), 300)
     reason = f"{REFUSED}: {found}"
     if whole:
         return whole_mode(mode.captured, reason), found
