@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import subprocess
 import sys
@@ -19,18 +20,26 @@ from kernelwright.fuzz.generate import generate
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.shrink import shrink
 from kernelwright.fuzz.sketch import Sketch
+from kernelwright.suite.processes import TOKEN, end_session, processor_seconds, sessions, state
 
 _LIMIT_SECONDS = 120.0
+#: How often it is looked whether a worker that has not answered yet still works.
+_LOOK_SECONDS = 0.5
 #: Every so manieth model's file is also emitted by a process that hashes strings in another order.
 _TEXT_EVERY = 8
 
 
 class Worker:
-    """A worker process, started when it is needed and again after a crash."""
+    """A worker process, started when it is needed and again after a crash.
+
+    limit_seconds: of processor time, its children's included, and of time in which none of them runs or could run. What
+    waits for a busy machine uses none of it.
+    """
 
     def __init__(self, hash_seed: str = "0", limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._hash_seed = hash_seed
         self._limit = limit_seconds
+        self._token = secrets.token_hex(8)
         self._process: subprocess.Popen[str] | None = None
 
     def check(self, text: str, level: str, target: str, seed: int) -> Outcome:
@@ -40,9 +49,7 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(request + "\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
-            answered = selector.select(self._limit)
+        answered = self._answers(process)
         line = process.stdout.readline() if answered else ""  # type: ignore[union-attr]
         if line:
             known = json.loads(line)
@@ -52,20 +59,35 @@ class Worker:
         return Outcome("wrong", level, "crash" if answered else "hang",
                        f"the process ended with status {status}" if answered else f"no answer in {self._limit:.0f} s")
 
+    def _answers(self, process: subprocess.Popen[str]) -> bool:
+        """Wait for an answer or the end of the process: False where the limit is over before."""
+        idle = 0.0
+        before = used = processor_seconds(sessions().get(process.pid, ()))
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+            while not selector.select(_LOOK_SECONDS):
+                members = sessions().get(process.pid, ())
+                last, used = used, processor_seconds(members)
+                if used == last and not any(state(member) in ("R", "D") for member in members):
+                    idle += _LOOK_SECONDS
+                if used - before + idle > self._limit:
+                    return False
+        return True
+
     def _start(self) -> subprocess.Popen[str]:
         # Threads that spin while they wait slow down everything else on a small machine.
         environment = {**os.environ, "PYTHONHASHSEED": self._hash_seed, "PYTHONWARNINGS": "ignore",
-                       "OMP_WAIT_POLICY": "PASSIVE"}
+                       "OMP_WAIT_POLICY": "PASSIVE", TOKEN: self._token}
         self._process = subprocess.Popen([sys.executable, "-m", "kernelwright.fuzz.worker"], text=True,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                         env=environment)
+                                         env=environment, start_new_session=True)
         return self._process
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one, with all that it started."""
         if self._process is not None:
             process, self._process = self._process, None
-            process.kill()
+            end_session(process.pid, self._token)
             process.communicate()
 
     def __enter__(self) -> Worker:

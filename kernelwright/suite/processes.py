@@ -29,6 +29,12 @@ def state(process: int) -> str:
     return fields[0] if fields else ""
 
 
+def processor_seconds(processes: Iterable[int]) -> float:
+    """Processor time that ``processes``, and the children that they have waited for, have used so far."""
+    ticks = sum(int(field) for process in processes for field in _status(process)[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def resident_bytes(processes: Iterable[int]) -> int:
     """Memory that ``processes`` hold for themselves: resident, without mapped files."""
     total = 0
