@@ -76,6 +76,13 @@ def test_batch_norm(affine: bool, momentum: float, tracks: bool, training: bool)
     assert all(o is not None and o.op == "batch_norm_training" for o in owners)
 
 
+@pytest.mark.parametrize("shape", [(0, 6), (5, 6, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_nothing_leaves_its_statistics(shape: tuple[int, ...], training: bool) -> None:
+    graph = check_capture(nn.BatchNorm1d(6).double().train(training), (normal(*shape),))
+    assert {e.name for e in graph.effects} == ({"num_batches_tracked"} if training else set())
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_with_cumulative_average(training: bool) -> None:
     """Momentum None divides by the number of batches: a value, hence no graph in training."""

@@ -382,6 +382,8 @@ class Converter:
         x = a["input"]
         if (a["weight"] is None) != (a["bias"] is None) or not isinstance(x, Node):
             raise NotCapturable("batch norm with a scale and no shift")
+        if not x.size:  # PyTorch asks for no sizes then, and leaves the statistics as they are
+            return copied(x)
         rest = [a["weight"], a["bias"]] if a["weight"] is not None else []
         mean, variance = a["running_mean"], a["running_var"]
         if not a["training"]:
