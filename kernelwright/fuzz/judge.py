@@ -9,13 +9,15 @@ rounded value multiplied by 1 + noise, and each element may differ by what these
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
+from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.codegen.plan_evaluator import exact
 from kernelwright.ir.graph import Graph
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 
 #: Operators that choose or move values and round nothing.
@@ -31,6 +33,16 @@ _TINY = 1e-3  # results this small are differences of equal values
 
 #: Relative rounding of a value of each type, as noise; for float64 far above it, so that it is seen.
 ROUNDING = {"float64": 1e-11, "float32": 2e-7, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+class Disagreement(NamedTuple):
+    """In what two results differ. ``kind``: "shape", "place" (of what is not finite) or "value"."""
+
+    kind: str
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
 
 
 def roots_of(graph: Graph) -> list[Node]:
@@ -54,22 +66,34 @@ def evaluated(graph: Graph, values: Mapping[str, torch.Tensor], disturb: Callabl
 
 
 def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.Tensor], expected: Sequence[Any],
-                 noise: float, *, exact_places: bool = True) -> str:
-    """What differs between results and a graph's meaning, in words; "" where nothing does that rounding could not
-    explain.
+                 noise: float, *, exact_places: bool = True) -> Disagreement | None:
+    """What differs between results and a graph's meaning; None where nothing does that rounding could not explain.
 
     found, expected: the graph's outputs and new buffer values, the latter from :func:`evaluated` for these leaves.
     noise: the relative rounding of a single value; ten times it, relative to the largest magnitude of an output,
     is always accepted. exact_places: whether non-finite values must stand at the same places.
     """
     if not _first_difference(found, expected, [], 10 * noise, exact_places):
-        return ""
+        return None
     return _first_difference(found, expected, _disturbed(graph, values, noise), 10 * noise, exact_places)
+
+
+def _with_statistics(graph: Graph) -> Graph:
+    """The graph in which batch norms are written as operators on their statistics, which are rounded to a type of 16
+    bits, too: what is subtracted from them then may have few digits left."""
+    replaced: dict[Node, Node] = {}
+    for node in walk(roots_of(graph)):
+        built = rebuild(node, tuple(replaced[i] for i in node.inputs))
+        norm = node.op in ("batch_norm_training", "batch_norm_inference")
+        replaced[node] = batch_norm_affine(built) if norm else built
+    return replace(graph, outputs=tuple(replaced[n] for n in graph.outputs),
+                   effects=tuple(replace(e, value=replaced[e.value]) for e in graph.effects))
 
 
 def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
     """The graph's results in runs of random arithmetic, in which what a value's type cannot hold is infinite: float64
-    holds what a model and its kernels do not, and such places say nothing."""
+    holds what a model and its kernels do not, and such places say nothing. Batch norms round their statistics, too."""
+    graph = _with_statistics(graph)
     runs = []
     for run in range(_RUNS):
         generator = torch.Generator().manual_seed(run)
@@ -91,19 +115,20 @@ def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -
 
 
 def _first_difference(found: Sequence[Any], expected: Sequence[Any], runs: Sequence[Sequence[Any]], tolerance: float,
-                      exact_places: bool) -> str:
+                      exact_places: bool) -> Disagreement | None:
     for number, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
         if not isinstance(wanted, torch.Tensor):
             continue
         if tuple(actual.shape) != tuple(wanted.shape):
-            return f"result {number} has shape {tuple(actual.shape)}, expected {tuple(wanted.shape)}"
-        if message := _differs(actual, wanted, [run[number] for run in runs], tolerance, exact_places):
-            return f"result {number}: {message}"
-    return ""
+            return Disagreement("shape", f"result {number} has shape {tuple(actual.shape)}, "
+                                         f"expected {tuple(wanted.shape)}")
+        if found_here := _differs(actual, wanted, [run[number] for run in runs], tolerance, exact_places):
+            return found_here._replace(words=f"result {number}: {found_here.words}")
+    return None
 
 
 def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor], tolerance: float,
-             exact_places: bool) -> str:
+             exact_places: bool) -> Disagreement | None:
     actual, wanted = actual.detach().double(), wanted.detach().double()
     runs = [r.double() for r in runs]
     finite = wanted.isfinite()
@@ -116,17 +141,18 @@ def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Te
         misplaced = stable & (actual.isfinite() != finite)
         if misplaced.any():
             place = tuple(misplaced.nonzero()[0].tolist())
-            return f"{float(actual[place])} at {place}, expected {float(wanted[place])} " \
-                   f"({int(misplaced.sum())} of {misplaced.numel()} elements)"
+            return Disagreement("place", f"{float(actual[place])} at {place}, expected {float(wanted[place])} "
+                                         f"({int(misplaced.sum())} of {misplaced.numel()} elements)")
     compared = stable & finite & actual.isfinite()
     if not compared.any():
-        return ""
+        return None
     scale = float(wanted[compared].abs().max())
     error = torch.where(compared, (actual - wanted).abs(), 0.0).nan_to_num(0.0)
     # What sums to almost nothing has the rounding of its terms, which only the disturbed runs know.
     excess = error - tolerance * max(scale, _TINY) - _SLACK * spread
     if not (excess > 0).any():
-        return ""
+        return None
     place = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
-    return f"{float(actual[place])} at {place}, expected {float(wanted[place])} (the largest is {scale:.3g}, " \
-           f"rounding moves it by {float(spread[place]):.2g}; {int((excess > 0).sum())} of {excess.numel()} elements)"
+    return Disagreement("value", f"{float(actual[place])} at {place}, expected {float(wanted[place])} (the largest is "
+                                 f"{scale:.3g}, rounding moves it by {float(spread[place]):.2g}; "
+                                 f"{int((excess > 0).sum())} of {excess.numel()} elements)")

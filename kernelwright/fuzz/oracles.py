@@ -24,7 +24,7 @@ from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
-from kernelwright.fuzz.judge import ROUNDING, disagreement, evaluated, narrowest, roots_of
+from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of
 from kernelwright.fuzz.product import Made, make
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
@@ -55,8 +55,8 @@ class Outcome:
 
     status: "clean"; "refused" (the model itself does not run, or a coded error says what we do not take);
         "unclear" (a difference that rounding may explain); "wrong".
-    stage: where it came to light. kind: what it was: a class of exception, or "value". Failures with equal
-        stage and kind count as the same. text: a digest of the emitted file, where one was made.
+    stage: where it came to light. kind: what it was: a class of exception, or a word such as "value". Failures with
+        equal stage and kind count as the same. text: a digest of the emitted file, where one was made.
     """
 
     status: str
@@ -170,8 +170,8 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], te
     after = dict(double.named_buffers(remove_duplicate=False))
     for number, effect in enumerate(graph.effects, len(graph.outputs)):
         found[number] = after[effect.name]
-    if message := disagreement(found, graph, values, expected, noise):
-        raise _Wrong("capture", message)
+    if wrong := disagreement(found, graph, values, expected, noise):
+        raise _Wrong("capture", str(wrong), kind=wrong.kind)
     changed = {n for n, b in double.named_buffers() if b.is_floating_point()
                and not torch.equal(b, dict(model.named_buffers())[n].to(b.dtype))}
     calls = any(n.op == "opaque" and "instance_norm" in n["target"] for n in graph.nodes())  # it updates its own
@@ -214,20 +214,20 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
             # Arithmetic of numbers alone is done in the model's types, everything else of a rewriting in float64.
             folded = any(a.rule is of_numbers for a in applied)
             with _Stage("rewrite"):
-                message = disagreement(evaluated(rewritten, values), graph, values, expected,
-                                       narrowest(graph) if folded else ROUNDING["float64"], exact_places=places)
-            if message:
-                raise _Wrong("rewrite", f"{message}{words}{trial}; rules: {rules}")
+                wrong = disagreement(evaluated(rewritten, values), graph, values, expected,
+                                     narrowest(graph) if folded else ROUNDING["float64"], exact_places=places)
+            if wrong:
+                raise _Wrong("rewrite", f"{wrong}{words}{trial}; rules: {rules}", kind=wrong.kind)
             # Plans round constants and casts to the types of their kernels.
             for plan, which in _plans(rewritten, graph, target):
                 with _Stage("plan"):
                     torch.manual_seed(0)
                     with torch.no_grad():
                         results, buffers = run_plan(plan, values)
-                    message = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values,
-                                           expected, narrowest(graph), exact_places=places)
-                if message:
-                    raise _Wrong("plan", f"{message}{words}{which}{trial}; rules: {rules}")
+                    wrong = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values,
+                                         expected, narrowest(graph), exact_places=places)
+                if wrong:
+                    raise _Wrong("plan", f"{wrong}{words}{which}{trial}; rules: {rules}", kind=wrong.kind)
 
 
 def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, str]]:
@@ -318,8 +318,8 @@ def _certified(problem: Any, emitted: Any, mode: Mode, result: Result, seed: int
         if trial.plan.redrawn_parameters:
             redraw(model, trial.plan.seed)
         State.of(model).apply(candidate)
-        if message := _unexplained(model, candidate, inputs, finite):
-            raise _Wrong("verify", f"{message}. {certificate.sentence()}")
+        if wrong := _unexplained(model, candidate, inputs, finite):
+            raise _Wrong("verify", f"{wrong}. {certificate.sentence()}", kind=wrong.kind)
     if not failing:
         nothing = bool(certificate.skipped) and not certificate.trials
         raise _Wrong("verify", certificate.sentence(), kind="behaviour", status="refused" if nothing else "wrong")
@@ -332,8 +332,8 @@ def _trials(seed: int) -> tuple[TrialPlan, ...]:
     return (*first, rest[seed % len(rest)], rest[seed // len(rest) % len(rest)])
 
 
-def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], finite: bool) -> str:
-    """What rounding does not explain of the difference between a candidate and its model, in words."""
+def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], finite: bool) -> Disagreement | None:
+    """What rounding does not explain of the difference between a candidate and its model."""
     graph = capture(model, inputs)
     noise = narrowest(graph)
     values = values_of(model, graph, inputs)

@@ -23,6 +23,8 @@ from kernelwright.fuzz.sketch import Sketch
 from kernelwright.suite.processes import TOKEN, end_session, processor_seconds, sessions, state
 
 _LIMIT_SECONDS = 120.0
+#: Kinds of difference that have many causes: each is shrunk.
+_KINDS = ("value", "place")
 #: How often it is looked whether a worker that has not answered yet still works.
 _LOOK_SECONDS = 0.5
 #: Every so manieth model's file is also emitted by a process that hashes strings in another order.
@@ -147,7 +149,7 @@ def run(seeds: Iterable[int], *, level: str, target: str, seconds: float | None 
                 getattr(report, outcome.status)[seed] = f"{outcome.stage}: {outcome.kind}: {outcome.message}"
             elif outcome.status == "wrong":
                 say(f"seed {seed} {level}: {outcome.stage}: {outcome.kind}: {outcome.message[:300]}")
-                if (outcome.stage, outcome.kind) not in seen or outcome.kind == "value":
+                if (outcome.stage, outcome.kind) not in seen or outcome.kind in _KINDS:
                     seen.add((outcome.stage, outcome.kind))
                     sketch = _smallest(sketch, outcome, worker, level, target, seed, say)
                 report.findings.append(_kept(Finding(seed, outcome, sketch), output, level))
