@@ -480,11 +480,32 @@ class GrowsWrong(Grows):
         return torch.cat((y[:, :-4], y[:, -4:] * 1.1), 1)
 
 
-def test_what_leaves_the_range_on_the_way():
-    trials = {"trials": (TrialPlan(0),)}
-    for candidate, right in ((Grows, True), (GrowsWide, True), (GrowsWrong, False)):
-        found = judged(candidate, Grows, normal(16, 32), **trials)
-        assert found.passed == right and not found.separate and found.trials[0].reference == RANGE, found.why
+class Places(Grows):
+    """Whole numbers, of which some come of what is lost."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y, torch.stack((y.argmax(1), x.argmax(1)))
+
+
+class PlacesWide(Places):
+    def forward(self, x):
+        y, places = super().forward(x.double())
+        return y.to(x.dtype), places
+
+
+class PlacesWrong(Places):
+    def forward(self, x):
+        y, places = super().forward(x)
+        return y, places + torch.tensor([[0], [1]])
+
+
+@pytest.mark.parametrize(("model", "candidate", "right"), [
+    (Grows, Grows, True), (Grows, GrowsWide, True), (Grows, GrowsWrong, False),
+    (Places, Places, True), (Places, PlacesWide, True), (Places, PlacesWrong, False)])
+def test_what_leaves_the_range_on_the_way(model, candidate, right):
+    found = judged(candidate, model, normal(16, 32), trials=(TrialPlan(0),))
+    assert found.passed == right and not found.separate and found.trials[0].reference == RANGE, found.why
 
 
 class BiasedEncoder(Encoder):

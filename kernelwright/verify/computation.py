@@ -15,8 +15,9 @@ more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every 
 What a type cannot hold is no other computation, either: errors below the smallest normal number count as what rounding
 moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
 paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. Where squares of inputs
-or of an operator's results leave the type's range (`squares_leave_range`), places where eager has lost a value count
-for nobody (`settled`), and where inputs are made to (`Distribution.extreme`), nothing is concluded.
+or of an operator's results leave the type's range (`squares_leave_range`), places where eager has lost a value, and
+whole numbers that may come of one, count for nobody (`settled`), and where inputs are made to (`Distribution.extreme`),
+nothing is concluded.
 """
 
 from __future__ import annotations
@@ -153,18 +154,21 @@ def nonfinite(eager: Any, reference: Any) -> int:
 
 def without_lost(eager: Any, reference: Any) -> tuple[Any, Any] | None:
     """Both with NaN where eager's type lost what float64 holds: NaN, an infinity, or nothing above its denormal numbers
-    stands in ``eager`` where ``reference`` has a normal number. None where nothing is lost."""
+    stands in ``eager`` where ``reference`` has a normal number. Whole numbers that differ may come of what was lost on
+    the way, and are left out, too. None where nothing is lost.
+    """
     masks = {path: _lost(value, right) for path, (value, right) in _pairs(eager, reference).items()}
     if not any(bool(mask.any()) for mask in masks.values()):
         return None
+    masks |= {path: value != right for path, (value, right) in _whole_pairs(eager, reference).items()}
     return _without(eager, masks), _without(reference, masks)
 
 
 def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any, Any]:
     """All three with NaN, so that nothing is decided, where there is no truth: where eager's type has lost a value, or
-    no digit of eager's is right. A lost value may become anything: a norm that overflows makes its vector NaN in one
-    order of the same operations, 0 in another. Where float64 is not known (None), any value that is not normal may be
-    lost.
+    no digit of eager's is right; whole numbers with zeros where eager's are not float64's. A lost value may become
+    anything: a norm that overflows makes its vector NaN in one order of the same operations, 0 in another. Where
+    float64 is not known (None), any value that is not normal may be lost.
     """
     known, own = eager if reference is None else reference, flatten(candidate)
     masks = {}
@@ -176,6 +180,10 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
             wrong = (value.double() - right.double()).abs() > NOISE_SHARE * right.double().abs() + small
             lost = _lost(value, right) if reference is not None else ~value.isfinite() | (value.abs() < small)
             masks[path] = lost | (wrong & right.isfinite())
+    for path, (value, right) in _whole_pairs(eager, known).items():
+        got = own.get(path)
+        if type(got) is torch.Tensor and got.shape == value.shape:
+            masks[path] = value != right
     return _without(candidate, masks), _without(eager, masks), _without(known, masks)
 
 
@@ -198,15 +206,28 @@ def _pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Te
     return found
 
 
+def _whole_pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Tensors of ``eager`` that hold whole numbers or truth values, and those of ``reference``, by path."""
+    found, exact = {}, flatten(reference)
+    for path, value in flatten(eager).items():
+        right = exact.get(path)
+        if isinstance(value, torch.Tensor) and isinstance(right, torch.Tensor) and value.shape == right.shape \
+                and not (value.dtype.is_floating_point or value.dtype.is_complex):
+            plain = plain_tensor(value)
+            found[path] = plain, plain_tensor(right).to(plain)
+    return found
+
+
 def _without(values: Any, masks: dict[str, torch.Tensor]) -> Any:
-    """``values`` with NaN for the elements of its tensors that ``masks`` choose."""
+    """``values`` with NaN, or zeros among whole numbers, for the elements of its tensors that ``masks`` choose."""
     paths = iter([path for path, leaf in flatten(values).items() if isinstance(leaf, torch.Tensor)])
 
     def without(tensor: torch.Tensor) -> torch.Tensor:
         mask = masks.get(next(paths))
         if mask is None or not bool(mask.any()):
             return tensor
-        found = plain_tensor(tensor).masked_fill(mask.to(tensor.device), torch.nan)
+        inexact = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        found = plain_tensor(tensor).masked_fill(mask.to(tensor.device), torch.nan if inexact else 0)
         return torch.view_as_complex(found) if tensor.dtype.is_complex else found
 
     return map_tensors(values, without)
