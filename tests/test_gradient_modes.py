@@ -107,6 +107,14 @@ PROBLEMS = {
         def get_inputs():
             return [torch.randn(16, 32)]
     ''',
+    "a loss of given targets and weights": '''
+        class Model(nn.Module):
+            def forward(self, x, target, weight):
+                return F.soft_margin_loss(x * 2, target), F.binary_cross_entropy(torch.sigmoid(x), target, weight)
+
+        def get_inputs():
+            return [torch.randn(16, 32), torch.rand(16, 32), torch.rand(16, 32)]
+    ''',
     "buffers": '''
         class Model(nn.Module):
             def __init__(self):
@@ -276,6 +284,22 @@ def test_other_tensors_that_require_gradients_are_told_where_the_model_asks(buil
         torch.testing.assert_close(new(x), old(x))
 
 
+@pytest.mark.parametrize(("place", "words"), [(0, ""), (1, "soft_margin_loss"), (2, "binary_cross_entropy")])
+def test_gradients_that_a_loss_refuses(built: Any, place: int, words: str) -> None:
+    """PyTorch refuses targets and weights that require gradients; of predictions there are some."""
+    original, emitted, _ = built("a loss of given targets and weights")
+    old, new, inputs = models(original, emitted)
+    inputs = [x.detach().requires_grad_(i == place) for i, x in enumerate(inputs)]
+    if words:
+        with pytest.raises(RuntimeError, match=f"'{words}' is not differentiable"):
+            new(*inputs)
+        return
+    with kernels_run(emitted):
+        torch.testing.assert_close(new(*inputs), old(*inputs))
+    with kernels_run(emitted), torch.no_grad():
+        torch.testing.assert_close(new(*inputs), old(*inputs))
+
+
 def test_another_default_type_runs_the_original(built: Any) -> None:
     original, emitted, _ = built("results without gradients")
     _, new, inputs = models(original, emitted)
@@ -386,7 +410,8 @@ def test_gradients_of_a_tensor_that_is_no_parameter_stay_with_the_original() -> 
 def test_observing_leaves_requires_grad_as_it_was(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     model[0].weight.requires_grad_(False)
-    (result,) = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=False)
-    assert result.reaches == {0, "0.weight", "0.bias", "1.weight", "1.bias"} and not model[0].weight.requires_grad
-    (result,) = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=True)
-    assert result.reaches == {"0.bias", "1.weight", "1.bias"}
+    (result,), asks = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=False)
+    everything = {0, "0.weight", "0.bias", "1.weight", "1.bias"}
+    assert asks == set() and result.reaches == everything and not model[0].weight.requires_grad
+    (result,), asks = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=True)
+    assert asks == everything and result.reaches == {"0.bias", "1.weight", "1.bias"}

@@ -45,6 +45,7 @@ from kernelwright.containers import renumbered
 from kernelwright.ir.graph import (
     BufferUpdate,
     Check,
+    Given,
     Graph,
     Result,
     copied,
@@ -81,12 +82,12 @@ class Converter:
         self.serial = 0
         self.checks: list[Check] = []
 
-    def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None, asks: bool = False
-              ) -> Graph:
+    def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None,
+              asks: frozenset[Given] = frozenset()) -> Graph:
         """The program's graph.
 
         structure: the model's result, with numbers for the program's results. observed: what an eager call gives for
-        each result. asks: whether the forward asked for the recorded graph.
+        each result. asks: as :class:`Graph` says.
         """
         specs = iter(self.program.graph_signature.input_specs)
         inputs: list[Node | None] = []

@@ -100,11 +100,11 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure
-    observed = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked))
+    observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
-                                                         asks=bool(asked))
+                                                         asks=asks)
 
 
 def _check_state(changed: Sequence[str], check_state: Callable[[], Sequence[str]] | None, name: str, file: str | None

@@ -40,27 +40,43 @@ class Observed:
 
 
 def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
-            recording: bool, as_they_are: bool) -> tuple[Observed, ...] | None:
-    """The results of ``model(*inputs, **named)`` in order, tensors or not; None where the forward runs on real tensors
-    only.
+            recording: bool, as_they_are: bool) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
+    """The results of ``model(*inputs, **named)`` in order, tensors or not, and the inputs and parameters of which it
+    matters whether they require gradients. None in place of results where the forward runs on real tensors only.
 
     kept: tensors that are neither inputs nor parameters nor buffers, by the texts that give them.
     recording: whether gradients are recorded during the call; without them nothing is reached.
     as_they_are: let only those tensors require gradients that do, for a forward that asks which; otherwise all inputs
-    and parameters do. The model is the caller's to spend: the forward may leave buffers and attributes changed.
+    and parameters do, but those of which PyTorch refuses it (the target of a loss without a gradient for it, a leaf
+    that is written into). The model is the caller's to spend: the forward may leave buffers and attributes changed.
     """
-    for forced in (True, False) if recording and not as_they_are else (False,):
-        frozen = [p for p in model.parameters() if forced and not p.requires_grad and _differentiable(p)]
+    everything: frozenset[Given] = frozenset((
+        *(place for place, leaf in enumerate(pytree.tree_leaves((tuple(inputs), named)))
+          if isinstance(leaf, torch.Tensor) and _differentiable(leaf)), *(n for n, _ in model.named_parameters())))
+
+    def observed(forced: frozenset[Given]) -> tuple[Observed, ...] | None:
+        frozen = [p for n, p in model.named_parameters() if n in forced and not p.requires_grad and _differentiable(p)]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
             return _observed(model, inputs, named, kept, recording, forced)
-        except Exception:  # a write into a leaf that would require gradients, or an operator without a shape rule
-            continue
+        except Exception:  # a tensor that may not require gradients, or an operator without a shape rule
+            return None
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(False)
-    return None
+
+    if as_they_are or not recording:
+        return observed(frozenset()), everything if as_they_are else frozenset()
+    if (found := observed(everything)) is not None:
+        return found, frozenset()
+    if (as_given := observed(frozenset())) is None:
+        return None, frozenset()
+    parameters = frozenset(name for name in everything if isinstance(name, str))
+    alone = (parameters, *(frozenset({place}) for place in everything - parameters))
+    refused = frozenset[Given]().union(*(some for some in alone if observed(some) is None))
+    found = observed(everything - refused)
+    return (as_given, everything) if found is None else (found, refused)
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
@@ -68,7 +84,7 @@ def _differentiable(tensor: torch.Tensor) -> bool:
 
 
 def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
-              recording: bool, forced: bool) -> tuple[Observed, ...]:
+              recording: bool, forced: frozenset[Given]) -> tuple[Observed, ...]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     leaves, structure = pytree.tree_flatten((tuple(inputs), named))
     given = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -78,7 +94,7 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, An
     for place, leaf in enumerate(given):
         if isinstance(leaf, torch.Tensor):
             names[id(leaf)] = place
-            if forced and _differentiable(leaf):
+            if place in forced:
                 leaf.requires_grad_(True)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(recording), \
             traceable(), mode:

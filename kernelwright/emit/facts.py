@@ -187,7 +187,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
-    graph, where the forward asks. results, computed: see :mod:`kernelwright.emit.results`. given: the function that
+    graph, where that matters. results, computed: see :mod:`kernelwright.emit.results`. given: the function that
     gives the results that nothing is computed for.
     """
     values, structure = flat(received(model, inputs))
@@ -204,8 +204,10 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     other = tuple(p for p, m in model.named_modules() if m.training != model.training)
     drawn = any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
     rows, computed, given = result_rows(plan, model, values)
-    asked = tuple(tuple((t.requires_grad, t.is_leaf) for t in tensors if isinstance(t, torch.Tensor))
-                  for tensors in (values, model.parameters())) if plan.graph.asks else None
+    asks = plan.graph.asks
+    asked = tuple(tuple((t.requires_grad, t.is_leaf) if given in asks else None for given, t in tensors
+                        if isinstance(t, torch.Tensor))
+                  for tensors in (enumerate(values), model.named_parameters())) if asks else None
     return [("training", repr(model.training)), ("other_mode", literal(other)),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
             ("nested", nested), ("keywords", literal(tuple(keywords))), ("returned", literal(_returned(plan))),

@@ -68,7 +68,8 @@ class Graph:
     outputs: a node for each tensor among the results; ``structure`` is the returned value with indices into them.
     training: the mode in which the model was captured.
     results: what is known of each output beside its value; empty where nothing is.
-    asks: whether the forward asked tensors how they stand in a recorded graph.
+    asks: the inputs and parameters of which it matters how they stand in a recorded graph, as the forward asks them or
+        PyTorch refuses that they require gradients.
     checks: what tells that the model raises an error for the values that it was given.
     """
 
@@ -78,7 +79,7 @@ class Graph:
     effects: tuple[BufferUpdate, ...]
     training: bool
     results: tuple[Result, ...] = ()
-    asks: bool = False
+    asks: frozenset[Given] = frozenset()
     checks: tuple[Check, ...] = ()
 
     def roots(self) -> tuple[Node, ...]:
