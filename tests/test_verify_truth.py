@@ -118,8 +118,30 @@ class Underflows(nn.Module):
         return (x.half() * 2.0**-20 * 0.3).float() * 2.0**20, places
 
 
+class VanishesInside(nn.Module):
+    """What exp loses inside of silu is multiplied by x."""
+
+    def forward(self, x):
+        return nn.functional.silu(x * 0.1 - 89.7)
+
+
+class LosesOnTheWay(nn.Module):
+    """Signs of what float32 holds as zeros and float64 does not."""
+
+    def forward(self, x):
+        return (1 / (1 + torch.exp(x.tanh() * 2 + 89))).sign().sum(1)
+
+
+class LosesByType(LosesOnTheWay):
+    """The same, and another computation where nothing is lost."""
+
+    def forward(self, x):
+        return super().forward(x) + (1 if x.dtype == torch.float64 else 0)
+
+
 @pytest.mark.parametrize(("model", "training", "reference"), [
-    (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64),
+    (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64), (VanishesInside, True, FLOAT64),
+    (LosesOnTheWay, True, RANGE), (LosesByType, True, SEPARATE),
     (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
     (Amplifies, True, FLOAT64), (AmplifiesDropped, True, FLOAT64),
     (ByType, True, SEPARATE), (ByEpsilon, True, FLOAT64), (WholeByType, True, SEPARATE)])

@@ -12,12 +12,13 @@ rounded values) may differ from float64's where they differ in one of these call
 rounding: on a device that uses it the model is called without it here. Where a few calls do not explain a difference,
 more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only.
 
-What a type cannot hold is no other computation, either: errors below the smallest normal number count as what rounding
+What a type cannot hold is no other computation, either: errors near the smallest normal number count as what rounding
 moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
-paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. Where squares of inputs
-or of an operator's results leave the type's range (`squares_leave_range`), places where eager has lost a value, and
-whole numbers that may come of one, count for nobody (`settled`), and where inputs are made to (`Distribution.extreme`),
-nothing is concluded.
+paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. What is lost on the way
+is explained by a float64 run in which operators' results have the range of eager's type: where eager gives what it
+gives, and not what float64 does, they are one computation. Where squares of inputs or of an operator's results leave
+the type's range (`squares_leave_range`), places where eager has lost a value, and whole numbers that may come of one,
+count for nobody (`settled`), and where inputs are made to (`Distribution.extreme`), nothing is concluded.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from kernelwright.verify.tolerance import Limits, Tolerance
 #: How many times what rounding moves eager's results they may be off. An operator's own error is that of all its
 #: additions, of which a draw moves the operands and the result.
 MULTIPLE = 32.0
+#: An operator computes in float32 or more, and what one of its steps loses below the smallest normal number a later one
+#: may multiply: silu by its x, which is below 104 where exp(-x) is not infinite.
+LARGEST_FACTOR = 128.0
 #: Calls of eager before it is said that rounding does not explain a difference.
 MOST_DRAWS = 24
 #: Share of whole numbers that may differ although no draw moved them: places among what float32 rounds to equal values.
@@ -93,7 +97,9 @@ def _floating(path: str, eager: torch.Tensor, reference: torch.Tensor, draws: Se
     if not draws and _obvious(eager, reference, limits):
         return ""
     found = measure_error(eager, eager, reference, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite)
-    _measure_by(found, draws, torch.finfo(eager.dtype).smallest_normal / limits.multiple, limits)
+    steps = torch.finfo(torch.promote_types(eager.dtype, torch.float32)).smallest_normal
+    least = max(torch.finfo(eager.dtype).smallest_normal, LARGEST_FACTOR * steps)
+    _measure_by(found, draws, least / limits.multiple, limits)
     verdict = judge(path, found, limits, None, {})
     if verdict.passed:
         return ""
