@@ -14,11 +14,14 @@ more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every 
 
 What a type cannot hold is no other computation, either: errors near the smallest normal number count as what rounding
 moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
-paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. What is lost on the way
-is explained by a float64 run in which operators' results have the range of eager's type: where eager gives what it
-gives, and not what float64 does, they are one computation. Where squares of inputs or of an operator's results leave
-the type's range (`squares_leave_range`), places where eager has lost a value, and whole numbers that may come of one,
-count for nobody (`settled`), and where inputs are made to (`Distribution.extreme`), nothing is concluded.
+paths that eager takes (`kernelwright.verify.reference`), of which the type is not the reason. Where squares of inputs
+or of an operator's results leave the type's range (`squares_leave_range`), places where eager has lost a value, and
+whole numbers that may come of one, count for nobody (`settled`), and where inputs are made to (`Distribution.extreme`),
+nothing is concluded.
+
+What is left is held against a float64 run in which the result of every operator is rounded to eager's type. It makes
+the large errors that eager makes where no unit up or down shows them (the fraction of a number of which the type holds
+no fraction, the sign of one that it holds as zero): where eager gives the same, the two are one computation.
 """
 
 from __future__ import annotations

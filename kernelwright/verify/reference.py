@@ -127,9 +127,9 @@ class _Run:
         if self.extreme or ((rest := without_lost(expected, found.outputs)) is not None
                             and not unexplained(*rest, spread) and self._leaves_range()):
             return found._replace(words=RANGE, lost=True)
-        limited = self._limited()
-        if limited is not None and not unexplained(expected, limited.outputs, spread):
-            return found._replace(words=RANGE, lost=True)
+        rounded = self._rounded()
+        if rounded is not None and not unexplained(expected, rounded.outputs, spread):
+            return found._replace(words=RANGE, lost=True) if rounded.lost else found
         if not self.kept.separate:
             self._drawn(expected, spread, range(DRAWS, MOST_DRAWS))
         left = unexplained(expected, found.outputs, spread)
@@ -206,22 +206,22 @@ class _Run:
                 raise
             return None
 
-    def _limited(self) -> Reference | None:
-        """The model in float64, in which the result of every operator has the range of eager's type, so that it loses
-        on the way what eager loses; None where eager has several types."""
+    def _rounded(self) -> Reference | None:
+        """The model in float64, in which the result of every operator is rounded to eager's type, so that it rounds and
+        loses on the way what eager does; None where eager has several types."""
         tensors = tensors_of([*self.model.inputs, *self.eager.parameters(), *self.eager.buffers()])
         kinds = {tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point}
         if len(kinds) != 1:
             return None
-        kind = kinds.pop()
+        rounding = _RoundingTo(kinds.pop())
 
-        def limited(double: nn.Module, arguments: Any, **options: Any) -> Any:
-            with _Limiting(kind):
+        def rounded(double: nn.Module, arguments: Any, **options: Any) -> Any:
+            with rounding:
                 return call_in_float64(double, arguments, **options)
 
         try:
-            return self.float64(limited)
-        except Exception as error:  # an operator that asks for types or memory of its own
+            return self.float64(rounded)._replace(lost=rounding.lost)
+        except Exception as error:  # an operator that takes no such mode
             if is_out_of_memory(error):
                 raise
             return None
@@ -251,26 +251,23 @@ class _Watching(TorchDispatchMode):
         return results
 
 
-class _Limiting(TorchDispatchMode):
-    """Makes infinite and zero what operators give in float64 and ``kind`` would hold as such; no digit is rounded."""
+class _RoundingTo(TorchDispatchMode):
+    """Rounds what operators give in float64 to ``kind``. ``lost``: whether a number became infinite or zero by that."""
 
     def __init__(self, kind: torch.dtype) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.lost = kind, False
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        if "empty" not in func._schema.name:  # of memory that nobody has written yet
+        views = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        if not views and "empty" not in func._schema.name:  # of memory that nobody has written yet
             for result in tensors_of(results):
-                self._limit(result)
+                if result.dtype is torch.float64 and result.layout == torch.strided:
+                    held = result.to(self.kind)
+                    self.lost = self.lost or bool(((held.isinf() | (held == 0)) & (held != result)).any())
+                    result.copy_(held)
         return results
-
-    def _limit(self, result: torch.Tensor) -> None:
-        if result.dtype is torch.float64 and result.layout == torch.strided:
-            held = result.to(self.kind)
-            lost = held.isinf() | (held == 0)
-            if bool((lost & (result != held)).any()):
-                result.copy_(torch.where(lost, held.double(), result))
 
 
 def _uses_tf32(inputs: Any) -> bool:
