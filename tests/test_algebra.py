@@ -290,6 +290,16 @@ def test_a_sum_over_a_unit_axis_of_integers_is_the_identity() -> None:
     check_rewrite(graph_of(make("sum", make("mul", x, constant(2)), axes=(1,), keepdim=True)))
 
 
+@pytest.mark.parametrize("keepdim", [True, False])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1)], ids=str)
+def test_a_sum_of_one_element_has_the_type_of_a_sum(shape: tuple[int, ...], dtype: str, keepdim: bool) -> None:
+    total = make("sum", leaf("x", *shape, dtype=dtype), axes=tuple(range(len(shape)))[-1:], keepdim=keepdim)
+    graph = graph_of(total)
+    check_rewrite(graph)
+    assert rewritten(graph)[0].outputs[0].dtype == total.dtype == ("float32" if dtype == "float32" else "int64")
+
+
 @pytest.mark.parametrize("correction", [0, 1, 2])
 @pytest.mark.parametrize("keepdim", [True, False])
 def test_variance_over_unit_axes_is_no_identity(correction: int, keepdim: bool) -> None:

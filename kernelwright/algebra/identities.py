@@ -31,7 +31,15 @@ def keep_axes(node: Node, context: Context) -> Node | None:
     # A variance over no axis (of a scalar) is 0 or NaN, not the identity.
     if node["keepdim"] or (node.op in MOMENTS and not node["axes"]):
         return None
+    if not node["axes"]:
+        return _of_one(node)
     return reshape(reduce(node.op, node.inputs[0], node["axes"], **_attributes(node)), node.shape)
+
+
+def _of_one(node: Node) -> Node:
+    """A reduction of every element alone, in its own type: sums of truth values and of integers are wider."""
+    x = node.inputs[0] if node.op in ("amax", "amin") else plus_zero(node.inputs[0])
+    return x if x.dtype == node.dtype else make("cast", x, to=node.dtype, shape=x.shape, dtype=node.dtype)
 
 
 @rule("pool to one is a mean", "adaptive_average_pool", law="adaptive_avg_pool(x, 1) = mean(x)",
@@ -49,11 +57,9 @@ def pool_to_mean(node: Node, context: Context) -> Node | None:
 def unit_axis(node: Node, context: Context) -> Node | None:
     x, axes = node.inputs[0], node["axes"]
     left = tuple(a for a in axes if x.shape[a] != 1)
-    if left == axes or not node["keepdim"] or node.dtype != x.dtype:  # the sum of truth values is a number
+    if not node["keepdim"] or (left == axes and axes):
         return None
-    if not left and node.op not in ("amax", "amin"):
-        return plus_zero(x)
-    return reduce(node.op, x, left)
+    return reduce(node.op, x, left) if left else _of_one(node)
 
 
 @rule("nested reductions", *SUMS, "amax", "amin", "logsumexp",
