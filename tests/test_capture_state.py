@@ -83,6 +83,14 @@ def test_batch_norm_of_nothing_leaves_its_statistics(shape: tuple[int, ...], tra
     assert {e.name for e in graph.effects} == ({"num_batches_tracked"} if training else set())
 
 
+def test_batch_norm_of_16_bits_has_statistics_of_32() -> None:
+    """A variance that float16 does not hold is finite again where a tenth of it is added."""
+    x = (normal(20, 6) * 500).half()
+    model = nn.BatchNorm1d(6).half()
+    assert not x.var(0).isfinite().all()
+    check_capture(model, (x,), tolerance=2e-3)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_with_cumulative_average(training: bool) -> None:
     """Momentum None divides by the number of batches: a value, hence no graph in training."""

@@ -19,6 +19,7 @@ from kernelwright.capture.convert import (
     part,
     reshape,
 )
+from kernelwright.capture.values import cast
 from kernelwright.ir.node import Node, constant, make
 
 _UNARY = ("neg", "abs", "reciprocal", "square", "sqrt", "rsqrt", "sign", "floor", "ceil", "trunc", "exp", "expm1",
@@ -256,4 +257,4 @@ def _cast(a: Arguments) -> Node:
         return x
     else:
         target = str(a["dtype"]).removeprefix("torch.")
-    return x if target == x.dtype else make("cast", x, to=target, shape=x.shape, dtype=target)
+    return cast(x, target)

@@ -31,6 +31,7 @@ from kernelwright.capture.tracing import ASKED, name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
+    cast,
     dtype_name,
     in_memory_order,
     is_typed_as,
@@ -55,6 +56,7 @@ from kernelwright.ir.graph import (
 )
 from kernelwright.ir.node import Node, Origin, constant, make
 from kernelwright.ir.ops.leaves import OUTSIDE, PART
+from kernelwright.ir.registry import torch_dtype
 from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
@@ -401,10 +403,12 @@ class Converter:
         if running:
             axes = (0, *range(2, x.rank))
             momentum = a["momentum"]
-            for name, old, new in ((running[0], mean, make("mean", x, axes=axes, keepdim=False)),
-                                   (running[1], variance, make("var", x, axes=axes, keepdim=False, correction=1))):
-                kept = make("mul", old, constant(1.0 - momentum))
-                self.updates[name] = make("add", kept, make("mul", new, constant(momentum)))
+            # Statistics of 16-bit values are of 32 bits until they are stored: a variance may leave the range before.
+            wide = cast(x, dtype_name(torch.promote_types(torch_dtype(x.dtype), torch.float32)))
+            for name, old, new in ((running[0], mean, make("mean", wide, axes=axes, keepdim=False)),
+                                   (running[1], variance, make("var", wide, axes=axes, keepdim=False, correction=1))):
+                kept = make("mul", cast(old, wide.dtype), constant(1.0 - momentum))
+                self.updates[name] = cast(make("add", kept, make("mul", new, constant(momentum))), old.dtype)
                 self.owners[name] = result
             for fx_node, value in ((node.args[3], self.updates[running[0]]), (node.args[4], self.updates[running[1]])):
                 self.values[fx_node] = value

@@ -152,12 +152,16 @@ def is_typed_as(result: Any, traced: Any) -> bool:
         result.shape == tuple(traced.shape) and result.dtype == dtype_name(traced.dtype))
 
 
+def cast(x: Node, dtype: str) -> Node:
+    """``x`` in a type."""
+    return x if x.dtype == dtype else make("cast", x, to=dtype, shape=x.shape, dtype=dtype)
+
+
 def as_type_of(target: Node, value: Any) -> Node:
     """``value``, a node or a number, in the type and shape of ``target``, as copy_ and fill_ store it."""
     if not isinstance(value, Node):
         value = make("literal", value=value, shape=(), dtype=target.dtype)
-    if value.dtype != target.dtype:
-        value = make("cast", value, to=target.dtype, shape=value.shape, dtype=target.dtype)
+    value = cast(value, target.dtype)
     return value if value.shape == target.shape else make("expand", value, shape=target.shape)
 
 
