@@ -16,6 +16,7 @@ from test_planner import check_model
 from torch import nn
 
 from kernelwright.capture.export import capture
+from kernelwright.codegen.plan_evaluator import run_plan
 from kernelwright.ir.node import walk
 from kernelwright.plan.groups import roles_of
 from kernelwright.plan.kernels import LoopKernel
@@ -81,14 +82,24 @@ def test_pools_of_lines_are_pointwise(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_sums_of_16_bits_are_in_float32(dtype: torch.dtype) -> None:
-    """As those of a kernel of its own: not rounded on the way."""
+    """As those of a kernel of its own: not rounded on the way, and begun with a zero."""
     graph = capture(Of(lambda m, x: F.avg_pool2d(x, 2).sum(1)), (torch.randn(2, 3, 8, 8, dtype=dtype),))
     lowered, _ = lower(graph.outputs, frozenset())
     roots = [lowered[n] for n in graph.outputs]
     moved, stored = inlined(roots, roles_of(walk(roots), set(), ()), ())
     assert not stored
     adds = [n for n in walk([moved[n] for n in roots]) if n.op == "add"]
-    assert len(adds) == 3 and all(n.dtype == "float32" for n in adds)
+    assert len(adds) == 4 and all(n.dtype == "float32" for n in adds)
+
+
+@pytest.mark.parametrize("pool", [lambda x: F.avg_pool2d(x, 1), lambda x: F.avg_pool2d(x, (2, 1)),
+                                  lambda x: F.avg_pool2d(x, 2).amax(1)])
+def test_averages_of_negative_zeros_are_positive(pool: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Sums begin with a zero, also those of one element."""
+    model = Of(lambda m, x: pool(-x.relu()).neg())
+    plan = planned(model, (torch.randn(2, 3, 4, 4),))
+    found, _ = run_plan(plan, {"inputs_0": torch.full((2, 3, 4, 4), -1.0)})
+    assert len(plan.kernels) == 1 and bool(found[0].signbit().all())
 
 
 @examples(60)

@@ -19,7 +19,7 @@ from functools import reduce as fold
 from itertools import product
 from math import prod
 
-from kernelwright.algebra.build import MOMENTS, reshape
+from kernelwright.algebra.build import MOMENTS, plus_zero, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, users, walk
 from kernelwright.plan.positions import POOLS, windows_below
@@ -123,7 +123,7 @@ def _pointwise(node: Node, x: Node) -> Node:
     parts = [cast(_element(below, windows, places), x.dtype) for places in product(*map(range, kernel))]
     # The later one first: of equal zeros an extremum is its second operand, and a pool has the first of its window.
     result = fold(lambda one, two: make(_POINTWISE[node.op], two, one, origin=node.origin), parts)
-    return reshape(result, node.shape)
+    return reshape(plus_zero(result) if node.op == "sum" else result, node.shape)
 
 
 def _element(below: Node, windows: Node, places: tuple[int, ...]) -> Node:
