@@ -10,7 +10,7 @@ of a softmax or the mean of a norm, rounded to 16 bits in between, would lose di
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf, prod
+from math import exp, inf, log1p, prod
 
 from kernelwright.algebra.build import MOMENTS, NARROW, per_channel, reduce, reshape
 from kernelwright.algebra.collapse import cast
@@ -45,9 +45,12 @@ def softmax(node: Node) -> Node:
 
 def log_softmax(node: Node) -> Node:
     """(x - max) - log(sum(exp(x - max))), as PyTorch does: x - logsumexp(x) would lose the digits of a small
-    result under a large x, and give -inf where PyTorch gives NaN (beside +inf)."""
+    result under a large x, and give -inf where PyTorch gives NaN (beside +inf). It is taken where neither is."""
     x, axes = node.inputs[0], (node["axis"],)
-    shifted = x if _exponentials_fit(x) else make("sub", x, reduce("amax", x, axes))
+    low, high = value_range(x)
+    # The smallest result is that of the highest value among others that are all the lowest.
+    unshifted = _exponentials_fit(x) and 2 * log1p((x.shape[axes[0]] - 1) * exp(low - high)) >= max(abs(low), abs(high))
+    shifted = x if unshifted else make("sub", x, reduce("amax", x, axes))
     return make("sub", shifted, make("log", reduce("sum", make("exp", shifted), axes)))
 
 
