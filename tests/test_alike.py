@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 import pytest
@@ -55,6 +56,8 @@ KINDS: tuple[tuple[str, Callable[..., Any], Callable[..., Any]], ...] = (
     ("value", lambda m, x: x * m.weight, lambda m, x: x * m.weight * 1.001),
     ("value", lambda m, x: (x > 0).long(), lambda m, x: (x >= 0.5).long()),
     ("value", lambda m, x: (x.sum(), 3), lambda m, x: (x.sum(), 4)),
+    ("value", lambda m, x: x.half() * 2, lambda m, x: x.half() * 2.05),
+    ("value", lambda m, x: F.gelu(x.bfloat16()), lambda m, x: F.gelu(x.bfloat16()) * 1.1),
     ("sign-of-zero", lambda m, x: x * 0.0, lambda m, x: x * -0.0),
     ("nonfinite", lambda m, x: 1 / (x * 0.0), lambda m, x: 1 / (x * -0.0)),
     ("nonfinite", lambda m, x: x.log(), lambda m, x: x.abs().log()),
@@ -109,6 +112,10 @@ def test_arguments_by_name():
     assert kinds == [("raises", "inference under no_grad, arguments by name")]
 
 
+def _half_norm(m: Plain, x: torch.Tensor) -> torch.Tensor:
+    return torch.layer_norm(x.bfloat16()[..., None], (1,))
+
+
 #: Pairs that differ by rounding alone, and where nobody has a digit.
 ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
     (lambda m, x: (x * 3).sum(-1), lambda m, x: x.sum(-1) * 3),
@@ -119,12 +126,35 @@ ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
     (lambda m, x: x.half() * 3 + 1, lambda m, x: (x.half().float() * 3 + 1).half()),
     (lambda m, x: (x.double().sum(), x.flatten().cumsum(0)), lambda m, x: (x.double().flip(0).sum(), x.double().flatten(
         ).cumsum(0).float())),
+    # What an operator rounds within itself, or a narrow type on the way, is all that some results are.
+    (_half_norm, lambda m, x: _half_norm(m, x) * 0.0),
+    (lambda m, x: F.gelu(x - 9), lambda m, x: (x - 9) * 0.5 * torch.erfc((9 - x) / 2**0.5)),
+    (lambda m, x: F.tanhshrink(x.bfloat16() * 0.03), lambda m, x: F.tanhshrink(x.bfloat16().float() * 0.03).bfloat16()),
 )
 
 
 @pytest.mark.parametrize(("model", "candidate"), ROUNDED)
 def test_rounding_is_none(model, candidate):
     assert not found(model, candidate, exact=False)
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x / x.square().sum(-1, True).sqrt()
+
+
+@pytest.mark.parametrize(("model", "candidate", "wrong"), [
+    (lambda m, x: _unit(x).argmax(-1), lambda m, x: x.argmax(-1), lambda m, x: (x.argmax(-1) + 1) % 4),
+    (lambda m, x: _unit(x) > 0, lambda m, x: x > 0, lambda m, x: x < 0),
+    (lambda m, x: x * x - (x * x).exp(), lambda m, x: torch.full_like(x, -inf), lambda m, x: torch.full_like(x, inf)),
+])
+def test_what_a_type_has_lost_may_be_what_float64_has(model, candidate, wrong):
+    def seen(candidate: Callable[..., Any]) -> list:
+        def large() -> torch.Tensor:
+            return torch.randn(3, 4, generator=torch.Generator().manual_seed(0)) * 1e25
+
+        return found(model, candidate, large, settings=SETTINGS[:1], extreme=True)
+
+    assert not seen(candidate) and seen(wrong)
 
 
 def test_signs_that_eager_chooses_by_place_are_free():

@@ -126,6 +126,8 @@ class _Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands."""
 
+    seldom = SELDOM
+
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.seed, self.generators = seed, dict[torch.device, torch.Generator]()
@@ -148,7 +150,7 @@ class _Rounding(TorchDispatchMode):
             return tensor
         if tensor.device not in self.generators:
             self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.seed)
-        each = SELDOM if kind.itemsize < 4 else 1
+        each = self.seldom if kind.itemsize < 4 else 1
         drawn = torch.randint(0, 2 * each, tensor.shape, generator=self.generators[tensor.device], device=tensor.device,
                               dtype=torch.int8)
         units = ((drawn == 0).to(torch.int8) - (drawn == 1).to(torch.int8)).to(torch.promote_types(kind, torch.float32))
