@@ -18,7 +18,8 @@ from math import prod
 
 from kernelwright.algebra.build import NARROW, SUMS, align, reshape
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
-from kernelwright.plan.positions import in_order, is_total
+from kernelwright.plan.bits import union
+from kernelwright.plan.positions import Elements, is_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,17 @@ def affine_sums(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Colle
 
     roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). Sums of 16-bit values stay.
     """
+    order = list(walk(roots))
+    elements = Elements(order, roles, anchors)
     moved: dict[Node, Node] = {}
-    below: dict[Node, frozenset[Node]] = {}  # anchors that a node is made of
-    totals: dict[Node, frozenset[Node]] = {}  # those that it needs reductions of
-    for node in walk(roots):
-        below[node] = frozenset([node] if node in anchors else []).union(*(below[i] for i in node.inputs))
-        own = below[node] if roles[node] == "reduction" else ()
-        totals[node] = frozenset(own).union(*(totals[i] for i in node.inputs))
+    below: dict[Node, int] = {}  # anchors that a node is made of
+    totals: dict[Node, int] = {}  # those that it needs reductions of
+    for node in order:
+        below[node] = elements.anchors.of.get(node, 0) | union(below, node.inputs)
+        totals[node] = (below[node] if roles[node] == "reduction" else 0) | union(totals, node.inputs)
         built = None
         if node.op in SUMS and roles[node] == "reduction" and totals[node.inputs[0]] and node.dtype not in NARROW:
-            built = _before(node, roles, anchors, totals, moved)
+            built = _before(node, roles, elements, totals, moved)
         if built is not None:
             moved[node] = built
         elif node.op == "reshape":
@@ -58,7 +60,7 @@ def affine_sums(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Colle
     return moved
 
 
-def _before(node: Node, roles: Mapping[Node, str], anchors: Collection[Node], totals: Mapping[Node, frozenset[Node]],
+def _before(node: Node, roles: Mapping[Node, str], elements: Elements, totals: dict[Node, int],
             moved: Mapping[Node, Node]) -> Node | None:
     """A sum of a value to which steps were applied: the steps, applied to a sum. None where that is no total of a
     contraction whose totals the steps need."""
@@ -68,11 +70,11 @@ def _before(node: Node, roles: Mapping[Node, str], anchors: Collection[Node], to
         value = step.node.inputs[0 if step.first else 1]
         # A reshape leaves the last axes as they are; an operand may lack the first ones.
         axes = tuple(a - step.node.rank + value.rank for a in axes)
-    needed = frozenset().union(*(totals[step.other] for step in steps if step.other is not None))
-    wanted = [a for a in in_order(value, roles) if a in anchors and a in needed]
+    needed = union(totals, (step.other for step in steps if step.other is not None))
+    wanted = list(elements.of(value, needed))
     if not wanted or node.dtype != value.dtype:
         return None
-    if not any(is_total(make(node.op, value, axes=axes, keepdim=True), anchor, roles) for anchor in wanted):
+    if not any(is_total(make(node.op, value, axes=axes, keepdim=True), anchor, elements) for anchor in wanted):
         return None
     result = make(node.op, moved[value], axes=axes, keepdim=True, origin=node.origin)
     for step in reversed(steps):

@@ -17,33 +17,62 @@ pools.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from kernelwright.ir.node import Node, number_of
+from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
-from kernelwright.plan.positions import is_pool, is_total, windows_below
+from kernelwright.plan.bits import Bits, union
+from kernelwright.plan.positions import Elements, is_pool, is_total, windows_below
 from kernelwright.plan.products import MOST_REDUCED, TYPES, channels_of
 from kernelwright.plan.records import Choice
 
 
 class Below:
-    """The contractions that each node is or depends on, as bits: a set for each would take room and time with the
-    square of their number."""
+    """The contractions that each node is or depends on.
 
-    def __init__(self, order: Iterable[Node], products: Iterable[Node]) -> None:
-        self.bits = {product: 1 << number for number, product in enumerate(products)}
+    totals: reductions, each with a contraction that they take along: what depends on it through them alone does not
+    count as depending on it.
+    """
+
+    def __init__(self, order: Iterable[Node], anchors: Bits, totals: Mapping[Node, Node] | None = None) -> None:
+        self.anchors = anchors
         self.of: dict[Node, int] = {}
-        for node in order if self.bits else ():
-            found = self.bits.get(node, 0)
-            for operand in node.inputs:
-                found |= self.of[operand]
-            self.of[node] = found
+        for node in order if anchors.every else ():
+            self.of[node] = anchors.of.get(node, 0) | union(self.of, node.inputs)
+            if totals and node in totals:
+                self.of[node] &= ~anchors.of[totals[node]]
 
-    def has(self, node: Node, product: Node) -> bool:
-        """Whether ``node`` is or depends on ``product``."""
-        return bool(self.of[node] & self.bits[product])
+
+class Reached:
+    """The contractions whose kernels may compute nodes from their sums, and from reductions that joined them.
+
+    Those are the ones that an evaluation reads while nothing else that it reads depends on them. Both are known of a
+    node from what is known of its operands, so each is looked at once: an evaluation of a residual stream reads all
+    contractions before it, of which it may join the last.
+    """
+
+    def __init__(self, roles: Mapping[Node, str], below: Below) -> None:
+        self._roles, self._below = roles, below
+        self._read: dict[Node, int] = {}
+        self._needed: dict[Node, int] = {}  # contractions that something else which is read depends on
+
+    def place(self, node: Node, joins: Node | None = None) -> None:
+        """Add a node, operands first. joins: the contraction that it joins, if it is a reduction that does."""
+        own, below = self._below.anchors.of.get(node, 0), self._below.of[node]
+        if self._roles[node] in ("pointwise", "view"):
+            self._read[node], self._needed[node] = union(self._read, node.inputs), union(self._needed, node.inputs)
+        elif joins is None:
+            self._read[node], self._needed[node] = own, below & ~own
+        else:
+            bit = self._below.anchors.of[joins]
+            self._read[node] = union(self._read, node.inputs) & bit
+            self._needed[node] = (below & ~bit) | (union(self._needed, node.inputs) & bit)
+
+    def by(self, *nodes: Node) -> int:
+        """The contractions whose kernels may compute something point by point of these nodes."""
+        return union(self._read, nodes) & ~union(self._needed, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +80,16 @@ class Joined:
     """The reductions that may join a contraction, and which one: over all its output channels, over all its positions,
     over windows of its last axis.
 
-    beyond: for every node, the contractions of which it needs totals. below: those that it is or depends on.
+    beyond: for every node, the contractions of which it needs totals. reached: those whose kernels may compute it, with
+    reductions over channels that joined them.
     """
 
     channels: dict[Node, Node]
     totals: dict[Node, Node]
     pools: dict[Node, Node]
-    beyond: dict[Node, frozenset[Node]]
-    below: Below
+    anchors: Bits
+    beyond: dict[Node, int]
+    reached: Reached
 
     def anchor(self, node: Node) -> Node | None:
         """The contraction that a reduction may join."""
@@ -68,6 +99,10 @@ class Joined:
         """What a reduction that may join is over: channels, positions or windows."""
         return "channels" if node in self.channels else "positions" if node in self.totals else "windows"
 
+    def is_beyond(self, node: Node, anchor: Node) -> bool:
+        """Whether a node needs totals of a contraction."""
+        return bool(self.beyond.get(node, 0) & self.anchors.of[anchor])
+
 
 def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
             products: Mapping[Node, Choice], apart: Collection[Node]) -> Joined:
@@ -75,60 +110,65 @@ def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node,
 
     order: nodes, operands first. apart: nodes that have turned out to join nothing.
     """
-    below = Below(order, products)
-    if not any(choice.reduces for choice in products.values()):
-        return Joined({}, {}, {}, {}, below)
+    anchors = Bits(n for n in order if n in products)
+    below = Below(order, anchors)
+    joined = Joined({}, {}, {}, anchors, {}, Reached(roles, below))
+    if not any(products[n].reduces for n in anchors.of):
+        for node in order if anchors.every else ():
+            joined.reached.place(node)
+        return joined
+    elements = Elements(order, roles, anchors.of)
+    sums = Reached(roles, below)
+    for node in order:
+        if roles[node] == "reduction" and node not in apart and node.dtype in TYPES:
+            _join_channels(node, joined, products, elements)
+        joined.reached.place(node, joined.channels.get(node))
+        sums.place(node)
     reductions = [n for n in order if roles[n] == "reduction" and n not in apart and n.dtype in TYPES]
-    channels = _channel_reductions(reductions, roles, products, below)
-    free = {n: place for place, n in enumerate(order) if n in products and products[n].reduces
-            and n not in channels.values()}
-    totals = _totals(reductions, roles, free, below)
-    for anchor in totals.values():
-        free.pop(anchor, None)
-    pools = _pools(reductions, roles, readers, roots, free, below)
-    beyond: dict[Node, frozenset[Node]] = {}
-    for node in order if totals else ():
-        own = [totals[node]] if node in totals else []
-        beyond[node] = frozenset(own).union(*(beyond[i] for i in node.inputs))
-    return Joined(channels, totals, pools, beyond, below)
+    taken = set(joined.channels.values())
+    free = anchors.some(n for n in anchors.of if products[n].reduces and n not in taken)
+    joined.totals.update(_totals(reductions, free, sums, elements, anchors))
+    free &= ~anchors.some(joined.totals.values())
+    joined.pools.update(_pools(reductions, roles, readers, roots, free, sums, elements, anchors))
+    for node in order if joined.totals else ():
+        own = anchors.of[joined.totals[node]] if node in joined.totals else 0
+        joined.beyond[node] = own | union(joined.beyond, node.inputs)
+    return joined
 
 
-def _channel_reductions(reductions: Iterable[Node], roles: Mapping[Node, str], products: Mapping[Node, Choice],
-                        below: Below) -> dict[Node, Node]:
-    result: dict[Node, Node] = {}
-    for node in reductions:
-        operand = node.inputs[0]
-        count = prod(operand.shape[axis] for axis in node["axes"])
-        for anchor in _anchors(node, roles, result, below) if 1 < count <= MOST_REDUCED else ():
-            if products[anchor].reduces and anchor.size == operand.size and channels_of(anchor) == count and not (
-                    is_total(node, anchor, roles) or is_pool(node, anchor, roles)):
-                result[node] = anchor
-    return result
+def _join_channels(node: Node, joined: Joined, products: Mapping[Node, Choice], elements: Elements) -> None:
+    """Let a reduction join the contraction whose output channels it is over, if it is over some."""
+    operand = node.inputs[0]
+    count = prod(operand.shape[axis] for axis in node["axes"])
+    for anchor in joined.anchors.members(joined.reached.by(operand)) if 1 < count <= MOST_REDUCED else ():
+        if products[anchor].reduces and anchor.size == operand.size and channels_of(anchor) == count and not (
+                is_total(node, anchor, elements) or is_pool(node, anchor, elements)):
+            joined.channels[node] = anchor
+            return
 
 
-def _totals(reductions: Iterable[Node], roles: Mapping[Node, str], free: Mapping[Node, int], below: Below
+def _totals(reductions: Iterable[Node], free: int, sums: Reached, elements: Elements, anchors: Bits
             ) -> dict[Node, Node]:
-    """Of several contractions that a value is made of, the last one can have it. free: those to join, and when they
-    run."""
+    """Of several contractions that a value is made of, the last one can have it. free: those to join."""
     result: dict[Node, Node] = {}
     for node in reductions:
-        found = [a for a in _anchors(node, roles, {}, below) if a in free and is_total(node, a, roles)]
+        found = [a for a in anchors.members(sums.by(*node.inputs) & free) if is_total(node, a, elements)]
         if found:
-            result[node] = max(found, key=lambda anchor: free[anchor])
+            result[node] = found[-1]
     return result
 
 
 def _pools(reductions: Iterable[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
-           roots: Collection[Node], free: Mapping[Node, int], below: Below) -> dict[Node, Node]:
+           roots: Collection[Node], free: int, sums: Reached, elements: Elements, anchors: Bits) -> dict[Node, Node]:
     """Pools of which a contraction has some of one size, and nobody else reads anything of its sums."""
     found: dict[Node, dict[Node, Node]] = {}
     for node in reductions if free else ():
-        anchors = [a for a in _anchors(node, roles, {}, below) if a in free and is_pool(node, a, roles)]
-        if anchors:
-            found.setdefault(max(anchors, key=lambda anchor: free[anchor]), {})[node] = windows_below(node)
+        some = [a for a in anchors.members(sums.by(*node.inputs) & free) if is_pool(node, a, elements)]
+        if some:
+            found.setdefault(some[-1], {})[node] = windows_below(node)
     return {node: anchor for anchor, pools in found.items() for node in pools
             if len({w["kernel"] for w in pools.values()}) == 1
-            and _all_uses_pass(anchor, list(pools), roles, readers, roots, {})}
+            and _all_uses_pass(anchor, list(pools), roles, readers, roots, joined=None)}
 
 
 def ends_sums(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
@@ -136,10 +176,8 @@ def ends_sums(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, list
     """Whether a pointwise result is the end of such a chain."""
     return any(anchor.size == node.size and ITEM_BYTES[node.dtype] <= ITEM_BYTES[anchor.dtype]
                and _has_other_readers(node, anchor, roles, readers, joined)
-               and _all_uses_pass(anchor, [node], roles, readers, roots,
-                                  {r for r, a in joined.channels.items() if a is anchor},
-                                  {r for r, a in joined.totals.items() if a is anchor})
-               for anchor in _anchors(node, roles, joined.channels, joined.below))
+               and _all_uses_pass(anchor, [node], roles, readers, roots, joined)
+               for anchor in joined.anchors.members(joined.reached.by(*node.inputs)))
 
 
 def _has_other_readers(node: Node, anchor: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
@@ -153,7 +191,7 @@ def _has_other_readers(node: Node, anchor: Node, roles: Mapping[Node, str], read
 def _is_read_again(node: Node, anchor: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
                    joined: Joined) -> bool:
     """Whether something reads the result together with totals of it, through views or in a wider type or not."""
-    return any(anchor in joined.beyond.get(r, ()) if roles[r] == "pointwise" and not _widens(r) else
+    return any(joined.is_beyond(r, anchor) if roles[r] == "pointwise" and not _widens(r) else
                (roles[r] == "view" or _widens(r)) and _is_read_again(r, anchor, roles, readers, joined)
                for r in readers[node])
 
@@ -162,49 +200,20 @@ def _widens(node: Node) -> bool:
     return node.op == "cast" and ITEM_BYTES[node.dtype] > ITEM_BYTES[node.inputs[0].dtype]
 
 
-def _anchors(node: Node, roles: Mapping[Node, str], joined: Mapping[Node, Node], below: Below) -> Iterator[Node]:
-    """The contractions whose kernel may compute the node from its sums, and from reductions that joined it.
-
-    Nothing else that is read may need the sums.
-    """
-    for anchor in dict.fromkeys(joined.get(base, base) for base in _bases(node, roles, ())):
-        if roles[anchor] == "contraction":
-            bases = _bases(node, roles, {r for r, a in joined.items() if a is anchor})
-            if anchor in bases and not any(below.has(other, anchor) for other in bases if other is not anchor):
-                yield anchor
-
-
-def _bases(node: Node, roles: Mapping[Node, str], through: Collection[Node]) -> list[Node]:
-    """What an evaluation of the node reads from memory, if it computes the nodes in ``through`` by itself."""
-    result: list[Node] = []
-    seen: set[Node] = set()
-    stack = list(node.inputs)
-    while stack:
-        current = stack.pop()
-        if current in seen or number_of(current) is not None:
-            continue
-        seen.add(current)
-        if roles[current] in ("pointwise", "view") or current in through:
-            stack += current.inputs
-        else:
-            result.append(current)
-    return result
-
-
 def _all_uses_pass(anchor: Node, ends: Collection[Node], roles: Mapping[Node, str],
-                   readers: Mapping[Node, list[Node]], roots: Collection[Node], through: Collection[Node],
-                   totals: Collection[Node] = ()) -> bool:
-    """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its ``totals``. through:
-    reductions that belong to the chain."""
+                   readers: Mapping[Node, list[Node]], roots: Collection[Node], joined: Joined | None) -> bool:
+    """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its totals. joined: reductions of
+    which those over channels belong to the chain; None where none do."""
+    channels, totals = (joined.channels, joined.totals) if joined is not None else ({}, {})
     stack, seen = [anchor], {anchor}
     while stack:
         current = stack.pop()
         if current in roots:
             return False
         for reader in readers[current]:
-            if reader in ends or reader in totals or reader in seen:
+            if reader in ends or totals.get(reader) is anchor or reader in seen:
                 continue
-            if roles[reader] not in ("pointwise", "view") and reader not in through:
+            if roles[reader] not in ("pointwise", "view") and channels.get(reader) is not anchor:
                 return False
             seen.add(reader)
             stack.append(reader)

@@ -382,7 +382,7 @@ class Grouping:
                 return group in needs and self.joined.anchor(node) is anchor
             # A reshape of the domain, or of what reductions leave of it: see whether it maps (else Apart).
             sizes = [n.size for n in group.nodes if self.joined.anchor(n) is anchor]
-            if anchor not in self.joined.beyond.get(node, ()):  # with totals nothing is computed for each position
+            if not self.joined.is_beyond(node, anchor):  # with totals nothing is computed for each position
                 sizes.append(prod(group.domain))
             return kind == "pointwise" and group in needs and node.size in sizes and node not in self.apart
         if kind == "reduction":

@@ -25,12 +25,12 @@ from kernelwright.plan.positions import (
     POOL_SIZES,
     POOLS,
     TOTALS,
+    Elements,
     can_pool,
     can_pool_lines,
     can_pool_planes,
     first_position,
     has_elements,
-    in_order,
     positions_of,
     windows_below,
 )
@@ -63,11 +63,14 @@ def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collect
     join. whole: reductions to leave as they are. of_lines: those of the anchors that pool two lines at a time.
     """
     result = Halves({}, [], set())
-    for node in walk(roots):
+    order = list(walk(roots))
+    elements = Elements(order, roles, anchors)
+    lines = elements.anchors.some(of_lines)
+    for node in order:
         inputs = tuple(result.moved[i] for i in node.inputs)
         built = None
         if roles[node] == "reduction" and node not in whole and node.dtype in TYPES:
-            built = _halved(node, inputs[0], roles, anchors, of_lines)
+            built = _halved(node, inputs[0], elements, lines)
         if built is not None:
             result.moved[node], firsts = built
             result.firsts.extend((first, node) for first in firsts)
@@ -79,21 +82,17 @@ def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collect
     return result
 
 
-def _halved(node: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node], of_lines: Collection[Node]
-            ) -> tuple[Node, list[Node]] | None:
+def _halved(node: Node, x: Node, elements: Elements, of_lines: int) -> tuple[Node, list[Node]] | None:
     """A reduction of ``x`` by halves, and the first ones; None where it is not one that can be."""
     windows = windows_below(node)
     if windows is not None:
-        return _of_windows(node, windows, x, roles, anchors, of_lines)
+        return _of_windows(node, windows, x, elements, of_lines)
     operand = node.inputs[0]
     if node.op not in TOTALS:
         return None
-    found = in_order(operand, roles)
-    for anchor in anchors if found else ():
-        if anchor not in found:
-            continue
+    for anchor in elements.of(operand):
         count = positions_of(anchor)
-        shape = _apart(operand.shape, count) if count > 1 and anchor.size == operand.size else None
+        shape = _apart(operand.shape, count) if count > 1 else None
         if shape is not None:
             return _total(node, x, shape, first_position(shape, count))
     return None
@@ -144,26 +143,28 @@ def _correction(op: str) -> dict[str, int]:
     return {"correction": 0} if op == "var" else {}
 
 
-def _of_windows(node: Node, windows: Node, x: Node, roles: Mapping[Node, str], anchors: Collection[Node],
-                of_lines: Collection[Node]) -> tuple[Node, list[Node]] | None:
+def _of_windows(node: Node, windows: Node, x: Node, elements: Elements, of_lines: int
+                ) -> tuple[Node, list[Node]] | None:
     """A pool of ``windows``, by now those in ``x``. One window of all positions is no window."""
     below, size = windows.inputs[0], windows["kernel"][-1]
     axes = tuple(range(below.rank, windows.rank))
     if node.op not in POOLS or node["axes"] != axes or not node["keepdim"]:
         return None
     if windows["kernel"] == below.shape[2:] and not any(windows["padding"]):
-        if prod(windows["kernel"]) == 1 or not any(has_elements(below, a, roles) for a in anchors):
+        if prod(windows["kernel"]) == 1 or not any(has_elements(below, a, elements) for a in elements.of(below)):
             return None
         value = (x.inputs[0] if x.op == "cast" else x).inputs[0]
         total = reduce(node.op, cast(value, x.dtype), tuple(range(2, below.rank)))
         return reshape(total, node.shape), [total]
     if size not in POOL_SIZES or not _is_plain(windows, -1):
         return None
-    if _has_lines(windows, below, -2) and any(can_pool_lines(below, a, roles) for a in of_lines):
-        if _has_lines(windows, below, -3) and any(can_pool_planes(below, a, roles) for a in of_lines):
+    if _has_lines(windows, below, -2) and any(
+            can_pool_lines(below, a, elements) for a in elements.of(below, of_lines)):
+        if _has_lines(windows, below, -3) and any(
+                can_pool_planes(below, a, elements) for a in elements.of(below, of_lines)):
             return _pool(node, x, (POOL_LINES, POOL_LINES, size))
         return _pool(node, x, (POOL_LINES, size))
-    return _pool(node, x, (size,)) if any(can_pool(below, a, roles) for a in anchors) else None
+    return _pool(node, x, (size,)) if any(can_pool(below, a, elements) for a in elements.of(below)) else None
 
 
 def _has_lines(windows: Node, below: Node, axis: int) -> bool:

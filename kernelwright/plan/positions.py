@@ -7,13 +7,15 @@ permuted they are followed one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import islice
 from math import prod
 
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
 from kernelwright.ir.recursion import Task, run
+from kernelwright.plan.bits import Bits, union
 from kernelwright.plan.pieces import COPIES
 
 #: Reductions that a kernel takes over all positions.
@@ -22,19 +24,56 @@ TOTALS = ("sum", "mean", "amax", "amin", "var")
 POOLS, POOL_SIZES, POOL_LINES = ("sum", "amax", "amin"), (2, 4, 8), 2
 
 
-def in_order(node: Node, roles: Mapping[Node, str]) -> set[Node]:
-    """The contractions whose elements ``node`` is made of one by one, in the order that they have in memory."""
-    result: set[Node] = set()
-    seen, stack = {node}, [node]
-    while stack:
-        current = stack.pop()
-        if roles[current] == "contraction":
-            result.add(current)
-        elif current.op == "reshape" or (roles[current] == "pointwise" and current.op not in COPIES):
-            below = [i for i in current.inputs if i.size == node.size and i not in seen]
-            seen.update(below)
-            stack += below
-    return result
+class Elements:
+    """Whose elements nodes have: of some contractions, those of which a node is made one element of one.
+
+    Found once, along the order: a residual stream is made of all contractions before it.
+    """
+
+    def __init__(self, order: Iterable[Node], roles: Mapping[Node, str], anchors: Iterable[Node]) -> None:
+        self._roles = roles
+        self.anchors = Bits(anchors)
+        self._in_order: dict[Node, int] = {}  # in the order that the contraction's have in memory
+        self._moved: dict[Node, int] = {}  # in that or another order
+        self._axes: dict[tuple[Node, Node], frozenset[int] | None] = {}
+        self._alike: dict[Hashable, int] = {}
+        for anchor, bit in self.anchors.of.items():
+            form = (anchor.op, anchor.shape, anchor.get("transposed"), anchor.get("stride"))
+            self._alike[form] = self._alike.get(form, 0) | bit
+        for node in order if self.anchors.every else ():
+            same = () if node.op in COPIES or roles[node] not in ("pointwise", "view") else \
+                [i for i in node.inputs if i.size == node.size]
+            own = self.anchors.of.get(node, 0)
+            self._moved[node] = own | union(self._moved, same)
+            reads = node.op == "reshape" or roles[node] == "pointwise"
+            self._in_order[node] = own | (union(self._in_order, same) if reads else 0)
+
+    def has(self, x: Node, anchor: Node) -> bool:
+        """Whether ``x`` is made of an anchor's elements one by one, in the order that they have in memory."""
+        return bool(self._in_order[x] & self.anchors.of[anchor])
+
+    def of(self, x: Node, among: int | None = None) -> Iterator[Node]:
+        """The anchors of which ``x`` has the elements in that order, one of each form: those of one have equal
+        positions and phases. among: a set of anchors (all)."""
+        found = self._in_order[x] & (self.anchors.every if among is None else among) if self.anchors.every else 0
+        for alike in self._alike.values() if found else ():
+            yield from islice(self.anchors.members(found & alike), 1)
+
+    def axes_of_positions(self, x: Node, anchor: Node) -> frozenset[int] | None:
+        """The axes of ``x`` that are all of the anchor's positions and nothing else; None where there are none such."""
+        return run(self._axes_of_positions(x, anchor))
+
+    def _axes_of_positions(self, x: Node, anchor: Node) -> Task[frozenset[int] | None]:
+        if x is anchor:
+            return frozenset(range(2, x.rank))
+        if (x, anchor) not in self._axes:
+            self._axes[x, anchor] = None
+            for operand in x.inputs if self._moved[x] & self.anchors.of[anchor] else ():
+                below = (yield self._axes_of_positions(operand, anchor)) if operand.size == x.size else None
+                if below is not None:
+                    self._axes[x, anchor] = _moved(x, operand, below)
+                    break
+        return self._axes[x, anchor]
 
 
 def positions_of(anchor: Node) -> int:
@@ -51,31 +90,16 @@ def first_position(shape: tuple[int, ...], count: int) -> int | None:
     return axis if count == 1 else None
 
 
-def is_total(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def is_total(node: Node, anchor: Node, elements: Elements) -> bool:
     """Whether a reduction is over all positions of a convolution's output, for each entry of the batch and channel."""
     x, count = node.inputs[0], positions_of(anchor)
     if node.op not in TOTALS or count == 1 or x.size != anchor.size:
         return False
     first = first_position(x.shape, count)
-    if first is not None and anchor in in_order(x, roles):
+    if first is not None and elements.has(x, anchor):
         return _wide(x, node["axes"]) == _wide(x, range(first, x.rank))
-    axes = run(_axes_of_positions(x, anchor, roles, {}))
+    axes = elements.axes_of_positions(x, anchor)
     return axes is not None and _wide(x, node["axes"]) == _wide(x, sorted(axes))
-
-
-def _axes_of_positions(x: Node, anchor: Node, roles: Mapping[Node, str], known: dict[Node, frozenset[int] | None]
-                       ) -> Task[frozenset[int] | None]:
-    """The axes of ``x`` that are all of the anchor's positions and nothing else; None where there are none such."""
-    if x is anchor:
-        return frozenset(range(2, x.rank))
-    if x not in known:
-        known[x] = None
-        for operand in x.inputs if roles[x] in ("pointwise", "view") and x.op not in COPIES else ():
-            below = (yield _axes_of_positions(operand, anchor, roles, known)) if operand.size == x.size else None
-            if below is not None:
-                known[x] = _moved(x, operand, below)
-                break
-    return known[x]
 
 
 def _moved(node: Node, operand: Node, axes: frozenset[int]) -> frozenset[int] | None:
@@ -98,7 +122,7 @@ def _wide(x: Node, axes: Iterable[int]) -> list[int]:
     return [a for a in axes if x.shape[a] != 1]
 
 
-def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def is_pool(node: Node, anchor: Node, elements: Elements) -> bool:
     """Whether a reduction is over windows of the last axis of a convolution's output, or of two lines of it, as a
     kernel takes them.
 
@@ -112,24 +136,24 @@ def is_pool(node: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
     plain = kernel[-1] in POOL_SIZES and kernel == windows["stride"] and node["axes"] == axes and \
         not any(windows["padding"]) and all(d == 1 for d in windows["dilation"])
     possible = {(): can_pool, (POOL_LINES,): can_pool_lines, (POOL_LINES, POOL_LINES): can_pool_planes}
-    return plain and kernel[:-1] in possible and possible[kernel[:-1]](windows.inputs[0], anchor, roles)
+    return plain and kernel[:-1] in possible and possible[kernel[:-1]](windows.inputs[0], anchor, elements)
 
 
-def can_pool(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def can_pool(x: Node, anchor: Node, elements: Elements) -> bool:
     """Whether ``x`` has the elements of a convolution, of which a kernel can pool neighbours along the last axis."""
-    return has_elements(x, anchor, roles) and (not anchor["transposed"] or anchor["stride"][-1] <= 2)
+    return has_elements(x, anchor, elements) and (not anchor["transposed"] or anchor["stride"][-1] <= 2)
 
 
-def can_pool_lines(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def can_pool_lines(x: Node, anchor: Node, elements: Elements) -> bool:
     """The same of windows of two lines, which a kernel has as two output phases: so there are no others, or these two,
     where a thread has all phases of its positions (multiply-adds in float32)."""
-    return has_elements(x, anchor, roles) and anchor.rank > 3 and (
+    return has_elements(x, anchor, elements) and anchor.rank > 3 and (
         not anchor["transposed"] or all(s == 1 for s in anchor["stride"][-2:]) or _has_pairs(anchor, 2))
 
 
-def can_pool_planes(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def can_pool_planes(x: Node, anchor: Node, elements: Elements) -> bool:
     """The same of windows of two planes, of two lines each: of output phases that a thread has all of."""
-    return has_elements(x, anchor, roles) and anchor.rank > 4 and anchor["transposed"] and _has_pairs(anchor, 3)
+    return has_elements(x, anchor, elements) and anchor.rank > 4 and anchor["transposed"] and _has_pairs(anchor, 3)
 
 
 def _has_pairs(anchor: Node, axes: int) -> bool:
@@ -138,9 +162,9 @@ def _has_pairs(anchor: Node, axes: int) -> bool:
     return all(s == 2 for s in before) and last <= 2
 
 
-def has_elements(x: Node, anchor: Node, roles: Mapping[Node, str]) -> bool:
+def has_elements(x: Node, anchor: Node, elements: Elements) -> bool:
     """Whether ``x`` is made of a convolution's output point by point, in its shape."""
-    return anchor.op == "convolution" and x.shape == anchor.shape and anchor in in_order(x, roles)
+    return anchor.op == "convolution" and x.shape == anchor.shape and elements.has(x, anchor)
 
 
 def windows_below(node: Node) -> Node | None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from kernelwright.algebra.build import align
 from kernelwright.ir.node import Node, make, rebuild, users, walk
-from kernelwright.plan.epilogues import Joined, joining
+from kernelwright.plan.epilogues import Below, Joined, Reached, joining
 from kernelwright.plan.positions import first_position, positions_of
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -39,8 +39,8 @@ class Twice:
     """A graph in which some contractions stand twice.
 
     moved: for every node of the given graph, the one of its value. anchors: the contractions that become kernels, and
-    how. stored: what second ones read of statistics. firsts: for each contraction that stands twice, what is made of it
-    point by point, as made of the first one.
+    how. stored: what second ones read of statistics. firsts: of what is made point by point of contractions that stand
+    twice, for each of those the node that is made of the first one.
     """
 
     moved: dict[Node, Node]
@@ -50,9 +50,7 @@ class Twice:
 
     def sources(self, source: Mapping[Node, Node]) -> dict[Node, Node]:
         """Where each node of the new graph came from. source: the same of the given graph."""
-        firsts = self.firsts.values()
-        return traced(((old, (moved, *(first[old] for first in firsts if old in first)))
-                       for old, moved in self.moved.items()), source)
+        return traced(((old, (moved, *self.firsts.get(old, {}).values())) for old, moved in self.moved.items()), source)
 
 
 def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Twice:
@@ -64,36 +62,33 @@ def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Ma
     roots = list(roots)
     order = list(walk(roots))
     joined = joining(order, roles, users(roots), roots, anchors, ())
-    doubled = {n for n, choice in anchors.items() if choice.again is not None and choice.reduces
-               and _is_read_with_totals(n, order, roles, joined)}
-    build = _Builder(roles, joined, doubled)
+    # Of what reads a second node, only totals are of the first.
+    below = Below(order, joined.anchors, joined.totals)
+    reached = Reached(roles, below)
+    read = 0
+    for node in order if joined.totals else ():
+        reached.place(node)
+        read |= reached.by(node) & joined.beyond[node] if roles[node] == "pointwise" else 0
+    doubled = {n for n in joined.anchors.members(read) if anchors[n].again is not None and anchors[n].reduces}
+    build = _Builder(roles, joined, reached, doubled)
     for node in order:
         build.place(node)
     chosen = {build.moved[n]: replace(choice, again=None) for n, choice in anchors.items() if n not in doubled}
-    for node, first in build.firsts.items():
-        chosen |= {first[node]: anchors[node], build.moved[node]: anchors[node].again}
+    for node in joined.anchors.members(joined.anchors.some(doubled)):
+        chosen |= {build.firsts[node][node]: anchors[node], build.moved[node]: anchors[node].again}
     return Twice(build.moved, chosen, build.stored, build.firsts)
-
-
-def _is_read_with_totals(anchor: Node, order: Iterable[Node], roles: Mapping[Node, str], joined: Joined) -> bool:
-    """Whether something is computed point by point of the anchor's results and of totals of them."""
-    reached = {anchor}
-    for node in order:
-        if roles[node] in ("pointwise", "view") and not reached.isdisjoint(node.inputs):
-            if roles[node] == "pointwise" and anchor in joined.beyond.get(node, ()):
-                return True
-            reached.add(node)
-    return False
 
 
 class _Builder:
     """The new graph, operands first.
 
-    firsts: for each of ``doubled``, what is made of it point by point, as made of the first one.
+    firsts: of what is made point by point of ``doubled`` contractions, for each of those the node that is made of the
+    first one. reached: the contractions whose second kernels may compute each node.
     """
 
-    def __init__(self, roles: Mapping[Node, str], joined: Joined, doubled: set[Node]) -> None:
-        self.roles, self.joined, self.doubled = roles, joined, doubled
+    def __init__(self, roles: Mapping[Node, str], joined: Joined, reached: Reached, doubled: set[Node]) -> None:
+        self.roles, self.joined, self.reached, self.doubled = roles, joined, reached, doubled
+        self.among = joined.anchors.some(doubled)
         self.moved: dict[Node, Node] = {}
         self.firsts: dict[Node, dict[Node, Node]] = {}
         self.stored: set[Node] = set()
@@ -105,16 +100,16 @@ class _Builder:
         if node in self.doubled:
             self.firsts[node] = {node: rebuild(node, inputs)}
             self.moved[node] = make(node.op, *inputs, origin=node.origin, **{**dict(node.attributes), "again": True})
-        elif anchor in self.firsts:
+        elif anchor in self.doubled:
             (operand,) = node.inputs
-            self.moved[node] = rebuild(node, (self.firsts[anchor][operand],))
+            self.moved[node] = rebuild(node, (self.firsts[operand][anchor],))
         elif self.roles[node] not in ("pointwise", "view"):
             self.moved[node] = rebuild(node, inputs)
         else:
-            of = [a for a, first in self.firsts.items() if not first.keys().isdisjoint(node.inputs)]
+            of = list(self.joined.anchors.members(self.reached.by(node) & self.among)) if self.among else []
             for a in of:
-                first = self.firsts[a]
-                first[node] = rebuild(node, tuple(first.get(i, m) for i, m in zip(node.inputs, inputs, strict=True)))
+                made = tuple(self.firsts.get(i, {}).get(a, m) for i, m in zip(node.inputs, inputs, strict=True))
+                self.firsts.setdefault(node, {})[a] = rebuild(node, made)
             values = tuple(self._statistic(i, m, node, of) for i, m in zip(node.inputs, inputs, strict=True))
             inverted = node.op == "div" and values[1] is not inputs[1]
             self.moved[node] = make("mul", *values, origin=node.origin) if inverted else rebuild(node, values)
@@ -125,8 +120,8 @@ class _Builder:
         divides = node.op == "div" and operand is node.inputs[1] and operand is not node.inputs[0] and \
             node.dtype not in NARROW_TYPES
         for anchor in anchors:
-            if self.roles[node] == "pointwise" and operand not in self.firsts[anchor] and \
-                    anchor in self.joined.beyond[operand]:
+            if self.roles[node] == "pointwise" and anchor not in self.firsts.get(operand, {}) and \
+                    self.joined.is_beyond(operand, anchor):
                 first = first_position(node.shape, positions_of(anchor)) if node.size == anchor.size else None
                 value = align(moved, node.rank)
                 if first is None or any(size != 1 for size in value.shape[first:]):
