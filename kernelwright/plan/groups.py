@@ -7,10 +7,10 @@ join as stores. Pointwise operators in between are computed on the fly by whoeve
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from itertools import chain
+from math import inf, prod
 
 from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node, number_of, users, walk
@@ -30,8 +30,8 @@ _DEAR = 30
 #: What one kernel computes and reads at most, in nodes of the graph. The time that compilers take grows faster than the
 #: text of a function, and a GPU's kernel takes no more than some hundred pointers: what is longer is stored in between.
 MOST_NODES = 400
-# Results that more evaluations than this compute again are stored where computing them takes more nodes than that, if
-# a graph has many of them: each step of a long loop whose steps are all stored would else compute all steps before it.
+# Results that more evaluations than this compute again are stored where computing them takes more nodes than that: each
+# step of a long loop whose steps are all stored, each block on a residual stream would else compute all before it.
 _MOST_REPEATED, _OFTEN_EVALUATED = 4, 32
 # A contraction that packs its operands evaluates them once; one that does not evaluates them so often or more.
 _DIRECT_REPEATS = 4
@@ -116,6 +116,7 @@ class Group:
     axes: tuple[int, ...] = ()
     nodes: list[Node] = field(default_factory=list)
     reads: dict[Group, None] = field(default_factory=dict)
+    readers: list[Group] = field(default_factory=list)
     over: str = ""
     number: int = -1
     below: int = 0
@@ -153,15 +154,16 @@ class Grouping:
         self.joined = joining(self.order, self.roles, self.readers, self.demanded, self.products, apart)
         self.stored = self._with_cuts(stored, lambda node: MOST_NODES)
         self.in_memory = self._in_memory(self.stored)
-        repeats = self._repeats()
-        if repeats.total() > _MOST_REPEATED * len(self.order) + MOST_NODES:
-            self.stored = self._with_cuts(self.stored, lambda node: _OFTEN_EVALUATED if repeats[node] > _MOST_REPEATED
-                                          else MOST_NODES)
+        often = self._often_computed()
+        cut = self._with_cuts(self.stored, lambda node: _OFTEN_EVALUATED if node in often else MOST_NODES)
+        if len(cut) > len(self.stored):
+            self.stored = cut
             self.in_memory = self._in_memory(self.stored)
         self.known_sources: dict[Node, frozenset[Node]] = {}
-        self.readers_of: dict[Node, dict[int, Group]] = {}
+        self.readers_of: dict[Node, int] = {}  # groups, as bits
         self.home: dict[Node, Group] = {}
         self.groups: list[Group] = []
+        self.places: dict[Hashable, Group] = {}
         self.last_draw: Group | None = None
         for node in self.order:
             self._place(node)
@@ -171,6 +173,10 @@ class Grouping:
         what is stored already."""
         return node in self.in_memory and not (
             self.roles[node] == "view" and node in self.demanded and node not in self.stored)
+
+    def surroundings(self, group: Group) -> set[Node]:
+        """What a group computes and what of that other groups compute it reads."""
+        return {n for n in (*group.nodes, *group.evaluated) if self.roles[n] not in ("leaf", "number")}
 
     def _only_for_one(self, node: Node) -> bool:
         """Whether one reader alone needs this pointwise result."""
@@ -195,14 +201,22 @@ class Grouping:
                 bounds[node] = 1
         return result
 
-    def _repeats(self) -> Counter[Node]:
-        """How many evaluations compute each pointwise result and view."""
-        repeats: Counter[Node] = Counter()
-        for node in self.in_memory:
-            if self.roles[node] in ("pointwise", "reduction"):
-                repeats.update(n for n in self._evaluation(node, self.in_memory, MOST_NODES)
-                               if n not in self.in_memory)
-        return repeats
+    def _often_computed(self) -> set[Node]:
+        """The pointwise results and views that more than `_MOST_REPEATED` evaluations compute again."""
+        result: set[Node] = set()
+        evaluations: dict[Node, set[Node]] = {}  # that compute a node, these or more
+        for node in reversed(self.order):
+            found = evaluations[node] = set()
+            for reader in self.readers[node]:
+                if reader not in self.in_memory:
+                    found |= evaluations[reader]
+                elif self.roles[reader] in ("pointwise", "reduction"):
+                    found.add(reader)
+                if len(found) > _MOST_REPEATED:
+                    break
+            if len(found) > _MOST_REPEATED and node not in self.in_memory:
+                result.add(node)
+        return result
 
     def _evaluation(self, node: Node, stored: Collection[Node], most: int) -> set[Node]:
         """What an evaluation of ``node`` computes and reads; as soon as these are ``most``, no more of them."""
@@ -248,19 +262,18 @@ class Grouping:
         """Several readers, or readers that repeat a dear expression."""
         # A contraction that is computed again reads what it read before.
         readers = [r for r in self.readers[node] if r.op != "constant" and not r.get("again")]
-        cost, loads = self._expression(node)
-        if len(readers) > 1 and (cost > _DEAR or loads > 1.5 * node.bytes) and node.size > 1024:
-            return True
+        several = len(readers) > 1 and node.size > 1024
         repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
         if any(r in self.products and self.products[r].scheme == "float32" for r in readers):
             repeats = max(repeats, _DIRECT_REPEATS)
-        return repeats >= 4 and cost > _DEAR
+        return (several or repeats >= 4) and self._is_dear(node, 1.5 * node.bytes if several else inf)
 
     def _domain_size(self, reader: Node) -> int:
         return reader.inputs[0].size if self.roles[reader] in ("reduction", "place") else reader.size
 
-    def _expression(self, node: Node) -> tuple[int, int]:
-        """Scalar cost, and bytes of what an on-the-fly evaluation loads."""
+    def _is_dear(self, node: Node, most_bytes: float) -> bool:
+        """Whether an on-the-fly evaluation computes what is dear, or loads more bytes than these. It is looked at no
+        further than that takes."""
         cost, loads, seen, stack = 0, 0, set(), [node]
         while stack:
             current = stack.pop()
@@ -271,9 +284,11 @@ class Grouping:
                 cost += FUNCTIONS[current.op].cost if current.op in FUNCTIONS else 0
             elif self.roles[current] != "view" and number_of(current) is None:
                 loads += current.bytes
-                continue
-            stack += current.inputs
-        return cost, loads
+            if cost > _DEAR or loads > most_bytes:
+                return True
+            if self.roles[current] in ("pointwise", "view") and (current is node or current not in self.stored):
+                stack += current.inputs
+        return False
 
     def _needs(self, node: Node) -> dict[Group, None]:
         """Groups whose results the evaluation of ``node`` reads."""
@@ -313,9 +328,12 @@ class Grouping:
         needed = 0  # by what the node needs, and hence no groups to join
         for other in needs:
             needed |= other.below
-        sharing = {n: g for source in self._sources(node) for n, g in self.readers_of.get(source, {}).items()}
-        candidates = sharing | {group.number: group for group in needs}
-        for group in (*near, *(candidates[number] for number in sorted(candidates, reverse=True))):
+        candidates = 0
+        for source in self._sources(node):
+            candidates |= self.readers_of.get(source, 0)
+        for other in needs:
+            candidates |= 1 << other.number
+        for group in chain(near, self._latest_first(candidates & ~needed)):
             if group.kind not in ("torch", "special") and not needed >> group.number & 1 \
                     and self._fits(node, kind, group, needs) and self._has_room(group, node):
                 self._extend(group, node, needs)
@@ -327,44 +345,53 @@ class Grouping:
         else:
             self._add(Group("loop", node.shape), node, needs)
 
+    def _latest_first(self, numbers: int) -> Iterator[Group]:
+        """The groups of a set of numbers."""
+        while numbers:
+            last = numbers.bit_length() - 1
+            yield self.groups[last]
+            numbers ^= 1 << last
+
     def _add_place(self, node: Node, needs: dict[Group, None]) -> None:
         """A value joins its place, or the other way round; they need the same."""
-        extremum = PLACES.get(node.op, node.op)
-        for group in self.groups:
-            if group.kind == "place" and group.axes == node["axes"] and group.nodes[0].inputs == node.inputs and \
-                    PLACES.get(group.nodes[0].op, group.nodes[0].op) == extremum:
-                self._extend(group, node, needs)
-                return
-        self._add(Group("place", node.inputs[0].shape, node["axes"]), node, needs)
+        extremum = PLACES.get(node.op, node.op), node.inputs, node["axes"]
+        if extremum in self.places:
+            self._extend(self.places[extremum], node, needs)
+            return
+        self.places[extremum] = Group("place", node.inputs[0].shape, node["axes"])
+        self._add(self.places[extremum], node, needs)
 
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         group.number = len(self.groups)
         self.groups.append(group)
+        draws = group.kind == "torch" and node.get("serial", -1) >= 0
+        if draws and self.last_draw is not None:
+            needs = {**needs, self.last_draw: None}
         self._extend(group, node, needs)
-        if group.kind == "torch" and node.get("serial", -1) >= 0:
-            if self.last_draw is not None:
-                group.reads[self.last_draw] = None
-                group.below |= self.last_draw.below | 1 << self.last_draw.number
+        if draws:
             self.last_draw = group
 
     def _extend(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         group.nodes.append(node)
-        group.reads.update({g: None for g in needs if g is not group})
         self.home[node] = group
-        below = group.below
+        below = 0
         for other in needs:
             if other is not group:
                 below |= other.below | 1 << other.number
-        if below != group.below:
-            group.below = below
-            for other in self.groups if len(group.nodes) > 1 else ():
-                if other.below >> group.number & 1:
-                    other.below |= below
+                if other not in group.reads:
+                    group.reads[other] = None
+                    other.readers.append(group)
+        stack = [group]
+        while stack:
+            current = stack.pop()
+            if below & ~current.below:
+                current.below |= below
+                stack += current.readers
         if group.kind not in ("torch", "special"):
             group.evaluated |= self._evaluation(node, self.in_memory, MOST_NODES)
         if group.kind == "loop":
             for source in self._sources(node):
-                self.readers_of.setdefault(source, {})[group.number] = group
+                self.readers_of[source] = self.readers_of.get(source, 0) | 1 << group.number
 
     def _has_room(self, group: Group, node: Node) -> bool:
         """Whether a kernel may evaluate the node besides what it has."""

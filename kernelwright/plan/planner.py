@@ -31,7 +31,8 @@ from kernelwright.plan.turns import in_turn
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
 _Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
 _DEAR = 10
-# What one refusal changes may answer the next one, so they are answered one by one, but for graphs that have many.
+# What one refusal changes may answer another one near it, so of these one is answered at a time, but where there are
+# many.
 _ONE_BY_ONE = 50
 # A reduction of fewer bytes takes no longer than its launch.
 _LARGE_REDUCTION = 1 << 23
@@ -134,17 +135,20 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
         loops: dict[Group, _Compiled] = {}
         wanted: set[Node] = set()
+        changed: set[Node] = set()
         for group in (g for g in grouping.groups if g.kind in compilers):
             try:
                 loops[group] = compilers[group.kind](group, grouping.is_loaded)
             except (MustStore, Apart) as problem:
+                near = grouping.surroundings(group)
+                if rounds < _ONE_BY_ONE and not changed.isdisjoint(near):
+                    continue
+                changed |= near
                 known = stored if isinstance(problem, MustStore) else apart
                 if problem.node in known and problem.node not in wanted:
                     raise _failed(group, grouping, lowered, problem) from problem
                 known.add(problem.node)
                 wanted.add(problem.node)
-                if rounds < _ONE_BY_ONE:
-                    break
             except Exception as error:
                 if not is_ours(error):
                     raise
@@ -264,25 +268,27 @@ def _name(numbers: Iterator[int], nodes: Iterable[Node]) -> str:
 def _write_buffers(steps: list[Step], updates: Iterable[BufferUpdate], results: tuple[Node, ...]
                    ) -> tuple[list[Step], set[str]]:
     """Let kernels update the model's buffers in place, where nobody else reads or returns the value."""
+    made = {n: place for place, step in enumerate(steps) if isinstance(step, KernelStep) for n in step.outputs}
+    read = {n for step in steps for n in _reads(step)} | set(results)
+    readers: dict[str, list[int]] = {}  # of buffers
+    for place, step in enumerate(steps):
+        for name in dict.fromkeys(n["name"] for n in _reads(step) if n.op == "buffer"):
+            readers.setdefault(name, []).append(place)
     written: set[str] = set()
     for update in updates:
-        for place, step in enumerate(steps):
-            if not isinstance(step, KernelStep) or update.value not in step.outputs:
-                continue
-            if update.value in results or not isinstance(step.kernel, LoopKernel):
-                break
-            readers = [s for s in steps if update.value in _reads(s)]
-            buffer = next((i for i in step.inputs if i.op == "buffer" and i["name"] == update.name), None)
-            elsewhere = [s for s in steps if s is not step and any(
-                i.op == "buffer" and i["name"] == update.name for i in _reads(s))]
-            number = step.outputs.index(update.value)
-            same = buffer is None or _same_place(step.kernel, step.inputs.index(buffer), number)
-            taken = any(name == update.name for _, name in step.buffers)
-            if not readers and not elsewhere and same and not taken:
-                steps[place] = KernelStep(step.name, step.kernel, step.inputs, step.outputs, step.covers,
-                                          (*step.buffers, (number, update.name)))
-                written.add(update.name)
-            break
+        place = made.get(update.value)
+        if place is None or update.value in read:
+            continue
+        step = steps[place]
+        if not isinstance(step, KernelStep) or not isinstance(step.kernel, LoopKernel) or \
+                set(readers.get(update.name, ())) - {place}:
+            continue
+        buffer = next((i for i in step.inputs if i.op == "buffer" and i["name"] == update.name), None)
+        number = step.outputs.index(update.value)
+        same = buffer is None or _same_place(step.kernel, step.inputs.index(buffer), number)
+        if same and not any(name == update.name for _, name in step.buffers):
+            steps[place] = replace(step, buffers=(*step.buffers, (number, update.name)))
+            written.add(update.name)
     return steps, written
 
 
