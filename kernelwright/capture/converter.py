@@ -74,8 +74,10 @@ class Converter:
         self.model = model
         self.outside = outside
         self.file = file
+        self.first_paths = {module: path for path, module in model.named_modules()}
         self.values: dict[torch.fx.Node, Any] = {}
         self.group: dict[torch.fx.Node, int] = {}  # values that share memory have the same group
+        self.members: dict[int, list[torch.fx.Node]] = {}  # of each group those that have a value, in order
         self.source: dict[torch.fx.Node, torch.fx.Node] = {}  # view -> what it is a view of
         self.buffers: dict[int, str] = {}  # group -> name of the buffer at its root
         self.fixed: dict[int, str] = {}  # group -> input or parameter at its root
@@ -106,6 +108,7 @@ class Converter:
                 except NotCapturable as reason:
                     reason.module = reason.module or origin_of(node, self.file).module
                     raise
+                self.members.setdefault(self.group[node], []).append(node)
             else:
                 raise NotCapturable(f"the trace holds a part of its own, {node.target}")
         outputs: list[Node] = []
@@ -152,12 +155,12 @@ class Converter:
     def _first_name(self, name: str) -> str:
         """The name of a parameter or buffer by the first path of its module, which may stand in several places."""
         path, _, own = name.rpartition(".")
-        module = self.model.get_submodule(path)
-        return next(f"{first}.{own}".lstrip(".") for first, m in self.model.named_modules() if m is module)
+        return f"{self.first_paths[self.model.get_submodule(path)]}.{own}".lstrip(".")
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
         value = node.meta.get("val")
         self.group[node] = len(self.group)
+        self.members[self.group[node]] = [node]
         if spec.kind == InputKind.USER_INPUT:
             if not isinstance(value, torch.Tensor):
                 self.values[node] = value
@@ -347,7 +350,7 @@ class Converter:
 
     def _write(self, changed: torch.fx.Node, value: Node, target: str) -> Node:
         """Let every name of the memory of ``changed`` mean what it holds after the write; the value of the whole."""
-        members = [n for n in self.values if self.group.get(n) == self.group[changed]]
+        members = self.members[self.group[changed]]
         if all(self.values[m] is self.values[changed] for m in members):
             self.values.update(dict.fromkeys(members, value))
             return value

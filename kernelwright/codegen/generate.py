@@ -58,7 +58,8 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
 
     Returns the plans with the steps' final names, and the texts by step. Raises KernelFailed.
     """
-    names: dict[tuple, str] = {}
+    plans = list(plans)
+    texts: dict[tuple[Kernel, str], KernelSource] = {}
     sources: dict[KernelStep, KernelSource] = {}
     renamed = []
     for plan in plans:
@@ -66,15 +67,18 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
         for step in plan.steps:
             if isinstance(step, KernelStep):
                 stem = step.name.split("_", 1)[1]
-                name = names.setdefault((step.kernel, stem), f"k{len(names)}_{stem}")
-                step = replace(step, name=name)
-                if step not in sources:
+                source = texts.get((step.kernel, stem))
+                if source is None:
                     try:
-                        sources[step] = generate_kernel(step.kernel, name, target)
+                        source = generate_kernel(step.kernel, f"k{len(texts)}_{stem}", target)
                     except Exception as error:
                         if not is_ours(error):
                             raise
-                        raise KernelFailed([step], error) from error
+                        failed = [s for p in plans for s in p.kernels if s.kernel == step.kernel]
+                        raise KernelFailed(failed, error) from error
+                    texts[step.kernel, stem] = source
+                step = replace(step, name=source.name)
+                sources[step] = source
             steps.append(step)
         renamed.append(replace(plan, steps=tuple(steps)))
     return renamed, sources

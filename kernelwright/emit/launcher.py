@@ -56,22 +56,22 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run."""
     produced: dict[Node, KernelStep] = {n: s for s in steps for n in s.outputs}
     types = C_TYPES if cuda else TYPES
-    arguments: list[Node | str] = []
+    arguments: dict[Node | str, None] = {}
     updated: dict[str, str] = {}
     allocated: list[Node] = []
     inner: dict[Node, int] = {}
     size = 0
     for step in steps:
         for node in step.inputs:
-            if node not in produced and node not in arguments:
-                arguments.append(node)
+            if node not in produced:
+                arguments[node] = None
         buffers = dict(step.buffers)
         for number, node in enumerate(step.outputs):
             if number in buffers:
-                arguments.append(buffers[number])
+                arguments[buffers[number]] = None
                 updated[buffers[number]] = types[node.dtype]
             elif outside(node):
-                arguments.append(node)
+                arguments[node] = None
                 allocated.append(node)
             else:
                 inner[node] = size

@@ -20,12 +20,11 @@ def made_once(steps: Sequence[Step], results: Iterable[Node]) -> list[TorchStep]
         if isinstance(step, TorchStep) and _is_fixed(step.node, fixed):
             fixed[step.node] = step
     returned = _may_share(steps, results)
-    kept = {n for n in fixed if n not in returned}
-    while True:  # what shares memory with a tensor that is made each time is made each time
-        less = {n for n in kept if all(i in kept or i.op == "constant" for i in n.inputs)}
-        if less == kept:
-            return [s for n, s in fixed.items() if n in kept]
-        kept = less
+    kept: set[Node] = set()
+    for node in fixed:  # what shares memory with a tensor that is made each time is made each time
+        if node not in returned and all(i in kept or i.op == "constant" for i in node.inputs):
+            kept.add(node)
+    return [step for node, step in fixed.items() if node in kept]
 
 
 def _is_fixed(node: Node, fixed: Collection[Node]) -> bool:

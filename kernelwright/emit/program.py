@@ -99,8 +99,9 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     steps = in_runs(tuple(s for s in plan.steps if not (
         isinstance(s, TorchStep) and s.node in counters and s.node not in needed)))
     given = [n for n in plan.graph.inputs if n is not None]
-    names = _names([*given, *plan_tensors(plan).values()], steps)
-    places = {name: names[leaf] for name, leaf in plan_tensors(plan).items()}
+    tensors = plan_tensors(plan)
+    names = _names([*given, *tensors.values()], steps)
+    places = {name: names[leaf] for name, leaf in tensors.items()}
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
     read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
@@ -143,7 +144,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
         else:
             lines.append(f"{buffer}.copy_({_text(update.value, names)}.reshape({buffer}.shape))")
     seen = {**names, **shown}
-    results = "".join(f"{_result_text(plan, n, seen)}, " for n in computed_results(plan))
+    strides = other_strides(plan)
+    results = "".join(f"{_result_text(n, strides.get(n), seen)}, " for n in computed_results(plan))
     lines += _wrapped(f"return ({results.strip()})")
     numbers = [call.number for call in plan_parts(plan)]
     lines = [re.sub(r"\b_numbered\[(\d+)\]", lambda found: f"_parts[{numbers.index(int(found[1]))}]", line)
@@ -155,9 +157,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     return Program("\n".join(text), tuple(launchers))
 
 
-def _result_text(plan: Plan, node: Node, names: Mapping[Node, str]) -> str:
-    """A computed result as eager has it in memory."""
-    strides = other_strides(plan, plan.results.index(node))
+def _result_text(node: Node, strides: tuple[int, ...] | None, names: Mapping[Node, str]) -> str:
+    """A computed result as eager has it in memory, with these strides (None: as the program has it)."""
     text = _text(node, names)
     return text if strides is None else f"_kernelwright_laid({text}, {strides!r})"
 
@@ -167,17 +168,21 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
     numbers = given_results(plan)
     if not numbers:
         return []
-    leaves = [*given, *plan_tensors(plan).values()]
+    tensors = plan_tensors(plan)
+    leaves = [*given, *tensors.values()]
     names = _names(leaves, [])
     # Tensors come as the caller has them, not as kernels read them.
     for leaf in leaves:
         if leaf.get("order") is not None:
             names[in_own_order(leaf)], names[leaf] = names[leaf], f"{names[leaf]}.permute({leaf['order']!r})"
     own = {in_own_order(leaf) for leaf in leaves}
-    lines, texts = [], []
+    lines: list[str] = []
+    texts: dict[int, str] = {}  # by number of the result
+    returned: set[str] = set()
     for number in numbers:
         if buffer := updated_buffer(plan, number):
-            texts.append(names[in_own_order(plan_tensors(plan)[buffer])])
+            texts[number] = names[in_own_order(tensors[buffer])]
+            returned.add(texts[number])
             continue
         chain, node = [], plan.results[number]
         while node not in names:
@@ -187,11 +192,12 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
             names[view] = f"t{len(names)}_{view.op}"
             lines.append(f"{names[view]} = {view.operator.code([names[view.inputs[0]]], view)}")
         result = plan.results[number]
-        is_new = known(plan, number).given is None and (result in own or names[result] in texts)
-        texts.append(f"{names[result]}.view_as({names[result]})" if is_new else names[result])
+        is_new = known(plan, number).given is None and (result in own or names[result] in returned)
+        texts[number] = f"{names[result]}.view_as({names[result]})" if is_new else names[result]
+        returned.add(texts[number])
     head = _signature(f"_kernelwright_{mode}_given", [names[in_own_order(leaf)] for leaf in leaves])
     return ["", "", *head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
-            *(f"    {line}" for line in lines), *(f"    {line}" for line in _wrapped(f"return ({', '.join(texts)},)"))]
+            *(f"    {line}" for line in (*lines, *_wrapped(f"return ({', '.join(texts.values())},)")))]
 
 
 def _readers(steps: Iterable[Step]) -> Counter[Node]:
@@ -253,15 +259,17 @@ def _in_lines(statement: str, width: int, indent: int) -> list[str]:
 def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
     """A Python (and C) name for every value of the program."""
     names: dict[Node, str] = {}
-    taken = set(_TAKEN)
+    taken = dict.fromkeys(_TAKEN, 1)  # the last number given to each
 
     def name(node: Node, wanted: str) -> None:
         wanted = ascii_word(wanted)
         wanted = f"_{wanted}" if not wanted or wanted[0].isdigit() or _OURS.match(wanted) else wanted
-        unique, number = wanted, 2
+        unique, number = wanted, taken.get(wanted, 1)
         while unique in taken:
-            unique, number = f"{wanted}_{number}", number + 1
-        taken.add(unique)
+            number += 1
+            unique = f"{wanted}_{number}"
+        taken[wanted] = number
+        taken.setdefault(unique, 1)
         names[node] = unique
 
     for node in given:

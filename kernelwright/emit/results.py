@@ -19,7 +19,7 @@ Row = tuple[int, tuple[Given, ...] | None]
 
 def computed_results(plan: Plan) -> list[Node]:
     """The nodes of results that a program computes, each once."""
-    given = given_results(plan)
+    given = set(given_results(plan))
     return list(dict.fromkeys(node for number, node in enumerate(plan.results) if number not in given))
 
 
@@ -32,7 +32,8 @@ def updated_buffer(plan: Plan, number: int) -> str:
     """The buffer that a result is itself, with what the forward wrote into it; "" for another result."""
     value = plan.graph.outputs[number]
     name = known(plan, number).given
-    return name if any(e.name == name and e.value is value for e in plan.graph.effects) else ""
+    is_buffer = isinstance(name, str) and any(e.name == name and e.value is value for e in plan.graph.effects)
+    return name if is_buffer else ""
 
 
 def result_rows(plan: Plan, model: nn.Module, inputs: Sequence[Any]
@@ -44,15 +45,16 @@ def result_rows(plan: Plan, model: nn.Module, inputs: Sequence[Any]
     computed, given = computed_results(plan), given_results(plan)
     everything: list[Given] = [place for place, value in enumerate(inputs) if _may_have_gradient(value)]
     everything += [name for name, parameter in model.named_parameters() if _may_have_gradient(parameter)]
+    places = {node: place for place, node in enumerate(computed)}
+    places_given = {number: len(computed) + place for place, number in enumerate(given)}
     rows: list[Row] = []
+    standing: dict[int, int] = {}
     for number, node in enumerate(plan.results):
-        place = len(computed) + given.index(number) if number in given else computed.index(node)
+        place = places_given.get(number, places.get(node, -1))
         rows.append((place, _blind(known(plan, number), node, everything)))
-    standing = []
-    for place in range(len(computed)):
-        numbers = [number for number, row in enumerate(rows) if row[0] == place]
-        standing.append(next((n for n in numbers if rows[n][1] is not None), numbers[0]))
-    return tuple(rows), tuple(standing), tuple(given)
+        if place < len(computed) and (place not in standing or (rows[standing[place]][1] is None is not rows[-1][1])):
+            standing[place] = number
+    return tuple(rows), tuple(standing[place] for place in range(len(computed))), tuple(given)
 
 
 def known(plan: Plan, number: int) -> Result:
@@ -70,12 +72,12 @@ def _blind(result: Result, node: Node, everything: Sequence[Given]) -> tuple[Giv
     return tuple(g for g in everything if g not in result.reaches) if result.reaches else None
 
 
-def other_strides(plan: Plan, number: int) -> tuple[int, ...] | None:
-    """The strides that eager gives a computed result, where the program's may be others; else None."""
-    node, wanted = plan.results[number], known(plan, number).strides
-    if wanted is None or not node.size:
-        return None
-    below = memory(node)
-    if any(isinstance(step, KernelStep) and below in step.outputs for step in plan.steps):
-        return None if lies_as(node, wanted) else wanted
-    return wanted
+def other_strides(plan: Plan) -> dict[Node, tuple[int, ...]]:
+    """The strides that eager gives computed results, of those of which the program's may be others."""
+    contiguous = {node for step in plan.steps if isinstance(step, KernelStep) for node in step.outputs}
+    result: dict[Node, tuple[int, ...] | None] = {}
+    for number, node in enumerate(plan.results):
+        wanted = known(plan, number).strides
+        right = wanted is None or not node.size or (memory(node) in contiguous and lies_as(node, wanted))
+        result.setdefault(node, None if right else wanted)
+    return {node: strides for node, strides in result.items() if strides is not None}

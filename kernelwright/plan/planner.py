@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -130,6 +130,7 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
     stored = set(lowered.stored)
     apart: set[Node] = set()
+    known: dict[Hashable, _Compiled] = {}
     rounds = 0
     while True:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
@@ -137,17 +138,20 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         wanted: set[Node] = set()
         changed: set[Node] = set()
         for group in (g for g in grouping.groups if g.kind in compilers):
+            form = _form(group, grouping)
             try:
-                loops[group] = compilers[group.kind](group, grouping.is_loaded)
+                if form not in known:
+                    known[form] = compilers[group.kind](group, grouping.is_loaded)
+                loops[group] = known[form]
             except (MustStore, Apart) as problem:
                 near = grouping.surroundings(group)
                 if rounds < _ONE_BY_ONE and not changed.isdisjoint(near):
                     continue
                 changed |= near
-                known = stored if isinstance(problem, MustStore) else apart
-                if problem.node in known and problem.node not in wanted:
+                told_of = stored if isinstance(problem, MustStore) else apart
+                if problem.node in told_of and problem.node not in wanted:
                     raise _failed(group, grouping, lowered, problem) from problem
-                known.add(problem.node)
+                told_of.add(problem.node)
                 wanted.add(problem.node)
             except Exception as error:
                 if not is_ours(error):
@@ -156,6 +160,12 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         if not wanted:
             return grouping, loops
         rounds += 1
+
+
+def _form(group: Group, grouping: Grouping) -> Hashable:
+    """All that a group's kernel depends on: rounds of grouping leave most groups as they were."""
+    loaded = frozenset(i for n in _computed(group, grouping) for i in n.inputs if grouping.is_loaded(i))
+    return group.kind, group.domain, group.axes, group.over, tuple(group.nodes), loaded
 
 
 def _failed(group: Group, grouping: Grouping, lowered: Lowered, cause: Exception) -> _Failed:
