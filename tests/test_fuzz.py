@@ -289,9 +289,23 @@ def test_a_crash_costs_one_model():
                          "    os.kill(os.getpid(), signal.SIGSEGV)\n")
     with Worker() as worker:
         assert worker.check(good, "graph", "cpp", 0).status == "clean"
-        outcome = worker.check(crash, "graph", "cpp", 0)
-        assert (outcome.status, outcome.kind) == ("wrong", "crash") and "-11" in outcome.message
+        for level in ("graph", "eager"):
+            outcome = worker.check(crash, level, "cpp", 0)
+            assert (outcome.status, outcome.kind) == ("wrong", "crash") and "-11" in outcome.message
         assert worker.check(good, "graph", "cpp", 0).status == "clean"
+
+
+@pytest.mark.parametrize(("level", "status"), [("kernels", "wrong"), ("eager", "refused")])
+def test_a_crash_of_pytorch_is_none_of_ours(level: str, status: str):
+    class Crashing:
+        def check(self, text: str, asked: str, target: str, seed: int) -> Outcome:
+            if asked not in ("kernels", level):
+                return Outcome("clean")
+            return Outcome("wrong", asked, "crash", "the process ended with status -11")
+
+    report = run([3], level="kernels", target="cpp", worker=Crashing())
+    assert [f.outcome.status for f in report.findings] == (["wrong"] if status == "wrong" else [])
+    assert list(report.refused) == ([3] if status == "refused" else [])
 
 
 def before_inputs(lines: str) -> str:

@@ -24,6 +24,7 @@ from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
+from kernelwright.fuzz.alike import SETTINGS, observe
 from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of
 from kernelwright.fuzz.product import Made, make
 from kernelwright.ir.graph import Graph
@@ -46,7 +47,7 @@ from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
 from kernelwright.verify.tolerance import Tolerance
 
-LEVELS = ("graph", "kernels", "text")
+LEVELS = ("graph", "kernels", "text", "eager")
 #: Kinds of a trial's problems that say of eager that it is not the model in float64: whatever the reason, the product
 #: leaves such a mode to PyTorch. What the kernels are without that measure, their own graph says.
 _OF_EAGER = frozenset(("separate", "other-computation"))
@@ -100,10 +101,14 @@ class _Stage:
 
 
 def check(text: str, level: str = "graph", target: str = "cpp", seed: int = 0) -> Outcome:
-    """Judge the model of a problem file's text. ``level``: one of :data:`LEVELS`; "text" only emits the file."""
+    """Judge the model of a problem file's text. ``level``: one of :data:`LEVELS`; "text" only emits the file, "eager"
+    only calls the model as it is."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if level == "eager":
+                call_eager(text, seed)
+                return Outcome("clean")
             if level == "graph":
                 return Outcome("clean", notes=tuple(check_graph(text, target, seed)))
             return check_kernels(text, target, seed, run=level == "kernels")
@@ -277,6 +282,17 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
         if made.given_up:
             raise _Wrong("verify", made.given_up[0], status="unclear")
     return Outcome("clean", notes=notes, text=digest)
+
+
+def call_eager(text: str, seed: int) -> None:
+    """Make the calls of eager that :func:`check_kernels` compares with. Raises nothing that the model does."""
+    with tempfile.TemporaryDirectory(prefix="kernelwright_fuzz_") as folder:
+        path = Path(folder) / "random_model.py"
+        path.write_text(text)
+        with _Stage("load"):
+            problem = load_problem(path, device="cpu")
+            for setting in SETTINGS:
+                observe(problem.make_model(seed).train(setting.training), problem.make_inputs(seed), setting, seed)
 
 
 def _all_certified(path: Path, result: Result, target: str, seed: int, made: Made) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,8 @@ def run(seeds: Iterable[int], *, level: str, target: str, seconds: float | None 
                 break
             sketch = generate(seed)
             outcome = worker.check(sketch.text(), level, target, seed)
+            if outcome.kind == "crash" and worker.check(sketch.text(), "eager", target, seed).kind == "crash":
+                outcome = replace(outcome, status="refused", message=f"PyTorch's own call: {outcome.message}")
             if outcome.status == "clean" and outcome.text and report.models % _TEXT_EVERY == 0:
                 outcome = _emitted_alike(outcome, other.check(sketch.text(), "text", target, seed))
             report.models += 1
