@@ -14,7 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
+from kernelwright.emit.runtime import BUILD, IMPORTS, KERNEL_MARK, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -45,8 +45,9 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
         program = make_program(variant.mode, variant.plan, sources, cuda=cuda)
         launchers += program.launchers
         programs[variant.mode] = program.text
-    parts = [support.strip("\n"), *(d.strip("\n") for d in definitions.values()), *(x.text for x in launchers)]
-    return "\n\n".join(p for p in parts if p) + "\n", [x.name for x in launchers], programs
+    marked = [f"{KERNEL_MARK.format(name)}\n{text.strip()}" for name, text in definitions.items()]
+    marked.append(f"{KERNEL_MARK.format('launchers')}\n" + "\n\n".join(x.text for x in launchers))
+    return "\n\n".join([support.strip("\n"), *marked]) + "\n", [x.name for x in launchers], programs
 
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
