@@ -839,8 +839,9 @@ def _kernelwright_fit(model, facts, inputs):
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
     if facts["asked"] is not None:
         tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
-        if facts["asked"] != tuple([tuple([(t.requires_grad, t.is_leaf) for t in some]) for some in tensors]):
-            raise _KernelwrightMisfit("this call", "has other tensors that require gradients, for which the model asks")
+        for some, asked in zip(tensors, facts["asked"]):
+            if any([stands is not None and stands != (t.requires_grad, t.is_leaf) for t, stands in zip(some, asked)]):
+                raise _KernelwrightMisfit("this call", "has other tensors that require gradients, which matters here")
     given = tuple(values) if facts["given"] is not None else ()
     for place, order in binding.orders:
         values[place] = values[place].permute(order)
