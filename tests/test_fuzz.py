@@ -328,6 +328,12 @@ def test_a_worker_that_gets_no_processor_does_not_hang(monkeypatch):
         assert worker.check(before_inputs("time.sleep(1.5)"), "graph", "cpp", 0).status == "clean"
 
 
+@pytest.mark.parametrize("target", ["cpp", "cuda"])
+def test_a_model_without_kernels_is_no_finding(target):
+    sketch = Sketch("Nothing.", (("x1", "torch.randn(2, 3)"),), (), (), ("x1",), "one")
+    assert oracles.check(sketch.text(), "kernels", target).status == "clean"
+
+
 def test_a_file_that_does_not_run_is_refused():
     outcome = oracles.check("import torch\n\nraise ValueError\n", "graph")
     assert (outcome.status, outcome.stage) == ("refused", "model"), outcome
