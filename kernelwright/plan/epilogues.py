@@ -100,8 +100,8 @@ class Joined:
         return "channels" if node in self.channels else "positions" if node in self.totals else "windows"
 
     def is_beyond(self, node: Node, anchor: Node) -> bool:
-        """Whether a node needs totals of a contraction."""
-        return bool(self.beyond.get(node, 0) & self.anchors.of[anchor])
+        """Whether a node needs totals of ``anchor``, if that is a contraction."""
+        return bool(self.beyond.get(node, 0) & self.anchors.of.get(anchor, 0))
 
 
 def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
