@@ -36,11 +36,10 @@ def _sole_owners(graph: Graph) -> set[Node]:
     """Batch norms that run for the outputs and whose old statistics nothing but their own update reads."""
     owners = {e.owner for e in graph.effects if e.owner is not None}
     while True:
-        owned = [e for e in graph.effects if e.owner in owners]
-        alive = list(walk((*graph.outputs, *(e.value for e in graph.effects if e not in owned),
-                           *(c.value for c in graph.checks))))
+        alive = set(walk((*graph.outputs, *(e.value for e in graph.effects if e.owner not in owners),
+                          *(c.value for c in graph.checks))))
         read = {n["name"] for n in alive if n.op == "buffer"}
-        left = {o for o in owners if o in set(alive) and not read & set(o["running"])}
+        left = {o for o in owners if o in alive and not read & set(o["running"])}
         if left == owners:
             return owners
         owners = left
