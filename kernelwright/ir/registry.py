@@ -81,6 +81,11 @@ def as_meta(node: Node) -> Any:
     return torch.empty(node.shape, dtype=torch_dtype(node.dtype), device="meta")
 
 
+#: Types that were inferred, by all that they depend on: a network repeats its blocks.
+_inferred: dict[tuple, tuple[tuple[int, ...], str]] = {}
+_MOST_INFERRED = 1 << 16
+
+
 def infer(node: Node) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of a node under construction.
 
@@ -93,12 +98,19 @@ def infer(node: Node) -> tuple[tuple[int, ...], str]:
         return ((), "scalar") if node.op == "constant" else (tuple(node["shape"]), node["dtype"])
     if operator.kind == "opaque" and node.get("dtype") is not None:
         return tuple(node["shape"]), node["dtype"]
+    key = (node.op, tuple((i.shape, i.dtype, repr(i["value"]) if i.op == "constant" else "") for i in node.inputs),
+           repr(node.attributes), torch.get_default_dtype())
+    if key in _inferred:
+        return _inferred[key]
     try:
         with torch.no_grad():
             result = operator.reference(*map(as_meta, node.inputs), **dict(node.attributes))
     except (RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"{node.op} of {[list(i.shape) for i in node.inputs]}: {error}") from error
-    return tuple(result.shape), str(result.dtype).removeprefix("torch.")
+    if len(_inferred) >= _MOST_INFERRED:
+        _inferred.clear()
+    _inferred[key] = tuple(result.shape), str(result.dtype).removeprefix("torch.")
+    return _inferred[key]
 
 
 def elements(shape: tuple[int, ...]) -> int:
