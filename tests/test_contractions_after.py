@@ -26,7 +26,7 @@ from kernelwright.tune import contraction_rounds
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_after import seconds_after, step_seconds
+from kernelwright.tune.contraction_after import Reading, seconds_after, step_seconds
 from kernelwright.tune.contraction_fit import fitting, generates
 from kernelwright.tune.contraction_memory import Measured, Trial
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
@@ -65,8 +65,9 @@ def joined(plan: Plan, outputs: tuple[Node, ...]) -> Plan:
 
 
 def both(apart: Plan, whole: Plan) -> tuple[float, float]:
-    return seconds_after([contraction_of(apart)], apart, [whole], H200), seconds_after(
-        [contraction_of(whole)], whole, [apart], H200)
+    one, other = Reading(apart), Reading(whole)
+    return seconds_after([contraction_of(apart)], one, [other], H200), seconds_after(
+        [contraction_of(whole)], other, [one], H200)
 
 
 @pytest.mark.parametrize("size", [(30, 40), (1100, 1200)])

@@ -6,7 +6,8 @@ behind it. Those that do not stand in all of them are what tells them apart; the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from kernelwright.codegen.cuda.loops import chosen_schedule
@@ -21,22 +22,45 @@ from kernelwright.plan.records import KernelStep, Plan, Step
 from kernelwright.roofline.devices import Device
 
 
-def seconds_after(steps: Sequence[KernelStep], plan: Plan, others: Sequence[Plan], row: Device) -> float:
+class Reading:
+    """Who reads what in a plan, found once.
+
+    meanings: what its steps give and from what.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.steps = plan.steps
+        self.meanings = {_meaning(step) for step in plan.steps}
+        self._readers: dict[Node, list[int]] = {}
+        for place, step in enumerate(plan.steps):
+            for node in _reads(step):
+                self._readers.setdefault(node, []).append(place)
+
+    def of(self, nodes: Iterable[Node]) -> list[int]:
+        """The places of the steps that read any of ``nodes``, as these see them or as they lie in memory."""
+        return [place for node in nodes for place in self._readers.get(node, ())]
+
+
+def seconds_after(steps: Sequence[KernelStep], plan: Reading, others: Sequence[Reading], row: Device) -> float:
     """Seconds that ``plan`` takes, after the steps of a contraction, for what ``others`` do otherwise.
 
     Those are the steps that read what it stored, or what such a step stored, unless all others have such steps.
     Other contractions end that: they are measured by themselves.
     """
-    alike = set.intersection(*({_meaning(s) for s in other.steps} for other in others))
     stored = [n for step in steps for n in step.outputs]
-    written = {*map(below_views, stored), *stored}
-    seconds = 0.0
-    for following in plan.steps:
-        if _contracts(following) or _meaning(following) in alike:
+    waiting = plan.of({*map(below_views, stored), *stored})
+    heapify(waiting)
+    seconds, last = 0.0, -1
+    while waiting:
+        place = heappop(waiting)
+        following = plan.steps[place]
+        if place == last or _contracts(following) or all(_meaning(following) in other.meanings for other in others):
             continue
-        if not written.isdisjoint(_reads(following)):
-            seconds += step_seconds(following, row)
-            written.update(following.outputs if isinstance(following, KernelStep) else (following.node,))
+        last = place
+        seconds += step_seconds(following, row)
+        written = following.outputs if isinstance(following, KernelStep) else (following.node,)
+        for reader in plan.of(written):
+            heappush(waiting, reader)
     return seconds
 
 

@@ -36,9 +36,16 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
     second one alone. ``plan_of`` makes the plan of choices.
     """
     chosen = dict(chosen)
+    known: dict[Contraction, bool] = {}
+
+    def fits(kernel: Contraction) -> bool:
+        if kernel not in known:
+            known[kernel] = generates(kernel)
+        return known[kernel]
+
     while True:
         steps = [s for s in plan_of(chosen).kernels if isinstance(s.kernel, Contraction) and s.covers[0] in chosen]
-        unfit = [s for s in steps if _is_particular(s.kernel) and not generates(s.kernel)]
+        unfit = [s for s in steps if _is_particular(s.kernel) and not fits(s.kernel)]
         if not unfit:
             return chosen
         for step in unfit:
@@ -55,7 +62,7 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             if step.kernel.all_reductions and (second or choice).reduces:
                 chosen[node] = without(choice, step)
                 continue
-            tiling = next((t for t in _nearest(step.kernel) if generates(replace(step.kernel, tiling=t))), None)
+            tiling = next((t for t in _nearest(step.kernel) if fits(replace(step.kernel, tiling=t))), None)
             if tiling is None:
                 del chosen[node]
             elif second is not None:

@@ -16,12 +16,13 @@ from kernelwright.codegen.contraction_evaluator import uses_reductions
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.codegen.cuda.contraction_direct import suits
 from kernelwright.ir.node import Node, walk
+from kernelwright.plan.bits import union
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
-from kernelwright.tune.contraction_after import seconds_after
+from kernelwright.tune.contraction_after import Reading, seconds_after
 from kernelwright.tune.contraction_memory import Measured, Trial
 
 #: See :func:`variant`.
@@ -84,12 +85,17 @@ def pairs_of(plan: Plan) -> dict[Node, Pair]:
     """The contractions that a plan computes twice, as they should be: of the first nothing but totals is stored, and
     the second, not another kernel behind it, reads what follows from them."""
     firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.turn == "first"}
+    made = {n: 1 << number for number, first in enumerate(firsts.values()) for n in first.outputs}
+    below: dict[Node, int] = {}  # of which first ones' results a node is made, as bits
+    for node in walk(n for s in contraction_steps(plan) if s.turn == "second" for n in s.inputs):
+        below[node] = made.get(node, 0) | union(below, node.inputs)
     result: dict[Node, Pair] = {}
     for second in contraction_steps(plan):
         first = firsts.get(second.covers[0]) if second.turn == "second" else None
         if first is None or not all(uses_reductions(s.expression) for s in first.kernel.stores):
             continue
-        statistics = frozenset(n for n in second.inputs if not set(first.outputs).isdisjoint(walk([n])))
+        own = union(made, first.outputs)
+        statistics = frozenset(n for n in second.inputs if below[n] & own)
         if statistics:
             result[second.covers[0]] = Pair(first, second, statistics)
     return result
@@ -161,7 +167,10 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
         twice, pairs = plan_twice(make, fewer, with_totals(steps))
     for node, pair in pairs.items():
         found[node].append((twice, pair.steps))
-    after = {variant(some[-1]): seconds_after(some, plan, [p for p, _ in every if p is not plan], row)
+    plans = {id(plan): plan for every in found.values() for plan, _ in every}
+    readings = {key: Reading(plan) for key, plan in plans.items()}
+    after = {variant(some[-1]): seconds_after(some, readings[id(plan)],
+                                              [readings[id(p)] for p, _ in every if p is not plan], row)
              for every in found.values() for plan, some in every}
     steps = [s for s in steps if s.covers[0] not in found]
     steps += [s for every in found.values() for _, some in every for s in some]
