@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from hypothesis import HealthCheck, settings
 
+import kernelwright
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Application, Context
 from kernelwright.capture.export import capture
@@ -22,6 +26,7 @@ from kernelwright.ir.node import Node, Origin, make, walk
 
 torch.set_num_threads(1)
 
+PACKAGE = str(Path(kernelwright.__file__).parent)
 # 1 by default (the same examples on every run); a larger number draws more, and new ones each time.
 MORE = int(os.environ.get("KERNELWRIGHT_EXAMPLES", "1"))
 
@@ -118,6 +123,31 @@ def check_rewrite(graph: Graph, *, tolerance: float = 1e-9,
     for expected, actual in zip(exact(graph.outputs, values), exact(result.outputs, values), strict=True):
         assert_close(actual, expected, tolerance, "; ".join(f"{a.rule.name}: {a.before}" for a in applications))
     return [a.rule.name for a in applications]
+
+
+# Work ------------------------------------------------------------------------------------------
+
+
+def calls(function: Callable[[], object]) -> int:
+    """How many calls of the package's functions it takes, and calls in these of functions in C."""
+    counted = 0
+    own: dict[CodeType, bool] = {}
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal counted
+        code = frame.f_code
+        if event in ("call", "c_call"):
+            if code not in own:
+                own[code] = code.co_filename.startswith(PACKAGE)
+            counted += own[code]
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return counted
 
 
 # Captured models ---------------------------------------------------------------------------------

@@ -5,12 +5,11 @@ Work is counted in calls of functions, not in seconds, so that no other program 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from graph_tools import assert_close, graph_of, leaf, random_values, run_plan
+from graph_tools import assert_close, calls, graph_of, leaf, random_values, run_plan
 
 from kernelwright.algebra.build import reduce
 from kernelwright.algebra.engine import rewrite
@@ -125,23 +124,6 @@ def written(graph: Graph, target: str) -> Iterator[int]:
     for step in plan.kernels:
         kernel = step.kernel
         yield len(list(walk(*(part.expression for part in (*kernel.reductions, *kernel.outer_stores)))))
-
-
-def calls(function: Callable[[], object]) -> int:
-    """How many calls of functions it takes."""
-    counted = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(before)
-    return counted
 
 
 @pytest.mark.parametrize("target", ["cpp", "cuda"])

@@ -1,0 +1,127 @@
+"""Deep networks: every stage is near linear in the number of blocks, of those kinds whose blocks reach far back.
+
+A residual stream is made of all blocks before, a U-Net joins its last blocks with its first ones. Work is counted in
+calls of functions, not in seconds, so that no other program on the machine matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import log2
+
+import pytest
+import torch
+from graph_tools import calls
+from torch import nn
+from torch.nn import functional as F
+
+from kernelwright.algebra.engine import rewrite
+from kernelwright.capture.converter import Converter
+from kernelwright.capture.export import capture
+from kernelwright.codegen.generate import generate
+from kernelwright.emit.facts import plan_facts
+from kernelwright.emit.program import make_program
+from kernelwright.plan.planner import make_plan
+from kernelwright.plan.products import can_contract
+from kernelwright.plan.records import Choice
+from kernelwright.roofline.devices import H200
+
+SIZES = (8, 16, 32, 64, 128)
+
+
+class Attention(nn.Module):
+    """A block of a transformer, on a residual stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.key = nn.LayerNorm(4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + torch.softmax(self.key(y) @ y.transpose(1, 2), -1) @ y
+
+
+class Bottleneck(nn.Module):
+    """Two convolutions with a batch norm between, beside an identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.norm, self.up = nn.Conv2d(4, 2, 1, bias=False), nn.BatchNorm2d(2), nn.Conv2d(2, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.up(torch.relu(self.norm(self.down(x)))) + x)
+
+
+class Dense(nn.Module):
+    """A dense block, of which every layer reads the results of all before it, and a transition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(2 + n, 1, 3, padding=1) for n in range(2))
+        self.transition = nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = [x]
+        for layer in self.layers:
+            found.append(layer(torch.relu(torch.cat(found, 1))))
+        return self.transition(torch.cat(found, 1))
+
+
+class UNet(nn.Module):
+    """Half of the blocks on the way down, half on the way up, where each reads its counterpart as well."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(nn.Conv2d(2, 2, 3, padding=1) for _ in range(blocks // 2))
+        self.up = nn.ModuleList(nn.Conv2d(4, 2, 3, padding=1) for _ in range(blocks // 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = []
+        for layer in self.down:
+            x = F.silu(layer(x))
+            skips.append(x)
+        for layer in self.up:
+            x = F.silu(layer(torch.cat([x, skips.pop()], 1)))
+        return x
+
+
+def chain(kind: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+    return lambda blocks: nn.Sequential(*(kind() for _ in range(blocks)))
+
+
+NETWORKS = {"transformer": (chain(Attention), (2, 130, 4)), "bottleneck": (chain(Bottleneck), (2, 4, 16, 16)),
+            "dense": (chain(Dense), (2, 2, 16, 16)), "u-net": (UNet, (2, 2, 16, 16))}
+
+
+def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, int]]:
+    """The nodes and edges of a model's graph, and the calls of each stage from there to a program's text."""
+    found: dict[str, int] = {}
+
+    def counted(stage: str, function: Callable[[], object]) -> object:
+        results: list[object] = []
+        found[stage] = calls(lambda: results.append(function()))
+        return results[0]
+
+    convert = Converter.graph
+    with monkeypatch.context() as patch:
+        patch.setattr(Converter, "graph", lambda self, *a, **k: counted("convert", lambda: convert(self, *a, **k)))
+        graph = capture(model, (x,))
+    rewritten = counted("rewrite", lambda: rewrite(graph, H200)).graph
+    chosen = {n: Choice("fp16x3", lines=True) for n in rewritten.nodes() if can_contract(n)}
+    plan = counted("plan", lambda: make_plan(rewritten, graph, move_bias=True, contractions=chosen))
+    assert len(plan.kernels) >= len(chosen)
+    (plan,), sources = counted("generate", lambda: generate([plan], "cuda"))
+    counted("emit", lambda: (make_program("inference", plan, sources, cuda=True), plan_facts(plan, model, [x], "any")))
+    return sum(1 + len(n.inputs) for n in graph.nodes()), found
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_work_is_near_linear(kind, monkeypatch):
+    make, shape = NETWORKS[kind]
+    x = torch.randn(shape)
+    some = [work(make(blocks), x, monkeypatch) for blocks in SIZES]
+    for (size, before), (twice, after) in pairwise(some):
+        most = twice * log2(twice) / (size * log2(size))
+        grown = {stage: after[stage] / before[stage] for stage in after}
+        assert max(grown.values()) < most, f"{size} to {twice} nodes and edges: {grown}, {some}"
