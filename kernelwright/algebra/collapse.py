@@ -158,6 +158,25 @@ def sum_of_convolution(node: Node, axes: tuple[int, ...]) -> Node:
     return make("add", terms, make("mul", bias, constant(float(count))) if count != 1 else bias)
 
 
+def _sum_of_channels(node: Node) -> Node:
+    """The sum of a convolution over its channels, kept with size one: each channel of x with the sum of its weights.
+
+    PyTorch sums many results, whose roundings average out. One result of all channels would have the rounding of its
+    own long chain of terms; those of single channels are short, and are summed in float64.
+    """
+    x, (weight, out_axis, _) = node.inputs[0], _split_weight(node)
+    lead: list[Classes | None] = [None] * weight.rank
+    lead[out_axis] = _everything(weight.shape[out_axis])
+    summed = _region_sum(weight, tuple(lead), node.dtype)
+    attributes = {**dict(node.attributes), "groups": x.shape[1], "exact": True}
+    summed = reshape(summed, (x.shape[1], 1, *weight.shape[3:]))
+    terms = make("convolution", x, summed, origin=node.origin, **attributes)
+    result = reduce("sum", wide(terms), (1,))
+    if len(node.inputs) < 3:
+        return result
+    return make("add", result, reshape(reduce("sum", wide(node.inputs[2]), (0,)), (1,) * node.rank))
+
+
 def _contract(node: Node, sums: Node, taps: Node, out_axis: int, in_axis: int) -> Node:
     """Every spatial axis is summed: a contraction over in channels and classes."""
     groups, classes = node["groups"], sums.shape[2:]
@@ -206,16 +225,7 @@ def of_convolution(node: Node, context: Context) -> Node | None:
     if axes == (1,) and narrow(y):
         return None  # the sums of weights would be rounded to 16 bits, or all of x converted
     if axes == (1,):
-        weight, out_axis, _ = _split_weight(y)
-        lead = [None] * weight.rank
-        lead[out_axis] = _everything(weight.shape[out_axis])
-        summed = reshape(_region_sum(weight, tuple(lead), y.dtype), _summed_weight_shape(y))
-        attributes = {**dict(y.attributes), "exact": True}
-        result = make("convolution", y.inputs[0], summed, origin=y.origin, **attributes)
-        if y["groups"] > 1:
-            result = reduce("sum", result, (1,))
-        if len(y.inputs) > 2:
-            result = make("add", result, reshape(reduce("sum", y.inputs[2], (0,)), (1,) * y.rank))
+        result = _sum_of_channels(y)
     else:
         result = sum_of_convolution(y, axes)
     if node.op == "mean":
@@ -226,11 +236,6 @@ def of_convolution(node: Node, context: Context) -> Node | None:
 def _below_widening(x: Node) -> Node:
     """The 16-bit value below a conversion to a wider type: what it rounded is not computed at all."""
     return x.inputs[0] if x.op == "cast" and narrow(x.inputs[0]) and not narrow(x) else x
-
-
-def _summed_weight_shape(y: Node) -> tuple[int, ...]:
-    weight = y.inputs[1]
-    return (weight.shape[0], 1, *weight.shape[2:]) if y["transposed"] else (y["groups"], *weight.shape[1:])
 
 
 @rule("sum of a linear layer", *SUMS,

@@ -1,8 +1,7 @@
 """C++/OpenMP text of a region sum: one pass over the input at memory speed.
 
-Three shapes of text. *Streaming*: column sums of rows, in vectors, promoted from the input's type into
-float64 every 16 rows (8 where columns are kept, whose errors no further sum averages); after the
-rows of one membership the columns are added to tasks, and a
+Three shapes of text. *Streaming*: column sums of rows in float64, in vectors, which memory feeds no faster
+than sums of the input's type; after the rows of one membership the columns are added to tasks, and a
 unit's tasks to its outputs. Units too few for the threads are split, and a second loop adds the
 tasks of the parts in order. *Small*: units of a few hundred elements are reduced axis by axis in
 float64, eight units side by side in the lanes of a vector. *Direct*: one loop nest per output, for
@@ -29,7 +28,6 @@ from kernelwright.codegen.region_text import (
 )
 from kernelwright.codegen.regions import Stream, plan_stream
 from kernelwright.codegen.source import KernelSource
-from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.kernels import RegionSum
 
 DIALECT = Dialect("static inline", "static const")
@@ -76,7 +74,6 @@ def _definition(kernel: RegionSum, name: str) -> KernelSource:
     names: dict[str, object] = {
         "NAME": name,
         "IN": SCALARS[kernel.input_dtype],
-        "SUM": "float" if ITEM_BYTES[kernel.input_dtype] == 2 else SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
         "IF": "" if elements >= SERIAL_ELEMENTS else " if(false)",
@@ -212,7 +209,6 @@ def _streaming(stream: Stream, name: str, names: dict[str, object], elements: in
         "ATOMS": len(stream.atoms),
         "LIMIT": limit,
         "COLUMNS": stream.columns,
-        "PROMOTION": 8 if kept_columns else 16,
         "SPLIT": split,
         "OUTPUTS": len(stream.outputs),
         "UNITS": f"{stream.units}LL",

@@ -69,28 +69,21 @@ static void @NAME@_rows(const @IN@* x, int columns, long long row, long long end
     const int limit = @LIMIT@;
     @NAME@_Walk walk;
     walk.start(atom, row - @NAME@_first_row(atom));
-    alignas(64) @SUM@ partial[@COLUMNS@];
     alignas(64) double sums[@COLUMNS@];
     for (int c = 0; c < limit; ++c) sums[c] = 0;
-    while (row < stop) {
-      const long long promotion = stop - row < @PROMOTION@ ? stop : row + @PROMOTION@;
-      for (int c = 0; c < limit; ++c) partial[c] = 0;
-      for (; row < promotion; ++row) {
-        const @IN@* row0 = x + walk.offset; walk.next();
+    for (; row < stop; ++row) {
+      const @IN@* row0 = x + walk.offset; walk.next();
 @PREFETCH@#pragma omp simd
-        for (int c = 0; c < limit; ++c) partial[c] += row0[c];
-      }
-#pragma omp simd
-      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(partial[c]);
+      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(row0[c]);
     }
 @TASKS@
   }
 }
 """
 
-PREFETCH = """        // Atoms are not in memory order, so the next unit is fetched in that order meanwhile.
-        for (int c = 0; c < @COLUMNS@; c += 64 / static_cast<int>(sizeof(@IN@)))
-          __builtin_prefetch(x + @POSITIONS@ + row * @COLUMNS@ + c, 0, 2);
+PREFETCH = """      // Atoms are not in memory order, so the next unit is fetched in that order meanwhile.
+      for (int c = 0; c < @COLUMNS@; c += 64 / static_cast<int>(sizeof(@IN@)))
+        __builtin_prefetch(x + @POSITIONS@ + row * @COLUMNS@ + c, 0, 2);
 """
 
 TASKS = """    for (int task = @NAME@_first_task(atom); task < @NAME@_first_task(atom + 1); ++task) {

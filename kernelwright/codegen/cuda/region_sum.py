@@ -1,11 +1,11 @@
 """CUDA text of a region sum: one pass over the input at memory speed.
 
 A group of up to 32 threads owns the columns of a row, 16 bytes per thread where the rows are
-aligned, and adds row after row; several rows are in flight at once. Partial sums in the input's
-type cover few rows (ROWS_PER_PROMOTION) and are promoted into float64. Every group walks a contiguous share
-of the unit's rows; where the membership of rows changes it writes its column sums to its own slot
-in shared memory, and after the last row the block adds slots and columns to tasks, and tasks to
-outputs. Units too few for the device are split over blocks, whose tasks a second kernel adds.
+aligned, and adds row after row; several rows are in flight at once, which are added pairwise in the
+input's type and then to sums in float64. Every group walks a contiguous share of the unit's rows;
+where the membership of rows changes it writes its column sums to its own slot in shared memory, and
+after the last row the block adds slots and columns to tasks, and tasks to outputs. Units too few for
+the device are split over blocks, whose tasks a second kernel adds.
 """
 
 from __future__ import annotations
@@ -43,10 +43,6 @@ DIALECT = Dialect("static __device__ __forceinline__", "static __device__ const"
 SCALARS = {"float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16"}
 """C type of the input; the output is float32 or float64."""
 
-ROWS_PER_PROMOTION = 16
-ROWS_PER_PROMOTION_KEPT = 8
-"""Where columns are kept no further sum averages the rounding errors."""
-
 
 def generate(kernel: RegionSum, name: str) -> KernelSource:
     """The CUDA kernel that computes ``kernel``; its host function is ``name(x, out, workspace, stream)``.
@@ -61,7 +57,6 @@ def generate(kernel: RegionSum, name: str) -> KernelSource:
     names = {
         "NAME": name,
         "IN": SCALARS[kernel.input_dtype],
-        "SUM": "float" if size == 2 else SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],
         "SCALE": repr(float(kernel.scale)),
     }
@@ -152,7 +147,6 @@ def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, objec
         "ROWS": rows,
         "LOADS": layout.loads,
         "OWNED": layout.loads * width,
-        "BATCHES": max(1, (ROWS_PER_PROMOTION_KEPT if kept_columns else ROWS_PER_PROMOTION) // rows),
         "GROUP": layout.group,
         "ADDS": adds_text(rows, vector),
         "THREADS": layout.threads,

@@ -43,25 +43,20 @@ template <bool ragged>
 static __device__ __forceinline__ void @NAME@_add(
     const @IN@* __restrict__ x, @NAME@_Walk& walk, long long count, int limit, int lane,
     double (&sums)[@OWNED@]) {
-  while (count > 0) {
-    @SUM@ partial[@OWNED@] = {};
-    for (int batch = 0; batch < @BATCHES@ && count > 0; ++batch, count -= @ROWS@) {
-      @VECTOR@ value[@ROWS@][@LOADS@];
+  for (; count > 0; count -= @ROWS@) {
+    @VECTOR@ value[@ROWS@][@LOADS@];
 #pragma unroll
-      for (int row = 0; row < @ROWS@; ++row) {
-        const int row_limit = row < count ? limit : 0;
+    for (int row = 0; row < @ROWS@; ++row) {
+      const int row_limit = row < count ? limit : 0;
 #pragma unroll
-        for (int v = 0; v < @LOADS@; ++v)
-          value[row][v] = @NAME@_load<ragged>(x + walk.offset, (lane + v * @GROUP@) * @WIDTH@, row_limit);
-        walk.next();
-      }
-#pragma unroll
-      for (int v = 0; v < @LOADS@; ++v) {
-@ADDS@
-      }
+      for (int v = 0; v < @LOADS@; ++v)
+        value[row][v] = @NAME@_load<ragged>(x + walk.offset, (lane + v * @GROUP@) * @WIDTH@, row_limit);
+      walk.next();
     }
 #pragma unroll
-    for (int i = 0; i < @OWNED@; ++i) sums[i] += partial[i];
+    for (int v = 0; v < @LOADS@; ++v) {
+@ADDS@
+    }
   }
 }
 """

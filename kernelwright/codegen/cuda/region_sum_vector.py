@@ -52,14 +52,14 @@ class Vector:
 
 
 def adds_text(rows: int, vector: Vector) -> str:
-    """Lines that add the loaded rows pairwise to the partial sums."""
+    """Lines that add the loaded rows, pairwise, to the sums."""
     lines = []
     width = vector.width
     for number in range(width):
         terms = [vector.element(f"value[{row}][v]", number) for row in range(rows)]
         while len(terms) > 1:
             terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
-        lines.append(f"        partial[v * {width} + {number}] += {terms[0]};")
+        lines.append(f"      sums[v * {width} + {number}] += {terms[0]};")
     return "\n".join(lines)
 
 
