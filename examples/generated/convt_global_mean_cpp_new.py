@@ -182,19 +182,12 @@ static void k0_region_sum_rows(const float* x, int columns, long long row, long 
     const int limit = 128;
     k0_region_sum_Walk walk;
     walk.start(atom, row - k0_region_sum_first_row(atom));
-    alignas(64) float partial[128];
     alignas(64) double sums[128];
     for (int c = 0; c < limit; ++c) sums[c] = 0;
-    while (row < stop) {
-      const long long promotion = stop - row < 16 ? stop : row + 16;
-      for (int c = 0; c < limit; ++c) partial[c] = 0;
-      for (; row < promotion; ++row) {
-        const float* row0 = x + walk.offset; walk.next();
+    for (; row < stop; ++row) {
+      const float* row0 = x + walk.offset; walk.next();
 #pragma omp simd
-        for (int c = 0; c < limit; ++c) partial[c] += row0[c];
-      }
-#pragma omp simd
-      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(partial[c]);
+      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(row0[c]);
     }
     for (int task = k0_region_sum_first_task(atom); task < k0_region_sum_first_task(atom + 1); ++task) {
       const int list = k0_region_sum_task_list(task);

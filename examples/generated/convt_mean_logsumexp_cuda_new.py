@@ -236,28 +236,23 @@ template <bool ragged>
 static __device__ __forceinline__ void k0_region_sum_add(
     const float* __restrict__ x, k0_region_sum_Walk& walk, long long count, int limit, int lane,
     double (&sums)[4]) {
-  while (count > 0) {
-    float partial[4] = {};
-    for (int batch = 0; batch < 2 && count > 0; ++batch, count -= 8) {
-      float4 value[8][1];
+  for (; count > 0; count -= 8) {
+    float4 value[8][1];
 #pragma unroll
-      for (int row = 0; row < 8; ++row) {
-        const int row_limit = row < count ? limit : 0;
+    for (int row = 0; row < 8; ++row) {
+      const int row_limit = row < count ? limit : 0;
 #pragma unroll
-        for (int v = 0; v < 1; ++v)
-          value[row][v] = k0_region_sum_load<ragged>(x + walk.offset, (lane + v * 32) * 4, row_limit);
-        walk.next();
-      }
-#pragma unroll
-      for (int v = 0; v < 1; ++v) {
-        partial[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) + ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
-        partial[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) + ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
-        partial[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) + ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
-        partial[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) + ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
-      }
+      for (int v = 0; v < 1; ++v)
+        value[row][v] = k0_region_sum_load<ragged>(x + walk.offset, (lane + v * 32) * 4, row_limit);
+      walk.next();
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[i] += partial[i];
+    for (int v = 0; v < 1; ++v) {
+      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) + ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) + ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
+      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) + ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
+      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) + ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
+    }
   }
 }
 
