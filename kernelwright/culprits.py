@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +30,7 @@ from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
+from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
@@ -150,22 +151,22 @@ def kernels_at_fault(plan: Plan, values: Mapping[str, torch.Tensor], target: str
             own = {n: known[n] for n in step.inputs}
             eager = [known[n] for n in step.outputs]
             exact = _evaluated(step.outputs, values, own, wide=True)
-            if sentence := _fault(step, own, launchers, library, device, eager, exact, tolerance):
+            calls = _calls(step, own, launchers, library, device)
+            if sentence := _fault(calls, eager, exact, tolerance, texts[step].name):
                 wrong[step] = sentence
     kernels = {s.kernel: sentence for s, sentence in wrong.items()}
-    alike = [s for s in plan.kernels if s.kernel in kernels]
+    alike = [replace(s, name=texts[s].name) for s in plan.kernels if s.kernel in kernels]
     return Culprits(kernels=tuple(alike), found=tuple(kernels.values()))
 
 
-def _fault(step: KernelStep, own: Mapping[Node, Any], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
-           device: torch.device, eager: Sequence[Any], exact: Sequence[Any], tolerance: Tolerance) -> str:
-    """What is wrong with a kernel's results for the inputs ``own``, or ""."""
-    calls = []
+def _calls(step: KernelStep, own: Mapping[Node, Any], launchers: dict[KernelStep, Launcher], library: ctypes.CDLL,
+           device: torch.device) -> list[list[torch.Tensor]] | str:
+    """A kernel's results for the inputs ``own``, of calls on memory that held something else; what it raises."""
+    results = []
     for finite in (False, True):
         memory: dict[Node | str, torch.Tensor] = {n: v.contiguous().clone() for n, v in own.items()}
         with poisoned_empty(finite=finite):
-            memory |= {n: torch.empty(n.shape, dtype=e.dtype, device=device)
-                       for n, e in zip(step.outputs, eager, strict=True)}
+            memory |= {n: torch.empty(n.shape, dtype=torch_dtype(n.dtype), device=device) for n in step.outputs}
             call = kernel_calls([step], launchers, library, device, memory)
         try:
             call()
@@ -173,10 +174,18 @@ def _fault(step: KernelStep, own: Mapping[Node, Any], launchers: dict[KernelStep
                 torch.cuda.synchronize()
         except RuntimeError as failure:
             return f"it raises {failure}"
-        calls.append([memory[n] for n in step.outputs])
+        results.append([memory[n] for n in step.outputs])
+    return results
+
+
+def _fault(calls: list[list[torch.Tensor]] | str, eager: Sequence[Any], exact: Sequence[Any], tolerance: Tolerance,
+           name: str) -> str:
+    """What is wrong with a kernel's calls, or ""."""
+    if isinstance(calls, str):
+        return f"{name}: {calls}."
     if not identical(*calls):
-        return "it gives other bits on other memory"
-    comparison = compare(calls[0], list(eager), list(exact), tolerance=tolerance, root=step.name)
+        return f"{name}: it gives other bits on other memory."
+    comparison = compare(calls[0], list(eager), list(exact), tolerance=tolerance, root=name)
     return "" if comparison.passed else comparison.sentence()
 
 

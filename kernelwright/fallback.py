@@ -126,7 +126,8 @@ def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: R
                       culprits: Culprits) -> StepBack:
     """The program without what is at fault in it, and nothing else."""
     covered = {n for step in culprits.kernels for n in step.covers}
-    kernels = f"the kernel{'s' if len(culprits.kernels) > 1 else ''} {', '.join(s.name for s in culprits.kernels)}"
+    names = dict.fromkeys(s.name for s in culprits.kernels)
+    kernels = f"the kernel{'s' if len(names) > 1 else ''} {', '.join(names)}"
     exact = {n: choice.exact() for n, choice in plan.contractions.items() if n in covered}
     if any(exact[n] != plan.contractions[n] for n in exact):
         return StepBack(Level.CULPRITS, f"approximate functions in {kernels}", rewriting, dict(plan.kept),

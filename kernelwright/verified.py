@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -54,7 +55,7 @@ from kernelwright.verify.tolerance import Tolerance
 REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
-SEARCHES = 3  # of a mode, for what is at fault; then the least exact goes
+SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
 _EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
@@ -202,8 +203,11 @@ def step_from(mode: ModeProgram, failure: Failure, device: Device, culprits: Cul
 
 def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
           ) -> tuple[list[ModeProgram], str, ModuleType]:
-    """The modes, without kernels that cannot be built, their emitted text, and the module that it is."""
-    while True:
+    """The modes, without kernels that cannot be built, their emitted text, and the module that it is.
+
+    Those of a text that does not compile are looked for a few times; then all kernels go.
+    """
+    for attempt in itertools.count():
         modes, text, parts = written(problem, modes, example, target, device)
         try:
             with without_device():
@@ -211,7 +215,8 @@ def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target
             share_tables(emitted, problem)
             return modes, text, emitted
         except BuildFailed as failed:
-            refused = unbuildable(parts, compile_cuda if target == "cuda" else check_cpp)
+            messages = compile_cuda if target == "cuda" else check_cpp
+            refused = unbuildable(parts, messages) if attempt < SEARCHES else []
             modes = without(modes, KernelFailed(refused, failed), device)
         except Exception as error:  # the file's own code fails: no kernel is known to be at fault
             if not is_ours(error) or is_out_of_memory(error):

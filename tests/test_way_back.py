@@ -127,7 +127,7 @@ def calls(body: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(("target", "body", "words"), [
     ("cpp", "const char* failure = RIGHT; OUT[7] *= 1.001f; return failure;", "1 of 240 elements"),
-    ("cpp", 'return "it does not run";', "it raises it does not run"),
+    ("cpp", 'return "no memory is left";', "it raises no memory is left"),
     ("cpp", "return nullptr;", "other bits on other memory"),
     ("cuda", "const char* failure = RIGHT; OUT[7] *= 1.001f; return failure;", "1 of 160 elements"),
 ], ids=["wrong", "raises", "writes nothing", "wrong under the emulation"])
