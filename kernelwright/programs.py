@@ -190,9 +190,14 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
                 check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording,
                 left=tuple(left))
         except (NotCapturable, DataDependentControlFlow, HiddenState) as reason:
-            if not reason.module or reason.module in left or len(left) >= _MOST_LEFT:
+            path = reason.module
+            if path in left:  # a call of it is no node: one of the module around it may be
+                path = path.rpartition(".")[0]
+                for inner in [p for p in left if p.startswith(f"{path}.")]:
+                    del left[inner]
+            if not path or len(left) >= _MOST_LEFT:
                 raise
-            left[reason.module] = _why(reason)
+            left[path] = _why(reason)
 
 
 def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages,

@@ -500,7 +500,7 @@ def get_inputs():
 
 
 def test_parts_that_cannot_be_nodes(tmp_path: Path) -> None:
-    """A part that returns what it was given, or writes into it, leaves its mode as it is, with a note."""
+    """A part that returns what it was given, or writes into it, leaves the part around it, or its mode, as it is."""
     for body in ("return x", "return x.add_(1)"):
         file = write_problem(tmp_path, "unfit", f"""
 class Odd(nn.Module):
@@ -522,6 +522,21 @@ def get_inputs():
 """)
         notes = kernelwright.explain(file, target="cpp", device=GENERIC_CPU).notes
         assert any("mode stays as it is: odd" in note for note in notes), notes
+        inner = file.read_text().replace("self.odd(x * 2)", "self.around(x)").replace(
+            "self.odd = Odd()", "self.around = Around()").replace("class Model", """class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.odd = Odd()
+
+    def forward(self, x):
+        return self.odd(x * 2) + 1
+
+
+class Model""")
+        file.write_text(inner)
+        result = kernelwright.explain(file, target="cpp", device=GENERIC_CPU)
+        assert all(mode.kernels for mode in result.modes if mode.name.endswith("inference"))
+        assert any("around stays with PyTorch" in note and "odd" in note for note in result.notes), result.notes
 
 
 def test_a_mode_that_no_graph_holds(tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ def module_of(error: BaseException, model: torch.nn.Module) -> str:
 def look_at(make: Any, paths: Sequence[str], inputs: Sequence[Any]) -> dict[str, list[PartCall]]:
     """The calls of submodules in a real call of a model that ``make`` makes.
 
-    Raises NotCapturable where a call cannot be a node: it writes into its arguments, returns their memory or its own,
-    or gives tensors whose shapes depend on values.
+    Raises NotCapturable of the submodule whose call cannot be a node: it writes into its arguments, returns their memory
+    or its own, or gives tensors whose shapes depend on values.
     """
     with seeded(0), torch.no_grad():
         found = _observed(make(), paths, inputs)
@@ -112,7 +112,7 @@ def look_at(make: Any, paths: Sequence[str], inputs: Sequence[Any]) -> dict[str,
     for path in paths:
         if [(c.arguments, c.result, c.kinds) for c in found[path]] != [
                 (c.arguments, c.result, c.kinds) for c in others[path]]:
-            raise NotCapturable(f"what {path} gives has another form for other values")
+            raise NotCapturable(f"what {path} gives has another form for other values", path)
         for call, other in zip(found[path], others[path], strict=True):
             call.pure &= other.pure
     return found
@@ -137,9 +137,9 @@ def _observed(model: torch.nn.Module, paths: Sequence[str], inputs: Sequence[Any
             form, results = numbered(result)
             own = {t.untyped_storage().data_ptr() for t in (*given, *module.parameters(), *module.buffers())}
             if [t._version for t in given] != versions:
-                raise NotCapturable(f"{path} writes into its arguments")
+                raise NotCapturable(f"{path} writes into its arguments", path)
             if any(t.untyped_storage().data_ptr() in own for t in results if t.numel()):
-                raise NotCapturable(f"{path} returns memory that it was given")
+                raise NotCapturable(f"{path} returns memory that it was given", path)
             pure = not hooks and state == random_states() and not differences(
                 kept, tensors(module)) and not differences(attributes, plain_attributes(module))
             kinds = tuple((tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for t in results)
