@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelwright.verify import Plan, Tolerance, TrialPlan, certify
+from kernelwright.verify import Plan, Tolerance, TrialPlan, certify, ties
 from kernelwright.verify.distributions import squares_leave_range
 from kernelwright.verify.reference import FAST_PATH, FLOAT64, RANGE, SEPARATE
 
@@ -625,3 +625,16 @@ def test_zeros_of_a_soft_shrink_may_keep_the_sign_of_what_is_negative(recording)
 
     assert found(torch.zeros_like).passed and found(lambda x: x * 0.0).passed
     assert not found(lambda x: x.abs() * -0.0).passed
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_signs_that_rounding_decides_are_free(recording, monkeypatch):
+    """What is left of a difference of equal values has any sign, and so has the zero that it is truncated to."""
+    def found(candidate):
+        return judged(forward(candidate), forward(lambda m, x: (x * 0.1 + x * 0.2 - x * 0.3).trunc()),
+                      lambda seed: [torch.rand(4, 3, generator=torch.Generator().manual_seed(seed)) + 1],
+                      tolerance=Tolerance(nonfinite="sign", zeros="sign"), trials=(TrialPlan(0),), recording=recording)
+
+    assert found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed
+    monkeypatch.setattr(ties, "ROUNDINGS", 0)
+    assert not found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed

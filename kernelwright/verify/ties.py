@@ -1,10 +1,11 @@
-"""Signs of zeros that no operator defines: of zeros of both signs any may be the extremum.
+"""Signs of zeros that no operator defines, as of zeros of both signs any may be the extremum, or that rounding decides.
 
 Eager's vector code takes the second operand of ``torch.maximum`` there, and its code for the last elements of a tensor
 the first; which of a row's zeros ``amax`` meets last depends on how the row is cut; and what a soft shrink makes zero
 keeps the sign of a negative element among the last ones alone. So before a candidate is refused
-for such a sign, eager is called with these chosen otherwise (`chosen_otherwise`): zeros that change their sign then
-may have either (`with_signs_of`). Bounds that are numbers are no ties: PyTorch keeps the element there.
+for such a sign, eager is called with these chosen otherwise, and under other rounding (`chosen_otherwise`): zeros that
+change their sign then may have either (`with_signs_of`), as those of differences of equal values that are truncated.
+Bounds that are numbers are no ties: PyTorch keeps the element there.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
 from kernelwright.verify.observe import call, seed_all
 from kernelwright.verify.records import Comparison
+from kernelwright.verify.sensitivity import drawn
 from kernelwright.verify.state import State
 
 #: How many calls of eager are made: one in which each tie is decided otherwise, and others in which half of them are.
 CALLS = 4
+#: How many calls of eager are made under other rounding: a sign that it decides is met but for odds of 1 to 4096.
+ROUNDINGS = 12
 _OF_ELEMENTS = frozenset(("maximum", "minimum", "clamp", "clamp_min", "clamp_max"))
-_OF_AXES = frozenset(("amax", "amin", "max", "min", "aminmax"))
+_OF_AXES = frozenset(("amax", "amin", "max", "min", "aminmax", "median", "nanmedian"))
 
 
 def has_wrong_signs(*comparisons: Comparison | None) -> bool:
@@ -33,8 +37,8 @@ def has_wrong_signs(*comparisons: Comparison | None) -> bool:
 
 
 def chosen_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, recording: bool) -> list[Any]:
-    """Eager's outputs from the state ``before`` with ties of zeros decided otherwise; none where it has no such ties.
-    Its state stays as it is."""
+    """Eager's outputs from the state ``before`` with ties of zeros decided otherwise, where it has such ties, and under
+    other rounding. Its state stays as it is."""
     after, found = State.of(eager, parameters=False), []
     try:
         for number in range(CALLS):
@@ -48,7 +52,7 @@ def chosen_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, see
             found.append(called.outputs)
     finally:
         after.apply(eager)
-    return found
+    return found + [draw.outputs for draw in drawn(eager, inputs, before, seed, range(ROUNDINGS), recording)]
 
 
 def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
@@ -62,8 +66,8 @@ def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
                 or (got.shape, got.dtype) != (value.shape, value.dtype):
             return value
         either = torch.zeros_like(value, dtype=torch.bool)
-        for drawn in (draw[path] for draw in draws if path in draw and draw[path].shape == value.shape):
-            either |= (drawn == 0) & (torch.signbit(drawn) != torch.signbit(value))
+        for other in (draw[path] for draw in draws if path in draw and draw[path].shape == value.shape):
+            either |= (other == 0) & (torch.signbit(other) != torch.signbit(value))
         return torch.where(either & (value == 0) & (got == 0), got, value).detach()
 
     return map_tensors(eager, replaced)
