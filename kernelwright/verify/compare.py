@@ -15,7 +15,14 @@ import torch
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.floating import Allowance, judge
 from kernelwright.verify.records import Comparison, OutputError
-from kernelwright.verify.statistics import Statistics, measure_error, plain_tensor, widen
+from kernelwright.verify.statistics import (
+    Statistics,
+    by_draws,
+    is_own_reference,
+    measure_error,
+    plain_tensor,
+    widen,
+)
 from kernelwright.verify.tolerance import Tolerance
 
 
@@ -126,6 +133,9 @@ def _leaf(
         rtol=limits.rtol,
         nonfinite=limits.nonfinite,
     )
+    # A step in a narrower type is one of the model's, and no error of the reference.
+    if moved and all(draw.is_wide for draw in moved) and is_own_reference(facts["dtype"], statistics.eager_worst_units):
+        by_draws(statistics, moved)
     if moved:
         widen(statistics, moved, limits.multiple)
     return judge(path, statistics, limits, allowance, facts)

@@ -23,7 +23,7 @@ from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
 from kernelwright.verify.observe import call, identical, seed_all
 from kernelwright.verify.records import Comparison, OutputError, Reference
 from kernelwright.verify.state import State
-from kernelwright.verify.statistics import MOST_MOVED, Statistics, measure_error, plain_tensor
+from kernelwright.verify.statistics import MOST_MOVED, Statistics, is_own_reference, measure_error, plain_tensor
 from kernelwright.verify.tolerance import Tolerance
 
 #: How many calls of eager are made.
@@ -56,7 +56,7 @@ def may_be_rounding(tolerance: Tolerance, *comparisons: Comparison | None) -> bo
 def _in_reach(output: OutputError, multiple: float) -> bool:
     if not set(output.kinds) <= ROUNDING:
         return False
-    if output.is_noise:
+    if output.is_noise or is_own_reference(output.dtype, output.eager_units):
         return True
     return (
         output.units <= MOST_MOVED * max(1.0, multiple * output.eager_units)
@@ -66,12 +66,14 @@ def _in_reach(output: OutputError, multiple: float) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """A call of eager under other rounding: what it was given and made of it, and the state after it."""
+    """A call of eager under other rounding: what it was given and made of it, and the state after it. ``is_wide``:
+    whether nothing but float64 was rounded."""
 
     given: list[Any]
     arguments: list[Any]
     outputs: Any
     state: dict[str, Any]
+    is_wide: bool
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
@@ -92,7 +94,7 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
                 called = call(eager, arguments, recording=recording)
             if called.error is None:
                 state = State.of(eager, parameters=False, owned=False).tracked()
-                yield Draw(given, arguments, called.outputs, state)
+                yield Draw(given, arguments, called.outputs, state, rounding.is_wide)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -113,24 +115,24 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     eager_state = State.of(eager, parameters=False).tracked()
     truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
     for draw in drawn(eager, inputs, before, seed, range(DRAWS), recording):
-        add(found.outputs, part(draw.outputs), expected, reference.outputs, "output", tolerance)
-        add(found.state, draw.state, eager_state, truth, "state", tolerance)
+        add(found.outputs, part(draw.outputs), expected, reference.outputs, "output", tolerance, draw.is_wide)
+        add(found.state, draw.state, eager_state, truth, "state", tolerance, draw.is_wide)
         if reference.inputs is not None and not identical(draw.given, draw.arguments):
             changed = [{f"input {n}": value for n, value in enumerate(values)}
                        for values in (draw.arguments, reference.inputs)]
-            add(found.state, changed[0], changed[0], changed[1], "state", tolerance)
+            add(found.state, changed[0], changed[0], changed[1], "state", tolerance, draw.is_wide)
     return found
 
 
 class _Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
-    than 32 bits), but those that are memory of their operands."""
+    than 32 bits), but those that are memory of their operands. ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.seed, self.generators = seed, dict[torch.device, torch.Generator]()
+        self.seed, self.generators, self.is_wide = seed, dict[torch.device, torch.Generator](), True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
@@ -148,6 +150,7 @@ class _Rounding(TorchDispatchMode):
         if not kind.is_floating_point or kind.itemsize < 2 or tensor.is_nested or tensor.layout != torch.strided \
                 or not tensor.numel():
             return tensor
+        self.is_wide &= kind == torch.float64
         if tensor.device not in self.generators:
             self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.seed)
         each = self.seldom if kind.itemsize < 4 else 1
@@ -163,8 +166,9 @@ class _Rounding(TorchDispatchMode):
 
 
 def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
-        tolerance: Tolerance) -> None:
-    """Add the errors of ``draw`` against ``reference`` to ``found``, by the paths of its leaves."""
+        tolerance: Tolerance, is_wide: bool = False) -> None:
+    """Add the errors of ``draw`` against ``reference`` to ``found``, by the paths of its leaves. is_wide: that of the
+    `Draw`."""
     draws, own, truth = (flatten(value, root) for value in (draw, eager, reference))
     for path, leaf in _leaves(draws):
         mine, exact = own.get(path), truth.get(path)
@@ -172,8 +176,9 @@ def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: An
                 and leaf.shape == mine.shape == exact.shape:
             plain, *others = map(plain_tensor, (leaf, mine, exact))
             limits = tolerance.for_dtype(plain.dtype)
-            found.setdefault(path, []).append(measure_error(
-                plain, *others, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite))
+            measured = measure_error(plain, *others, atol=limits.atol, rtol=limits.rtol, nonfinite=limits.nonfinite)
+            measured.is_wide = is_wide
+            found.setdefault(path, []).append(measured)
 
 
 def _leaves(draws: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 import torch
 
@@ -59,6 +60,7 @@ class Statistics:
     zero_signs: int = 0  # zeros of another sign than eager and the reference agree on
     first_zero_sign: tuple[int, ...] = ()
     slices: list[SliceSums] = field(default_factory=list)
+    is_wide: bool = False  # of a draw: nothing but float64 was rounded otherwise
 
 
 def _blocks(shape: tuple[int, int, int], limit: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -238,6 +240,21 @@ def _misplaced(
     as_reference = (kind_c == kind_r) & ((kind_c != 0) | agree | near_r)
     as_eager = (kind_c == kind_e) & ((kind_c != 0) | agree | near_e)
     return ~(as_reference | as_eager) | opposite
+
+
+def is_own_reference(dtype: str, eager_units: float) -> bool:
+    """Whether eager's results of a type, as `OutputError` names it, are what they are measured against: those of a
+    float64 model have rounding errors, too, and nothing to see them by."""
+    return dtype in ("torch.float64", "torch.complex128") and eager_units == 0
+
+
+def by_draws(found: Statistics, draws: Sequence[Statistics]) -> None:
+    """Take the median error of ``draws`` for eager's in ``found``, where eager is its own reference: a jump in one of
+    them excuses nothing."""
+    found.eager_worst_units = median_low(draw.worst_units for draw in draws)
+    found.eager_square_error = median_low(draw.square_error for draw in draws)
+    for place, sums in enumerate(found.slices):
+        sums.eager_error = torch.stack([draw.slices[place].error for draw in draws]).median(0).values
 
 
 def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> None:
