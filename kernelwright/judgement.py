@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from types import ModuleType
@@ -15,7 +13,6 @@ from torch import nn
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import has_skeleton
 from kernelwright.codegen.plan_evaluator import filled, values_of
-from kernelwright.errors import ForwardRaised, describe, where_of
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import Level, StepBack
 from kernelwright.ir.evaluate import as_stored
@@ -25,8 +22,6 @@ from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -34,7 +29,7 @@ from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER, losing_regions
-from kernelwright.verified import built, candidate_of, certified_modes
+from kernelwright.verified import built, candidate_of, certified_modes, given_by_model
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.flatten import flatten
 
@@ -91,17 +86,12 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
     strides: dict[bool, list[tuple[int, ...] | None]] = {}
     for recording in mode.recordings:
-        model = in_mode_of(problem.make_model(settings.seed), mode.model)
         try:
-            with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
-                warnings.simplefilter("ignore")
-                found = flatten(model(*copy.deepcopy(example)))
+            found = flatten(given_by_model(problem, mode, example, settings, recording))
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares
                 return [mode]
-            file = str(problem.path) if problem.path else None
-            raise ForwardRaised(model=problem.class_name, exception=describe(error), device=problem.device,
-                                where=where_of(error, file)) from error
+            raise
         strides[recording] = [None] * len(mode.captured.outputs)
         for path, number in numbers.items():
             if isinstance(number, int) and isinstance(found.get(path), torch.Tensor):

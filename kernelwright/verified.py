@@ -29,7 +29,7 @@ from kernelwright.capture.batch import batch_independent
 from kernelwright.codegen.generate import KernelFailed
 from kernelwright.codegen.plan_evaluator import values_of
 from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
-from kernelwright.errors import VerificationFailed
+from kernelwright.errors import ForwardRaised, VerificationFailed, describe, where_of
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
@@ -37,6 +37,7 @@ from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model, share_tables, written
 from kernelwright.roofline.cost import graph_work
@@ -84,7 +85,8 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
     """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
     and the certificates by mode.
 
-    tuned: tunes again what stepped back. Raises VerificationFailed where even a file without any kernel fails.
+    tuned: tunes again what stepped back. Raises VerificationFailed where even a file without any kernel fails, and
+    ForwardRaised where that is because the model does.
     """
     certificates: dict[str, Certificate] = {}
     searches: Counter[str] = Counter()
@@ -109,6 +111,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                 continue
             if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
                 if not any(m.plan.kernels for m in modes):
+                    given_by_model(problem, mode, example, settings, recording=False)
                     raise VerificationFailed(model=problem.class_name, finding=f"Failed: {failure.finding}")
                 stepped = {m.name: stepped_back(m, whole_mode(m.captured, failure.finding), device, failure.finding)
                            for m in modes if m.plan.kernels}
@@ -166,6 +169,21 @@ def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, ce
             checked.append(mode)
         failures[failing.name if failing is not mode or known else mode.program] = Failure.of(certificate)
     return checked, failures
+
+
+def given_by_model(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings, recording: bool) -> Any:
+    """What the model gives for the example inputs. recording: whether gradients are recorded. Raises ForwardRaised, or
+    what says that memory is lacking."""
+    model = in_mode_of(problem.make_model(settings.seed), mode.model)
+    try:
+        with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
+            warnings.simplefilter("ignore")
+            return model(*copy.deepcopy(example))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ForwardRaised(model=problem.class_name, exception=describe(error), device=problem.device,
+                            where=where_of(error, str(problem.path) if problem.path else None)) from error
 
 
 def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: str, device: Device, settings: Settings,

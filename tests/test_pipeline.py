@@ -120,6 +120,23 @@ def test_failures_write_nothing(done, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "__pycache__") == ["collapse.py", "out.py"]
 
 
+def test_a_model_that_its_device_cannot_run_is_refused_as_that(tmp_path):
+    """A trace does not see that PyTorch has no such kernel, and no kernel of ours runs the operator."""
+    path = write_problem(tmp_path, "distances", """
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return torch.cdist(x, x)
+
+        def get_inputs():
+            return [torch.rand(2, 3, dtype=torch.float16)]
+
+        def get_init_inputs():
+            return []
+        """)
+    with pytest.raises(errors.ForwardRaised, match="cdist"):
+        kernelwright.optimize(path, effort="quick", target="cpp", baselines="none")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the emulation is for machines without a GPU")
 @pytest.mark.parametrize("target", ["cpp", "cuda"])
 def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch, target):
