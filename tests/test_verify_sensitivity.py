@@ -9,6 +9,7 @@ from torch import nn
 from kernelwright.verify import certify, sensitivity
 from kernelwright.verify.certificate import Certificate, Plan
 from kernelwright.verify.compare import compare
+from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import identical
 from kernelwright.verify.records import Reference, TrialPlan
 from kernelwright.verify.sensitivity import WIDENED, may_be_rounding, move
@@ -192,6 +193,21 @@ def test_rounding_of_float64_is_no_fault(monkeypatch):
     assert not passes(lambda: Amplifying(permuted=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_of_gradients_is_no_fault(dtype, monkeypatch):
+    """Backward passes run under other rounding, too, and a share more is still one."""
+    def passes(make: Callable[[], nn.Module]) -> bool:
+        model, candidate, double = (m().to(t) for m, t in ((Amplifying, dtype), (make, dtype),
+                                                           (Amplifying, torch.float64)))
+        return all(check_gradients(model, candidate, double, [x.to(dtype) for x in nearly_equal(seed)], State.of(model),
+                                   seed=seed).passed for seed in range(8))
+
+    assert passes(lambda: Amplifying(permuted=True))
+    assert not passes(lambda: Amplified(1e-2 if dtype is torch.float32 else 1e-7))
+    monkeypatch.setattr(sensitivity, "DRAWS", 0)
+    assert not passes(lambda: Amplifying(permuted=True))
+
+
 def test_a_slice_may_share_one_rounding_error(monkeypatch):
     def passes(seed: int, **options: object) -> bool:
         return certificate(lambda: Shared(seed), lambda: Shared(seed, **options), rows, 1).passed
@@ -227,7 +243,7 @@ def test_half_precision_that_amplifies_nothing_excuses_little():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
 def test_elements_move_by_a_unit(dtype):
     x = torch.linspace(1.0, 1.9, 4800, dtype=torch.float64).to(dtype)
-    moved = sensitivity._Rounding(1).one_unit_off(x)
+    moved = sensitivity.Rounding(1).one_unit_off(x)
     units = (moved.double() - x.double()) / torch.finfo(dtype).eps
     share = {8: 1.0, 4: 1.0, 2: 1 / sensitivity.SELDOM, 1: 0.0}[dtype.itemsize]
     assert moved.dtype is dtype and float(units.abs().max()) <= 2
@@ -235,7 +251,7 @@ def test_elements_move_by_a_unit(dtype):
     if share:
         assert bool((units > 0).any()) and bool((units < 0).any())
         ends = torch.tensor([0.0, torch.inf, -torch.inf] * 40, dtype=dtype)
-        assert torch.equal(sensitivity._Rounding(1).one_unit_off(ends), ends)
+        assert torch.equal(sensitivity.Rounding(1).one_unit_off(ends), ends)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),

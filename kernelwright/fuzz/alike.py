@@ -24,7 +24,7 @@ from torch import nn
 from torch._decomp import get_decompositions
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import _Rounding
+from kernelwright.verify.sensitivity import Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
@@ -306,7 +306,7 @@ _MOVES = frozenset((
     "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
 
 
-class _OtherRounding(_Rounding):
+class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
     Every result is moved, those of few bits, too, so that a jump is met in either direction."""
 

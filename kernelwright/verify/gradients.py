@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +12,20 @@ import torch
 from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.verify import sensitivity
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.observe import first_line, seed_all
 from kernelwright.verify.records import Comparison, OutputError
+from kernelwright.verify.sensitivity import Rounding, add, may_be_rounding
 from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.statistics import Statistics
 from kernelwright.verify.ties import chosen_otherwise, has_wrong_signs, with_signs_of
 from kernelwright.verify.tolerance import Tolerance
 
 #: Outputs of which each is also differentiated alone, at most.
 MOST_ALONE = 4
+_OUTPUTS = "outputs where inputs require gradients"
 
 
 @dataclass
@@ -91,26 +96,63 @@ def check_gradients(
         flags.append("no output requires a gradient")
     outputs = [OutputError(words, False, tuple(flags), kinds=("requires-grad",) * len(flags))] if flags else []
     structure: list[str] = []
-    parts = []
-    if strict:
-        def compared(right: Any) -> Comparison:
-            return compare(own.outputs, right, reference.outputs, tolerance=tolerance,
-                           root="outputs where inputs require gradients")
+    right = eager.outputs
 
-        part = compared(eager.outputs)
-        if has_wrong_signs(part):
-            others = [_tensors(given) for given in chosen_otherwise(model, inputs, state, seed, recording=True)]
-            part = compared(with_signs_of(own.outputs, eager.outputs, others))
-        parts.append(part)
-    for by, gradients in eager.gradients.items():
-        exact = {name: value if value is not None else gradients[name]
-                 for name, value in reference.gradients.get(by, gradients).items()}
-        parts.append(compare(own.gradients.get(by, {}), gradients, exact, tolerance=tolerance,
-                             root=f"{words} of {by}" if by else words))
+    def compared(moved: Mapping[str, Sequence[Statistics]] | None = None) -> list[Comparison]:
+        parts = [compare(own.outputs, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved)
+                 ] if strict else []
+        for by, gradients in eager.gradients.items():
+            parts.append(compare(own.gradients.get(by, {}), gradients, _exact(reference, by, gradients),
+                                 tolerance=tolerance, root=_root(words, by), moved=moved))
+        return parts
+
+    parts = compared()
+    if strict and has_wrong_signs(parts[0]):
+        others = [_tensors(given) for given in chosen_otherwise(model, inputs, state, seed, recording=True)]
+        right = with_signs_of(own.outputs, eager.outputs, others)
+        parts = compared()
+    limits = tolerance or Tolerance()
+    if may_be_rounding(limits, *parts):
+        moved: dict[str, list[Statistics]] = {}
+        for draw, is_wide in _drawn(model, inputs, state, seed, combinations, eager, strict):
+            add(moved, draw.outputs, right, reference.outputs, _OUTPUTS, limits, is_wide)
+            for by, gradients in eager.gradients.items():
+                add(moved, draw.gradients.get(by, {}), gradients, _exact(reference, by, gradients), _root(words, by),
+                    limits, is_wide)
+        again = compared(moved)
+        parts = again if all(part.passed for part in again) else parts
     for part in parts:
         outputs += part.outputs
         structure += part.structure
     return Comparison(not structure and all(o.passed for o in outputs), tuple(outputs), tuple(structure))
+
+
+def _drawn(model: nn.Module, inputs: Sequence[Any], state: State, seed: int, combinations: list[str] | None,
+           like: Found, strict: bool) -> Iterator[tuple[Found, bool]]:
+    """Calls of ``model`` under other rounding, of their backward passes, too, each with whether nothing but float64 was
+    rounded. Fewer where memory runs out: what they would have excused is refused."""
+    for number in range(sensitivity.DRAWS):
+        state.apply(model)
+        try:
+            rounding = Rounding(seed + number)
+            found = _differentiated(model, inputs, seed, combinations, like, in_float64=False, strict=strict,
+                                    rounding=rounding)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return
+        if not found.error:
+            yield found, rounding.is_wide
+
+
+def _exact(reference: Found, by: str, gradients: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """The reference's gradients of an output, and eager's where it has none."""
+    return {name: value if value is not None else gradients[name]
+            for name, value in reference.gradients.get(by, gradients).items()}
+
+
+def _root(words: str, by: str) -> str:
+    return f"{words} of {by}" if by else words
 
 
 def _refused(words: str, problem: str) -> Comparison:
@@ -118,8 +160,10 @@ def _refused(words: str, problem: str) -> Comparison:
 
 
 def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combinations: list[str] | None,
-                    like: Found | None, *, in_float64: bool, strict: bool) -> Found:
-    """A call of ``module`` and its gradients, of the outputs that require them in ``like``, or in this call."""
+                    like: Found | None, *, in_float64: bool, strict: bool, rounding: Rounding | None = None) -> Found:
+    """A call of ``module`` and its gradients, of the outputs that require them in ``like``, or in this call. rounding:
+    under which both run."""
+    context = rounding or nullcontext()
     arguments = widened(list(inputs)) if in_float64 else clone_tensors(list(inputs))
     leaves: dict[str, torch.Tensor] = {}
     for index, value in enumerate(arguments):
@@ -132,7 +176,8 @@ def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combina
         warnings.simplefilter("ignore")
         # Inputs are leaves; the model sees views of them, because it may work in place.
         seen = [_views(value) for value in arguments]
-        outputs = call_in_float64(module, seen) if in_float64 else module(*seen)
+        with context:
+            outputs = call_in_float64(module, seen) if in_float64 else module(*seen)
         tensors = _tensors(outputs)
         found = Found(_detached(tensors), {path: t.requires_grad for path, t in tensors.items()})
         chosen = {p for p, flag in (like or found).flags.items() if flag} & {p for p, f in found.flags.items() if f}
@@ -145,9 +190,10 @@ def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combina
                 gradients: Sequence[Any] = [None] * len(leaves)
             else:
                 try:
-                    gradients = torch.autograd.grad(
-                        [tensors[p] for p in paths], list(leaves.values()), [given[p] for p in paths],
-                        allow_unused=True, retain_graph=number < len(combinations))
+                    with context:
+                        gradients = torch.autograd.grad(
+                            [tensors[p] for p in paths], list(leaves.values()), [given[p] for p in paths],
+                            allow_unused=True, retain_graph=number < len(combinations))
                 except Exception as error:
                     if is_out_of_memory(error):
                         raise

@@ -86,7 +86,7 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
     try:
         for number in numbers:
             before.apply(eager)
-            rounding = _Rounding(seed + number)
+            rounding = Rounding(seed + number)
             given = map_tensors(list(inputs), rounding.one_unit_off)
             arguments = clone_tensors(given)
             seed_all(seed)
@@ -124,7 +124,7 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     return found
 
 
-class _Rounding(TorchDispatchMode):
+class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. ``is_wide``: whether all of them were of float64."""
 
