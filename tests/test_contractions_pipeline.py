@@ -189,9 +189,10 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
     monkeypatch.setattr(judgement, "_with_layouts", lambda problem, modes, *rest: modes)
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
-    monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
+    monkeypatch.setattr(verified, "given_by_model", lambda *_, recording: None)
     monkeypatch.setattr(verified, "_certified", certified)
     monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
     for module in (judgement, verified):

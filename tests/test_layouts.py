@@ -501,7 +501,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
 
     monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
-    monkeypatch.setattr(judgement, "_laid_out", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
     monkeypatch.setattr(verified, "_certified", certified)
     monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))

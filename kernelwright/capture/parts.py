@@ -103,8 +103,8 @@ def module_of(error: BaseException, model: torch.nn.Module) -> str:
 def look_at(make: Any, paths: Sequence[str], inputs: Sequence[Any]) -> dict[str, list[PartCall]]:
     """The calls of submodules in a real call of a model that ``make`` makes.
 
-    Raises NotCapturable of the submodule whose call cannot be a node: it writes into its arguments, returns their memory
-    or its own, or gives tensors whose shapes depend on values.
+    Raises NotCapturable of the submodule whose call cannot be a node: it writes into its arguments, returns their
+    memory or its own, or gives tensors whose shapes depend on values.
     """
     with seeded(0), torch.no_grad():
         found = _observed(make(), paths, inputs)
