@@ -58,8 +58,8 @@ class Dense(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(2 + n, 1, 3, padding=1) for n in range(2))
-        self.transition = nn.Conv2d(4, 2, 1)
+        self.layers = nn.ModuleList(nn.Conv1d(2 + n, 1, 3, padding=1) for n in range(2))
+        self.transition = nn.Conv1d(4, 2, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = [x]
@@ -73,8 +73,8 @@ class UNet(nn.Module):
 
     def __init__(self, blocks: int) -> None:
         super().__init__()
-        self.down = nn.ModuleList(nn.Conv2d(2, 2, 3, padding=1) for _ in range(blocks // 2))
-        self.up = nn.ModuleList(nn.Conv2d(4, 2, 3, padding=1) for _ in range(blocks // 2))
+        self.down = nn.ModuleList(nn.Conv1d(2, 2, 3, padding=1) for _ in range(blocks // 2))
+        self.up = nn.ModuleList(nn.Conv1d(4, 2, 3, padding=1) for _ in range(blocks // 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         skips = []
@@ -91,7 +91,7 @@ def chain(kind: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
 
 
 NETWORKS = {"transformer": (chain(Attention), (2, 130, 4)), "bottleneck": (chain(Bottleneck), (2, 4, 16, 16)),
-            "dense": (chain(Dense), (2, 2, 16, 16)), "u-net": (UNet, (2, 2, 16, 16))}
+            "dense": (chain(Dense), (2, 2, 64)), "u-net": (UNet, (2, 2, 64))}
 
 
 def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, int]]:
