@@ -54,13 +54,15 @@ _TOLERANCE = Tolerance(multiple=MULTIPLE, nonfinite="position")
 @dataclass
 class Spread:
     """How eager's results move under other rounding: errors of floating leaves against eager's own, by path, and of
-    the others the elements that no draw moved."""
+    the others the elements that no draw moved. count: of the draws."""
 
     errors: dict[str, list[Statistics]] = field(default_factory=dict)
     still: dict[str, torch.Tensor] = field(default_factory=dict)
+    count: int = 0
 
     def add(self, eager: Any, draw: Draw, part: Any = lambda outputs: outputs) -> None:
         """Take one more draw. eager: its own outputs, of which ``part`` takes what is compared."""
+        self.count += 1
         moved = part(draw.outputs)
         add(self.errors, moved, eager, eager, "output", _TOLERANCE)
         others = flatten(moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +103,8 @@ class _Run:
         if not unexplained(expected, found.outputs, nothing):
             return self._in_range(expected, found)
         if self.model.uses_randomness:
-            if self.entries is not None or _close(expected, found.outputs) or not unexplained(
-                    expected, found.outputs, self._drawn(expected, Spread(), range(DRAWS))):
+            if self.entries is not None or _close(expected, found.outputs) or not self._left(
+                    expected, found.outputs, Spread(), DRAWS):
                 return self._in_range(expected, found)
             if self.extreme:
                 return found._replace(words=RANGE, lost=True)
@@ -118,8 +119,8 @@ class _Run:
                 found = self.float64()
                 if not unexplained(expected, found.outputs, nothing):
                     return self._in_range(expected, found)
-        spread = self._drawn(expected, Spread(), range(DRAWS))
-        if not unexplained(expected, found.outputs, spread):
+        spread = Spread()
+        if not self._left(expected, found.outputs, spread, DRAWS):
             return self._in_range(expected, found)
         fast = self._fast(found)
         if fast is not None and not unexplained(expected, fast.outputs, spread):
@@ -130,10 +131,10 @@ class _Run:
         rounded = self._rounded()
         if rounded is not None and not unexplained(expected, rounded.outputs, spread):
             return found._replace(words=RANGE, lost=True) if rounded.lost else found
-        if not self.kept.separate:
-            self._drawn(expected, spread, range(DRAWS, MOST_DRAWS))
-        left = unexplained(expected, found.outputs, spread)
-        if not left or (self.entries is not None and not unexplained(self._alone(), found.outputs, spread)):
+        left = self._left(expected, found.outputs, spread, DRAWS if self.kept.separate else MOST_DRAWS)
+        if not left:
+            return self._in_range(expected, found)
+        if self.entries is not None and not unexplained(self._alone(), found.outputs, spread):
             return found
         self.kept.separate = True
         return Reference(self.part(self.model.called.outputs), SEPARATE, other=found.outputs, separate=left)
@@ -232,11 +233,18 @@ class _Run:
             called = self._call_eager(self.model.inputs)
         return frozenset(noting.found) if called.error is None else frozenset()
 
-    def _drawn(self, expected: Any, spread: Spread, numbers: Sequence[int]) -> Spread:
+    def _left(self, expected: Any, found: Any, spread: Spread, most: int) -> str:
+        """What `unexplained` says of eager's ``expected`` and ``found`` with draws added to ``spread`` until they
+        explain all, or there are ``most``. Another draw never explains less, and each is a call of the whole model."""
+        left = unexplained(expected, found, spread)
         with without_tf32():
-            for draw in drawn(self.eager, self.model.inputs, self.model.before, self.seed, numbers, self.recording):
-                spread.add(expected, draw, self.part)
-        return spread
+            draws = drawn(self.eager, self.model.inputs, self.model.before, self.seed, range(spread.count, most),
+                          self.recording)
+            with closing(draws):
+                while left and (draw := next(draws, None)) is not None:
+                    spread.add(expected, draw, self.part)
+                    left = unexplained(expected, found, spread)
+        return left
 
 
 class _Watching(TorchDispatchMode):

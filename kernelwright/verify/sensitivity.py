@@ -10,6 +10,7 @@ times what it was, lest a model that jumps (a comparison, a floor) excuses anyth
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ WIDENED = ("eager's errors are the largest of a few calls, in which each operato
 #: Of results of less than 32 bits, which operators compute in more and round once, one in so many is moved: that has
 #: the variance of a rounding. Results of 32 bits and more are all moved, as sums in them have several roundings.
 SELDOM = 24
+#: A prime, so that no axis of a tensor keeps step with it.
+_PERIOD = 131071
 #: Kinds of problems that rounding can be the reason of.
 ROUNDING = frozenset(("elements", "output", "slice"))
 
@@ -132,7 +135,9 @@ class Rounding(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.seed, self.generators, self.is_wide = seed, dict[torch.device, torch.Generator](), True
+        self.seed, self.is_wide = seed, True
+        self.places = random.Random(seed)
+        self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
@@ -151,18 +156,28 @@ class Rounding(TorchDispatchMode):
                 or not tensor.numel():
             return tensor
         self.is_wide &= kind == torch.float64
-        if tensor.device not in self.generators:
-            self.generators[tensor.device] = torch.Generator(tensor.device).manual_seed(self.seed)
-        each = self.seldom if kind.itemsize < 4 else 1
-        drawn = torch.randint(0, 2 * each, tensor.shape, generator=self.generators[tensor.device], device=tensor.device,
-                              dtype=torch.int8)
-        units = ((drawn == 0).to(torch.int8) - (drawn == 1).to(torch.int8)).to(torch.promote_types(kind, torch.float32))
         given = tensor.detach()
-        size = given.to(units.dtype).abs()
-        # Below the smallest normal number units are all of one size, but zeros and infinities stay.
-        step = (size * torch.finfo(kind).eps).clamp_(min=torch.finfo(kind).smallest_normal * torch.finfo(kind).eps)
-        moved = torch.where((size == 0) | size.isinf(), given, given + units.mul_(step))
+        wide = given.to(torch.promote_types(kind, torch.float32))
+        limits = torch.finfo(kind)
+        # Below the smallest normal number units are all of one size; infinities stay, as do zeros.
+        step = (wide.abs() * limits.eps).clamp_(limits.smallest_normal * limits.eps, limits.max * limits.eps)
+        step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
+        moved = torch.where(wide == 0, wide, step.add_(wide))
         return moved.to(kind).requires_grad_(tensor.requires_grad)
+
+    def _units(self, like: torch.Tensor, each: int) -> torch.Tensor:
+        """1, 0 or -1 for each element: one in 2 ``each`` goes up, as many go down, where ``each`` is above 1; half up
+        and half down where it is 1. A stretch of `_PERIOD` numbers, drawn once and repeated, from a place of its own:
+        generators of random numbers are slower than most operators."""
+        key = like.device, each
+        pool = self.pools.get(key)
+        if pool is None or pool.numel() < like.numel() + _PERIOD:
+            if pool is None:
+                drawn = torch.randint(0, 2 * each, (_PERIOD,), generator=torch.Generator().manual_seed(self.seed))
+                pool = ((drawn == 0).float() - (drawn == 1).float()).to(like.device)
+            pool = self.pools[key] = pool[:_PERIOD].repeat(like.numel() // _PERIOD + 2)
+        place = self.places.randrange(_PERIOD)
+        return pool[place:place + like.numel()].view(like.shape)
 
 
 def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
