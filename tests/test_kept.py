@@ -13,6 +13,7 @@ from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.kept import Kept
+from kernelwright.verify.modes import certify_both
 from kernelwright.verify.records import TrialPlan
 
 PLAN = Plan(trials=default_trials()[:4], required=4)
@@ -75,6 +76,45 @@ def test_what_is_not_kept():
     assert len(small.trials) == 1
     small.forget()
     assert small.trials == {} and small.bytes == 0
+
+
+@pytest.mark.parametrize("behind", [nn.Tanh(), nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=["tanh", "norm", "dropout"])
+def test_one_float64_run_for_equal_bits(behind):
+    """Both gradient modes, and another candidate, have the truth that was found once: but for gradients, float64 runs
+    once for each trial."""
+    calls: list[torch.dtype] = []
+
+    class Noted(Counted):
+        def forward(self, x):
+            calls.append((x.dtype, torch.is_grad_enabled()))
+            return super().forward(x)
+
+    kept, plan = Kept(truth_bytes=1 << 20), replace(PLAN, repeats=0, budget_seconds=1000.0)
+    made = lambda kept: certify_both(lambda: Noted(behind), lambda: Counted(behind), inputs, plan=plan, kept=kept)  # noqa: E731
+    first = made(kept)
+    assert first.passed and calls.count((torch.float64, False)) == 4
+    assert calls.count((torch.float64, True)) == 2  # gradients, on given and on other parameters
+    assert len(kept.truths) == 4 and 0 < kept.bytes_of_truths <= 1 << 20 and not kept.trials
+    calls.clear()
+    assert facts(made(kept))[2] == facts(first)[2] and calls.count((torch.float64, False)) == 0
+    calls.clear()
+    alone = made(None)
+    assert facts(alone)[2] == facts(first)[2] and calls.count((torch.float64, True)) == 5
+
+
+def test_another_result_of_eager_has_its_own_truth():
+    """What was found for other bits says nothing."""
+    class Mode(nn.Module):
+        def forward(self, x):
+            return x * (3.0 if torch.is_grad_enabled() else 2.0)
+
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x * 2.0
+
+    for candidate, passed in ((Mode, True), (Twice, False)):
+        found = certify_both(Mode, candidate, inputs, plan=PLAN, kept=Kept(truth_bytes=1 << 20))
+        assert found.passed == passed
 
 
 def test_a_card_leaves_its_trials_for_the_checks(tmp_path):

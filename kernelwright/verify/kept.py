@@ -37,8 +37,7 @@ class ByModel:
 
     def bytes(self) -> int:
         """Bytes of all tensors in it."""
-        tensors = tensors_of([self.inputs, self.arguments, self.called.outputs, self.reference or ()])
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return _bytes([self.inputs, self.arguments, self.called.outputs, self.reference or ()])
 
 
 @dataclass
@@ -48,10 +47,13 @@ class Kept:
     ``without_double`` says why there is no float64 copy. ``trials`` holds what the model gave in trials that leave its
     state as it was, up to ``most_bytes`` in all: 0, the default, is right for a model whose calls change its
     parameters, too. ``narrowings`` are the model's casts that `call_in_float64` must round (None: not looked for yet);
-    ``separate`` says that eager and float64 were found not to be one computation.
+    ``separate`` says that eager and float64 were found not to be one computation. ``truths`` holds what eager gave in
+    trials and what was found to be the truth about it, up to ``truth_bytes`` in all: who gets the same bits of eager
+    again, in the other gradient mode or for another candidate, has the same truth.
     """
 
     most_bytes: int = 0
+    truth_bytes: int = 0
     model: nn.Module | None = None
     double: nn.Module | None = None
     without_double: str = ""
@@ -59,7 +61,24 @@ class Kept:
     narrowings: frozenset[int] | None = None
     separate: bool = False
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
+    truths: dict[TrialPlan, tuple[Any, Reference]] = field(default_factory=dict)
     bytes: int = 0
+    bytes_of_truths: int = 0
+
+    def truth(self, plan: TrialPlan, given: Any) -> Reference | None:
+        """The truth about a trial in which eager gave ``given`` (outputs, state and arguments); None if unknown."""
+        known = self.truths.get(plan)
+        return known[1] if known is not None and identical(known[0], given) else None
+
+    def keep_truth(self, plan: TrialPlan, given: Any, by_model: ByModel, model: nn.Module) -> None:
+        """Keep the truth about a trial of ``model`` in which it gave ``given``, where that goes."""
+        size = _bytes([given, by_model.reference])
+        if plan in self.truths or self.bytes_of_truths + size > self.truth_bytes \
+                or by_model.reference is None or by_model.reference.separate \
+                or returns_own_state(model, by_model.called):
+            return
+        self.truths[plan] = given, by_model.reference
+        self.bytes_of_truths += size
 
     def keep(self, plan: TrialPlan, by_model: ByModel, model: nn.Module) -> None:
         """Keep a trial of ``model``, where that goes."""
@@ -74,4 +93,9 @@ class Kept:
     def forget(self) -> None:
         """Let go of the trials."""
         self.trials.clear()
-        self.bytes = 0
+        self.truths.clear()
+        self.bytes = self.bytes_of_truths = 0
+
+
+def _bytes(values: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors_of(values))

@@ -29,16 +29,18 @@ def certify_both(
     make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
     recorded: int = RECORDED,
     recordings: tuple[bool, ...] = (False, True),
+    kept: Kept | None = None,
 ) -> Certificate:
     """The certificate of ``plan`` under no_grad and, where that passes, with gradients recorded and compared in the
     first ``recorded`` trials for half of the budget (`Certificate.recorded`). A candidate that is the original
     computation has nothing to record. ``recordings``: the gradient modes that count, where not both. Arguments and what
-    is raised are those of `certify`, but for ``plan.recording``.
+    is raised are those of `certify`, but for ``plan.recording``; ``kept`` without ``most_bytes``, as trials in the two
+    modes differ.
     """
+    kept = kept or Kept()
     if len(recordings) == 1:
         return certify(make_model, make_candidate, make_inputs, plan=replace(plan, recording=recordings[0]),
-                       make_float64=make_float64)
-    kept = Kept()
+                       make_float64=make_float64, kept=kept)
     first = certify(make_model, make_candidate, make_inputs, plan=replace(plan, recording=False),
                     make_float64=make_float64, kept=kept)
     if plan.unchanged or not first.passed:

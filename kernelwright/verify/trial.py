@@ -278,8 +278,10 @@ class Bench:
             entries = sampled_entries(inputs, batched, by_eager.outputs, plan.seed)
         reference = model.reference
         if reference is None:
-            reference = model.reference = self._reference(model, plan.seed, entries,
-                                                          DISTRIBUTIONS[plan.distribution].extreme)
+            given = [by_eager.outputs, eager_state, arguments]
+            reference = model.reference = self.kept.truth(plan, given) or self._reference(
+                model, plan.seed, entries, DISTRIBUTIONS[plan.distribution].extreme)
+            self.kept.keep_truth(plan, given, model, self.eager)
             self.kept.keep(plan, model, self.eager)
         # State: buffers, plain attributes and those inputs that the model changes.
         wanted: dict[str, Any] = {}
