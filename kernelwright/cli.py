@@ -53,6 +53,7 @@ def optimize(
     precision: options.Precision = "match",
     contractions: options.Contractions = "auto",
     effort: options.Effort = "normal",
+    budget: options.Budget = None,
     baselines: options.Baselines = "compile",
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -68,8 +69,8 @@ def optimize(
 
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
-                            baselines=baselines, force=force, quiet=quiet, json=json, output=output, seed=seed,
-                            threads=threads, tiny=tiny, model=model)
+                            budget=budget, baselines=baselines, force=force, quiet=quiet, json=json, output=output,
+                            seed=seed, threads=threads, tiny=tiny, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -172,6 +173,7 @@ def bench(
     precision: options.Precision = "match",
     contractions: options.Contractions = "auto",
     effort: options.Effort = "normal",
+    budget: options.Budget = None,
     baselines: options.Baselines = "compile",
     seed: options.Seed = 0,
     threads: options.Threads = None,
@@ -190,7 +192,7 @@ def bench(
         from kernelwright.suite.runner import render_text, run_suite
 
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
-                            baselines=baselines, seed=seed, threads=threads, tiny=tiny, model=model)
+                            budget=budget, baselines=baselines, seed=seed, threads=threads, tiny=tiny, model=model)
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
                              limit=limit, memory=memory, runner=runner, address=address)

@@ -39,10 +39,14 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
     dictionary of keyword arguments, a list of both, or the one argument itself. ``options`` are fields of
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so.
+    The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
+    budget replaces it.
     Raises KernelwrightError for what the user can mend; then nothing is written.
     """
     settings = replace(settings or Settings(), **options) if options else settings or Settings()
-    stages = Stages(progress or Progress())
+    stages = Stages(progress or Progress(), budget_of(settings.effort, settings.budget,
+                                                      baselines=settings.baselines != "none"))
+    stages.progress.left = stages.budget.left
     check_versions(torch.__version__)
     target = _target(settings)
     path = settings.output or default_path(model_or_path)
@@ -58,17 +62,23 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
             modes, _, _ = written(problem, modes, example, target, device)
-        budget = budget_of(settings.effort, target)
+        files: list[str] = []
+
+        def keep(text: str) -> None:
+            if path is not None and files[-1:] != [text]:
+                write_file(path, text, force=settings.force or bool(files))
+                files.append(text)
+
         if emulated:
             module, certificates, timings = None, {}, {}
             modes, text, found = judge_without_device(problem, modes, example, device, settings, stages)
             notes += found
         else:
-            module, modes, text, certificates, timings = judge(problem, modes, example, target, device, budget,
-                                                               settings, stages)
+            module, modes, text, certificates, timings = judge(problem, modes, example, target, device, settings,
+                                                               stages, keep)
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
+        keep(text)
         if path is not None:
-            write_file(path, text, force=settings.force)
             result = replace(result, path=path)
     return result
 

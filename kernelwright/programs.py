@@ -59,6 +59,7 @@ from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
+from kernelwright.tune.budget import Budget, unmeasured
 from kernelwright.tune.contractions import predicted
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
@@ -73,9 +74,10 @@ _WHY = {DataDependentControlFlow: "it decides by the values of a tensor",
         HiddenState: "it keeps state in plain attributes"}
 @dataclass(slots=True)
 class Stages:
-    """Progress, and the seconds that each stage took."""
+    """Progress, the budget of the run, and the seconds that each stage took."""
 
     progress: Progress
+    budget: Budget = field(default_factory=lambda: unmeasured(20.0))
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager

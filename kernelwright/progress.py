@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
@@ -19,8 +19,15 @@ STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "
 class Progress:
     """Silent progress, and the protocol of all others.
 
-    The pipeline wraps each stage in :meth:`stage` and gives details with :meth:`say`. Neither may fail.
+    The pipeline wraps each stage in :meth:`stage` and gives details with :meth:`say`. Neither may fail. ``left``: how
+    many seconds of the run's budget are left, where it has one.
     """
+
+    left: Callable[[], float] | None = None
+
+    def remaining(self) -> str:
+        """``12 s left`` of the budget, or "" where there is none."""
+        return "" if self.left is None else f"{self.left():.0f} s left"
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -35,7 +42,7 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """Plain lines, each with the seconds since the start, for logs and pipes."""
+    """Plain lines, each with the seconds since the start and what is left of the budget, for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream if stream is not None else sys.stderr
@@ -58,11 +65,12 @@ class LineProgress(Progress):
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a closed pipe or stream must not end the work
-            print(f"[{time.perf_counter() - self.started:7.1f} s] {text}", file=self.stream, flush=True)
+            times = f"{time.perf_counter() - self.started:7.1f} s", self.remaining()
+            print(f"[{', '.join(filter(None, times))}] {text}", file=self.stream, flush=True)
 
 
 class RichProgress(Progress):
-    """A spinner with the stage, its newest detail and the seconds it has taken so far.
+    """A spinner with the stage, its newest detail, the seconds it has taken so far and what was left of the budget.
 
     A stage that took a second or more leaves one line behind. ``stream`` is a terminal.
     """
@@ -79,8 +87,9 @@ class RichProgress(Progress):
         console = Console(file=stream if stream is not None else sys.stderr, no_color=not colour, highlight=False)
         # No markup anywhere: square brackets in a user's line are only text.
         detail = TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+        left = TextColumn("{task.fields[left]}", markup=False, style="dim")
         self.bar: Any = Bar(SpinnerColumn(), TextColumn("{task.description:<9}", markup=False), TimeElapsedColumn(),
-                            detail, console=console, transient=True, expand=True)
+                            left, detail, console=console, transient=True, expand=True)
         self.tasks: list[Any] = []
 
     @contextmanager
@@ -89,7 +98,7 @@ class RichProgress(Progress):
         started = time.perf_counter()
         if not self.tasks:
             self.bar.start()
-        task = self.bar.add_task(name, total=None, detail="")
+        task = self.bar.add_task(name, total=None, detail="", left=self.remaining())
         self.tasks.append(task)
         try:
             yield
@@ -106,7 +115,7 @@ class RichProgress(Progress):
     def say(self, text: str) -> None:
         """Show ``text`` beside the stage; it stays until the next one."""
         if self.tasks:
-            self.bar.update(self.tasks[-1], detail=text)
+            self.bar.update(self.tasks[-1], detail=text, left=self.remaining())
         else:
             self.bar.console.print(text, markup=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass, field, fields
@@ -32,9 +33,12 @@ class Settings:
                                 "win; library leaves all to cuBLAS and cuDNN; auto is measured where PyTorch sees a "
                                 "CUDA device, else library.", ("auto", "library", "measured"))
     """Whether contractions may become kernels."""
-    effort: str = _option("normal", "How many schedules are measured: quick takes the model's first choice, "
-                          "thorough many.", ("quick", "normal", "thorough"))
-    """How much time tuning may take."""
+    effort: str = _option("normal", "How long a run may take, unless budget says so, and how many schedules are "
+                          "measured: quick 30 s, normal 120 s, thorough 900 s.", ("quick", "normal", "thorough"))
+    """How much time a run may take."""
+    budget: float | None = _option(None, "Seconds from loading to the written file, baselines included; by default, "
+                                   "the effort's. What certifies a file is never left out.")
+    """Seconds of a run, or None for the effort's."""
     baselines: str = _option("compile", "What is timed besides eager: compile is torch.compile, all is that and "
                              "its max-autotune, which takes minutes to compile.", ("compile", "all", "none"))
     """Compiled baselines."""
@@ -72,6 +76,8 @@ class Settings:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
             raise _invalid("model", self.model, "the name of a class", "the file's Model")
+        if self.budget is not None and not (_is_number(self.budget) and 0 < self.budget < math.inf):
+            raise _invalid("budget", self.budget, "a number of seconds above 0", "the effort's")
         if self.threads is not None and (not _is_integer(self.threads) or not 1 <= self.threads <= 4096):
             raise _invalid("threads", self.threads, "a whole number from 1 to 4096", "PyTorch's number")
 
@@ -83,6 +89,10 @@ class Settings:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:
@@ -104,7 +114,7 @@ class EnvironmentVariable:
 
 KERNELWRIGHT_CACHE = EnvironmentVariable(
     "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
-    "Folder for compiled kernels, measured peaks and contractions, and tracebacks.")
+    "Folder for compiled kernels, what was measured, and tracebacks.")
 CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
 NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")

@@ -36,7 +36,7 @@ from kernelwright.modes import ModeProgram, apart, as_called, distinct, original
 from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import available_memory, is_out_of_memory
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model, share_tables, written
@@ -44,10 +44,10 @@ from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock, without_device
-from kernelwright.tune.budget import Budget
 from kernelwright.verify.certificate import Certificate, default_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
+from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import float64_copy, redraw, to_float64
@@ -56,9 +56,28 @@ from kernelwright.verify.tolerance import Tolerance
 REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
+_LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
+_SHARE_OF_MEMORY = 0.05  # that is free, for what is known of each mode
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
 _EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
+
+
+#: Modes that passed, their text, the module that it is, and their certificates by name.
+Certified = tuple[list[ModeProgram], str, ModuleType, dict[str, Certificate]]
+
+
+class Truths:
+    """What float64 said of the model in each mode, for the next program that is held against it."""
+
+    def __init__(self, device: torch.device) -> None:
+        free = available_memory(device)
+        self.room = 0 if free is None else int(_SHARE_OF_MEMORY * free)
+        self.kept: dict[nn.Module, Kept] = {}
+
+    def of(self, mode: ModeProgram) -> Kept:
+        """What is known of a mode."""
+        return self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +98,17 @@ class Failure:
 
 
 def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-                    budget: Budget, settings: Settings, stages: Stages,
-                    tuned: Callable[[ModeProgram, StepBack], ModeProgram]
-                    ) -> tuple[list[ModeProgram], str, ModuleType, dict[str, Certificate]]:
+                    settings: Settings, stages: Stages, tuned: Callable[[ModeProgram, StepBack], ModeProgram],
+                    known: Truths | None = None
+                    ) -> Certified:
     """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
     and the certificates by mode.
 
-    tuned: tunes again what stepped back. Raises VerificationFailed where even a file without any kernel fails, and
-    ForwardRaised where that is because the model does.
+    tuned: tunes again what stepped back. known: what earlier certifications found out about the model, and gets what
+    this one does. Raises VerificationFailed where even a file without any kernel fails, and ForwardRaised where that is
+    because the model does.
     """
+    known = known if known is not None else Truths(problem.device)
     certificates: dict[str, Certificate] = {}
     searches: Counter[str] = Counter()
     until: float | None = None
@@ -99,10 +120,11 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             if misfits:
                 modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
                 modes, text, emitted = built(problem, modes, example, target, device)
-        modes, failures = _checked(problem, modes, emitted, certificates, budget, settings, stages)
+        modes, failures = _checked(problem, modes, emitted, certificates, settings, stages, known)
         if not failures:
             return modes, text, emitted, certificates
-        until = until or clock() + _STEPPING * budget.verify_seconds
+        seconds = max(_LEAST_SECONDS, stages.budget.share("verify"))
+        until = until or clock() + _STEPPING * seconds
         stepped: dict[str, ModeProgram] = {}
         culprits: dict[Failure, Culprits] = {}  # modes that run one program have one failure
         for mode in modes:
@@ -120,10 +142,10 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             whole = failure.hopeless or clock() > until
             if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
                 with stages.stage("verify"):
-                    tolerance = _trials(problem, mode, budget, settings).tolerance_for(
+                    tolerance = _trials(problem, mode, settings, seconds).tolerance_for(
                         failure.trial.distribution if failure.trial is not None else AS_GIVEN)
                     culprits[failure] = culprits_of(problem, mode, failure, target, device, settings, tolerance,
-                                                    min(until, clock() + budget.verify_seconds),
+                                                    min(until, clock() + seconds),
                                                     lambda text: build_library(text, target))
             searches[mode.name] += 1
             step, found = step_from(mode, failure, device, culprits.get(failure, Culprits()), whole=whole)
@@ -133,19 +155,21 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
 
 
 def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, certificates: dict[str, Certificate],
-             budget: Budget, settings: Settings, stages: Stages
+             settings: Settings, stages: Stages, truths: Truths
              ) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
     """The modes, those in two whose calls fail in one gradient mode alone, and what failed: by program, or by the name
     of a mode that fails alone. The certificates of those that pass are added to ``certificates``."""
     failures: dict[Hashable, Failure] = {}
     checked: list[ModeProgram] = []
+    waiting = len({m.program for m in modes if m.name not in certificates})
+    seconds = stages.budget.share("verify") / max(1, waiting)
     for mode in modes:
         if mode.name in certificates or mode.program in failures:
             checked.append(mode)
             continue
         known = any(m.program == mode.program for m in checked if m.name in certificates)
         try:
-            certificate = _certified(problem, mode, emitted, budget, settings, stages, brief=known)
+            certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds, brief=known)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise
@@ -271,19 +295,19 @@ def misfit(model: nn.Module, example: list[Any]) -> str:
     return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
 
 
-def _certified(problem: Problem, mode: ModeProgram, emitted: Any, budget: Budget, settings: Settings, stages: Stages,
-               *, brief: bool) -> Certificate:
+def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Settings, stages: Stages,
+               truths: Truths, seconds: float, *, brief: bool) -> Certificate:
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode."""
     make_float64 = (float64_copy if problem.is_instance else
                     lambda model: to_float64(in_mode_of(problem.make_model(settings.seed), model)))
     with stages.stage("verify"):
         return certify_both(lambda: in_mode_of(problem.make_model(settings.seed), mode.model),
                             lambda: candidate_of(emitted, problem, mode, settings),
-                            problem.make_inputs, plan=_trials(problem, mode, budget, settings, brief=brief),
-                            make_float64=make_float64, recordings=mode.recordings)
+                            problem.make_inputs, plan=_trials(problem, mode, settings, seconds, brief=brief),
+                            make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode))
 
 
-def _trials(problem: Problem, mode: ModeProgram, budget: Budget, settings: Settings, *, brief: bool = False) -> Trials:
+def _trials(problem: Problem, mode: ModeProgram, settings: Settings, seconds: float, *, brief: bool = False) -> Trials:
     """What a mode is tried with, and what is asked of it."""
     # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
     # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
@@ -301,7 +325,7 @@ def _trials(problem: Problem, mode: ModeProgram, budget: Budget, settings: Setti
         planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
     return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                   # Other values and other parameters are tried whatever the budget: the model's own hide faults.
-                  required=2, budget_seconds=budget.verify_seconds,
+                  required=2, budget_seconds=seconds,
                   tolerance=Tolerance(nonfinite="sign" if signed else "position", zeros="sign" if signed else "any"),
                   informative=frozenset(informative),
                   # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 # Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
@@ -9,6 +10,17 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Times that another test, or an earlier run, has measured decide nothing."""
+    from kernelwright.tune import memory
+
+    folder = tmp_path_factory.getbasetemp() / f"times-{next(_numbers)}"
+    monkeypatch.setattr(memory, "folder", lambda: folder)
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 
 import kernelwright
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.tune import budget, layouts, regions
 
 _numbers = itertools.count()
 
@@ -127,6 +129,16 @@ PROBLEMS = {
             return [[torch.randn(8, 16), torch.rand(8, 16)], [2.0, 0.5]]
     ''',
 }
+
+
+def short_budgets(patch: pytest.MonkeyPatch) -> None:
+    """Runs that are in no hurry and time as little as does, without a compiled baseline: it is timed in tests of its
+    own."""
+    patch.setattr(budget, "SECONDS", dict.fromkeys(budget.SECONDS, 1000.0))
+    patch.setattr(budget, "SHARES", {"tune": (4.0, 0.5), "verify": (3.0, 0.004), "time": (1.0, 0.0003),
+                                     "baselines": (0.01, 0.00001)})
+    for module in (layouts, regions):
+        patch.setattr(module, "_MOST_SECONDS", 0.1)
 
 
 def write_problem(folder: Path, name: str, text: str | None = None) -> Path:

@@ -21,7 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 COMMON = {"containers", "errors", "failures", "settings", "records", "progress"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "judgement",
+         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "judgement",
          "emulated", "pipeline", "suite", "fuzz", "judge", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
 #: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.

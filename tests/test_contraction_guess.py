@@ -195,7 +195,7 @@ def several(count: int, *, first: int = 2, second: int = 2) -> dict[str, Case]:
 
 
 def measured_of(cases: dict[str, Case], kernels: int) -> dict[str, Measured]:
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=kernels)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=kernels)
     return measure_cases(cases, {}, CPU, H200, budget, None, strict=False)
 
 
@@ -206,7 +206,7 @@ def test_one_round_where_the_guess_was_right(monkeypatch):
     assert found.rounds == [[c.rounding for c in cases.values()]] and found.final == [False, False]
     assert all({t.form.scheme for t in m.trials} == {"fp16"} and m.seconds == 2.0 for m in measured.values())
     assert all(recall(key) == m for key, m in measured.items())
-    assert measure_cases({}, {}, CPU, H200, Budget(1, 1, 1, 1), None, strict=False) == {}
+    assert measure_cases({}, {}, CPU, H200, Budget(1000.0), None, strict=False) == {}
 
 
 def test_another_round_where_none_is_accurate(monkeypatch):
@@ -265,7 +265,7 @@ def test_what_does_not_fit_the_memory_is_left_out(monkeypatch):
 
     monkeypatch.setattr(contraction_rounds, "try_out", too_much)
     measured = measured_of(several(2), 64)
-    assert set(measured) == {"key 1"} and len(found.rounds) == 2
+    assert set(measured) == {"key 0", "key 1"} and measured["key 0"] is None and len(found.rounds) == 2
     assert {t.form.scheme for t in measured["key 1"].trials} == {"fp16"}
     assert recall("key 0") is None and recall("key 1") is None  # the next run may find more room
 
@@ -320,7 +320,7 @@ def test_a_convolution_by_its_guess(monkeypatch):
         monkeypatch.setattr(accuracy, noise, 4.0)
     assert torch.backends.cudnn.allow_tf32
     model, x = nn.Conv2d(16, 24, 3, padding=1), torch.randn(2, 16, 9, 9)
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=2)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=2)
     texts: list[str] = []
 
     def building(some, target, names):

@@ -174,7 +174,7 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
             return Measured((Trial(Choice("fp16x3"), seconds, (Error(1e-7, 3e-7),)),), (), 1.0, (Error(1e-7, 3e-7),))
 
         monkeypatch.setattr(contraction_rounds, "try_out", try_out)
-        budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+        budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
         lines: list[str] = []
         picked, _ = tune.choose(graph, graph, {}, {}, torch.device("cpu"), H200, budget, strict=False,
                                 say=lines.append, build_all=lambda texts, *rest: [object() for _ in texts])

@@ -68,7 +68,7 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
     monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
     monkeypatch.setattr(tune, "recall", lambda key: None)
     monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=8)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=8)
     picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lambda line: None,
                             build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))
     return picked, cases
@@ -117,7 +117,7 @@ def test_they_are_measured_and_told(monkeypatch):
     monkeypatch.setattr(accuracy, "_RMS_NOISE", 4.0)
     monkeypatch.setattr(accuracy, "_MAX_NOISE", 4.0)
     model = nn.Sequential(nn.Conv2d(16, 20, 3), nn.ReLU(), nn.MaxPool2d(2))
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=3)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=3)
     picked, left, lines = chosen_under_emulation(model, torch.randn(2, 16, 8, 10), budget=budget)
     assert len(lines) == 3 and not left and len(picked) == 1
     assert sum("its windows of two lines reduced" in line for line in lines) == 1

@@ -27,7 +27,7 @@ from kernelwright.report import as_json, render_text
 from kernelwright.roofline.devices import H200
 from kernelwright.settings import Settings
 from kernelwright.tune import contractions as tune
-from kernelwright.tune.budget import budget_of
+from kernelwright.tuned import Tuning
 
 
 class Network(nn.Module):
@@ -186,9 +186,8 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
         fails = plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions)
         return failed if fails else SimpleNamespace(passed=True)
 
-    monkeypatch.setattr(judgement, "_with_contractions", lambda problem, modes, *rest: [chosen])
-    monkeypatch.setattr(judgement, "_with_layouts", lambda problem, modes, *rest: modes)
-    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
+    monkeypatch.setattr(Tuning, "modes", lambda *_: [chosen])
+    monkeypatch.setattr(Tuning, "after", lambda tuning, mode, step: mode)
     monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
@@ -198,7 +197,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     for module in (judgement, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
-    rest = ([], "cuda", H200, budget_of("quick", "cuda"), Settings(), Stages(Progress()))
+    rest = ([], "cuda", H200, Settings(), Stages(Progress()))
     _, (result,), *_ = judgement.judge(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
     assert exact == [False, True][:1 if scheme == "fp16x3" else 2] and judged[-1] is result.plan

@@ -44,6 +44,7 @@ from kernelwright.tune.contraction_forms import forms
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, recall, remember
 from kernelwright.tune.contraction_trials import Built, Case, words
 from kernelwright.tune.contraction_words import line, line_twice
+from kernelwright.tune.memory import generator_digest
 
 CPU = torch.device("cpu")
 TILING = Tiling("mma", 64, 16, 32, 4, promote=1)
@@ -120,7 +121,7 @@ def test_the_faster_of_a_kernel_with_reductions_and_one_without(monkeypatch):
     graph = capture(model, (torch.randn(4, 6),))
     (node,) = (n for n in graph.nodes() if n.op == "linear")
     one_pass = 2 * node.bytes / H200.copy + H200.launch_seconds
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
 
     def chosen_at(joined: float | None, apart: float | None) -> Choice | None:
         def try_out(case, *rest, **options):
@@ -312,7 +313,7 @@ def own_values(model: nn.Module, graph: Graph, *inputs: torch.Tensor) -> dict[No
 
 def chosen(model: nn.Module, x: torch.Tensor, build_all: Any = emulated, budget: Budget | None = None) -> tuple:
     graph, lines = capture(model, (x,)), []
-    budget = budget or Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    budget = budget or Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
     result = tune.choose(graph, graph, {}, own_values(model, graph, x), CPU, H200, budget, strict=False,
                          say=lines.append, build_all=build_all)
     return *result, lines
@@ -363,7 +364,7 @@ def test_reductions_are_measured_both_ways(monkeypatch):
 def test_the_largest_come_first(monkeypatch):
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 20), nn.Linear(20, 30))
-    failing = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    failing = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
     _, left, lines = chosen(model, torch.randn(4, 6), lambda texts, target, names: [BuildFailed("no")] * len(texts),
                             failing)
     assert len(lines) == 2 and "20 by 30x20" in lines[0].replace("4x20", "20")
@@ -411,8 +412,8 @@ def test_a_folder_that_cannot_be_written(monkeypatch):
 
 
 def test_the_digest_is_of_the_generator():
-    assert contraction_memory.generator_digest() == contraction_memory.generator_digest()
-    assert len(contraction_memory.generator_digest()) == 24
+    assert generator_digest() == generator_digest()
+    assert len(generator_digest()) == 24
 
 
 def test_words():

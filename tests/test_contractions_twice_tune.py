@@ -90,7 +90,7 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
     monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
     monkeypatch.setattr(tune, "recall", lambda key: None)
     monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
-    budget = Budget(1, 1, 1, 1, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=kernels)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=kernels)
     lines: list[str] = []
     picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lines.append,
                             build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))

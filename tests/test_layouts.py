@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from emitted_tools import short_budgets
 from graph_tools import MORE, assert_same, eager, filled, graph_of, random_values, run_plan, values_of
 from torch import nn
 
@@ -32,7 +33,8 @@ from kernelwright.report.text import render_text
 from kernelwright.roofline.devices import GENERIC_CPU
 from kernelwright.settings import Settings
 from kernelwright.tune import layouts
-from kernelwright.tune.budget import Budget, budget_of
+from kernelwright.tune.regions import Untried
+from kernelwright.tuned import Tuning
 
 
 def convolutions(graph: Graph) -> frozenset[Node]:
@@ -418,6 +420,11 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
     seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1.0)
     assert list(seconds.values()) == [(2.0, 1.0)] * 3
     assert calls == [{layouts.FIRST: (256, 64, 8, 1), layouts.LAST: (256, 1, 32, 4)}]
+    # The next run, without any time, knows it.
+    assert layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 0.0) == seconds
+    assert len(calls) == 1
+    monkeypatch.setattr(layouts, "recall", lambda *_: None)
+    assert layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 0.0) == {}
 
     def failing(error: Exception) -> None:
         def measure(callables: dict, **options: Any) -> dict:
@@ -438,7 +445,7 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
 
 def test_convolutions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, nodes = chain()
-    seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 0.05)
+    seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1000.0)
     assert set(seconds) == set(nodes) and all(first > 0 and last > 0 for first, last in seconds.values())
 
 
@@ -464,8 +471,8 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
         n: (2.0, 1.0) for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
     monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
-    monkeypatch.setattr("kernelwright.judgement.losing_regions", lambda *_: {})
-    monkeypatch.setattr("kernelwright.pipeline.budget_of", lambda *_: Budget(0.2, 1.0, 0.2, 1.0))
+    monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
+    short_budgets(monkeypatch)
     x = torch.randn(3, 3, 17, 16)
     torch.manual_seed(0)
     model = Pair()
@@ -499,8 +506,8 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
         judged.append(mode.plan)
         return failed if mode.plan.channels_last else passed
 
-    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
-    monkeypatch.setattr(judgement, "_with_layouts", lambda *_: [last])
+    monkeypatch.setattr(Tuning, "modes", lambda *_: [last])
+    monkeypatch.setattr(Tuning, "after", lambda tuning, mode, step: mode)
     monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
     monkeypatch.setattr(verified, "_certified", certified)
@@ -510,7 +517,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
     _, (found,), text, certificates, _ = judgement.judge(
-        problem, [own], [], "cpp", GENERIC_CPU, budget_of("quick", "cpp"), Settings(), programs.Stages(Progress()))
+        problem, [own], [], "cpp", GENERIC_CPU, Settings(), programs.Stages(Progress()))
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
     assert certificates == {"inference": passed} and "channels-last" in found.notes[0]
     assert "digits are lost" in found.notes[0]

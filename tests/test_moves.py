@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from emitted_tools import short_budgets
 from graph_tools import assert_same, check_capture, eager, filled, run_plan, values_of
 from torch import nn
 
@@ -20,7 +21,6 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan, TorchStep
 from kernelwright.roofline.cost import least_bytes
 from kernelwright.roofline.devices import H200
-from kernelwright.tune import budget
 
 
 class Of(nn.Module):
@@ -187,8 +187,8 @@ def test_kernels(target, dtype, tmp_path, monkeypatch):
     """Built for the CPU, or run by emulation: the same bits as PyTorch's where nothing is rounded."""
     if target == "cuda" and torch.cuda.is_available():
         pytest.skip("the emulation is for machines without a GPU")
-    monkeypatch.setattr(budget, "_BUDGETS", {k: budget.Budget(0.3, 4, 0.3, 0.01) for k in budget._BUDGETS})
-    monkeypatch.setattr("kernelwright.judgement.losing_regions", lambda *_, **__: {})
+    short_budgets(monkeypatch)
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
     monkeypatch.setattr("kernelwright.judgement.is_slower", lambda *_, **__: False)
     x, y = normal(2, 4, 5, 6, dtype=dtype), normal(2, 3, 5, 6, dtype=dtype)
     result = optimize(Rearranged(), [x, y], target=target, effort="quick")

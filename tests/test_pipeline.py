@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from emitted_tools import assert_like, assert_same_state, import_path, write_problem
+from emitted_tools import assert_like, assert_same_state, import_path, short_budgets, write_problem
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, errors, judgement, pipeline, programs, verified
+from kernelwright import emulated, errors, judgement, pipeline, programs, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.report import as_json, render_explanation, render_text
@@ -45,10 +45,8 @@ COLLAPSE = '''
 @pytest.fixture(scope="module", autouse=True)
 def short_timing():
     """Timing budgets of a fraction of a second, and no compiled baseline: it is timed in tests of its own."""
-    from kernelwright.tune import budget
-
     patch = pytest.MonkeyPatch()
-    patch.setattr(budget, "_BUDGETS", {k: budget.Budget(0.3, 4, 0.3, 0.01) for k in budget._BUDGETS})
+    short_budgets(patch)
     yield
     patch.undo()
 
@@ -144,7 +142,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     Where every kernel is spoiled, the model's own forward is what is written."""
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
-    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "is_slower", lambda *_: False)
     monkeypatch.setattr("kernelwright.algebra.engine._GAIN", 1e9)  # rules apply whether they pay or not
     emit_file = programs.emit_file
@@ -244,9 +242,9 @@ def test_explain_builds_nothing(done, monkeypatch):
     def forbidden(*_, **__):
         raise AssertionError("explain builds, checks and times nothing")
 
-    for name in ("load_text", "compile_cuda", "certify_both", "time_model", "losing_regions", "write_file",
+    for name in ("load_text", "compile_cuda", "certify_both", "time_model", "region_times", "write_file",
                  "load_emulated"):
-        owner = next(m for m in (pipeline, judgement, verified, emulated) if hasattr(m, name))
+        owner = next(m for m in (pipeline, judgement, tuned, verified, emulated) if hasattr(m, name))
         monkeypatch.setattr(owner, name, forbidden)
     for target in ("cpp", "cuda"):
         explained = kernelwright.explain(path, target=target)
@@ -372,7 +370,7 @@ def test_nothing_to_gain(tmp_path):
 
 def test_example_inputs_that_do_not_fit(tmp_path, monkeypatch):
     """Kernels that would never run are neither certified nor timed nor kept."""
-    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})  # whoever wins: it is the misfit that is told
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_: {})  # it is the misfit that is told
     path = write_problem(tmp_path, "sliced", """
         class Model(nn.Module):
             def forward(self, x):

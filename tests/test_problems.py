@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from emitted_tools import short_budgets
 from graph_tools import MORE, assert_same, eager, filled, run_plan, values_of
 from torch.utils import _pytree as pytree
 
@@ -19,7 +20,6 @@ from kernelwright.pipeline import optimize
 from kernelwright.plan.planner import make_plan
 from kernelwright.problem import load_problem
 from kernelwright.roofline.devices import H200
-from kernelwright.tune import budget
 
 ROOT = Path(__file__).parent.parent / "problems"
 FILES = sorted(ROOT.glob("*/*.py"))
@@ -34,7 +34,7 @@ LEFT_AS_IS = {"blocks/expert_rows"}
 def short_timing():
     """Budgets of a fraction of a second, and no compiled baseline: these tests ask for right results alone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(budget, "_BUDGETS", {k: budget.Budget(0.3, 4, 0.3, 0.01) for k in budget._BUDGETS})
+    short_budgets(patch)
     yield
     patch.undo()
 

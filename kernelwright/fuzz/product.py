@@ -25,7 +25,6 @@ from kernelwright.progress import Progress
 from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings
-from kernelwright.tune.budget import UNMEASURED
 from kernelwright.verify.flatten import map_tensors
 
 
@@ -104,7 +103,7 @@ def make(path: Path, target: str = "cpp") -> Made:
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(settings.seed)
     modes, notes = understand(problem, example, GENERIC_CPU, settings, stages)
-    module, modes, text, _, _ = judge(problem, modes, example, "cpp", GENERIC_CPU, UNMEASURED, settings, stages)
+    module, modes, text, _, _ = judge(problem, modes, example, "cpp", GENERIC_CPU, settings, stages)
     return Made(problem, text, sys.modules[type(module).__module__],
                 tuple(described_mode(m, GENERIC_CPU) for m in distinct(modes)), tuple(notes),
                 tuple(dict.fromkeys(note for m in modes for note in m.notes)))

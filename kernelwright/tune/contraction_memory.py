@@ -18,12 +18,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import kernelwright.codegen
 from kernelwright.errors import DeviceLost
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.records import Choice
@@ -209,13 +207,3 @@ def _errors(document: dict[str, Any], name: str = "errors") -> tuple[Error, ...]
 def _choice(document: dict[str, Any]) -> Choice:
     tiling = document["tiling"]
     return Choice(str(document["scheme"]), Tiling(**tiling) if isinstance(tiling, dict) else tiling)
-
-
-@cache
-def generator_digest() -> str:
-    """A digest of the modules that write kernels: measurements of other texts do not count."""
-    folder = Path(kernelwright.codegen.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.py"), *(folder / "cuda").glob("*.py")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:24]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 import torch
 
@@ -16,41 +17,57 @@ from kernelwright.ir.node import Node
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
-from kernelwright.timing.turns import exclusive, without_device
+from kernelwright.timing.turns import clock, exclusive, without_device
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_guess import split_forms
 from kernelwright.tune.contraction_memory import Measured, remember
 from kernelwright.tune.contraction_trials import Build, Case, build, try_out
 
+#: Contractions that are built at a time.
+_TOGETHER = 8
+
 
 def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], device: torch.device, row: Device,
-                  budget: Budget, build_all: Build, *, strict: bool) -> dict[str, Measured]:
-    """What is measured of contractions, by the key under which it is kept; none of those that do not fit the memory.
+                  budget: Budget, build_all: Build, *, strict: bool, seconds: float = inf
+                  ) -> dict[str, Measured | None]:
+    """What is measured of contractions, by the key under which it is kept: None of those that do not fit the memory,
+    and nothing of those for which there was no time.
 
-    A case is tried in the forms that promise to be accurate. If none of them is, it is tried in the others once more:
-    what is left of the budget's kernels is shared among such cases, and their seconds are those that were not spent.
+    cases: in the order in which they are tried, some at a time, until ``seconds`` have passed. A case is tried in the
+    forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
+    budget's kernels is shared among such cases, and their seconds are those that were not spent.
     """
-    first, others = {}, {}
-    for key, case in cases.items():
-        forms, rest = split_forms(case, own, device)
-        first[key] = replace(case, forms=forms)
-        others |= {key: replace(case, forms=rest)} if rest else {}
-        _forget(device)
-    seconds = budget.contraction_seconds / max(1, len(cases))
-    left = budget.contraction_kernels - sum(len(case.forms) for case in first.values())
-    others = others if left > 0 else {}
-    measured: dict[str, Measured] = {}
+    ends = clock() + seconds
+    each = budget.contraction_seconds / max(1, len(cases))
+    left = budget.contraction_kernels
+    measured: dict[str, Measured | None] = {}
     waiting: dict[str, Case] = {}
-    for key, found in _round(first, others, own, device, row, build_all, strict=strict, seconds=seconds):
-        measured[key] = found
-        if key in others and not found.accurate:
-            waiting[key] = others[key]  # kept with what comes of it: a run that ends before goes on from here
-        else:
-            remember(key, found)
-    each = max(1, left // max(1, len(waiting)))
-    again = {key: replace(case, forms=case.forms[:each]) for key, case in list(waiting.items())[:left]}
-    for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=seconds):
+    longest = 0.0
+    keys = list(cases)
+    while keys and ends - clock() > longest:
+        begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
+        first, others = {}, {}
+        for key in now:
+            forms, rest = split_forms(cases[key], own, device)
+            first[key] = replace(cases[key], forms=forms)
+            others |= {key: replace(cases[key], forms=rest)} if rest else {}
+            _forget(device)
+        left -= sum(len(case.forms) for case in first.values())
+        others = others if left > 0 else {}
+        measured |= dict.fromkeys(now)
+        for key, found in _round(first, others, own, device, row, build_all, strict=strict, seconds=each):
+            measured[key] = found
+            if key in others and not found.accurate:
+                waiting[key] = others[key]  # kept with what comes of it: a run that ends before goes on from here
+            else:
+                remember(key, found)
+        longest = max(longest, clock() - begun)
+    forms = max(1, left // max(1, len(waiting)))
+    again = {key: replace(case, forms=case.forms[:forms]) for key, case in list(waiting.items())[:max(0, left)]} \
+        if clock() < ends else {}
+    for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=each):
         before = measured[key]
+        assert before is not None
         measured[key] = replace(found, trials=before.trials + found.trials, failures=before.failures + found.failures)
         remember(key, measured[key])
     for key in waiting.keys() - again.keys():  # what did not fit the memory is tried anew, as ever

@@ -13,13 +13,10 @@ model decides.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
-from pathlib import Path
 
 import torch
 
@@ -37,7 +34,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.contraction_forms import WGMMA, forms
-from kernelwright.tune.contraction_memory import Measured, generator_digest, recall
+from kernelwright.tune.contraction_memory import Measured, recall
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Build, Case
 from kernelwright.tune.contraction_twice import (
@@ -55,8 +52,10 @@ from kernelwright.tune.contraction_twice import (
     without,
 )
 from kernelwright.tune.contraction_words import line, line_twice, nearest
+from kernelwright.tune.memory import generator_digest, machine
 
 UNTRIED = "not measured with this effort: other contractions take longer"
+LATE = "not measured: the budget went to contractions that take longer"
 # Fewer operations take no longer than the launches of a kernel and of those that pack its operands.
 _LEAST_OPERATIONS = 5 * 10**7
 # A kernel must take less than this share of what it replaces; of one call by itself it must win clearly.
@@ -106,11 +105,12 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
 
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
-           build_all: Build = build_libraries) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           build_all: Build = build_libraries, seconds: float = inf) -> tuple[dict[Node, Choice], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
-    true float32 is what accuracy is held to. say: takes a line on each contraction that was measured.
+    true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
+    how long those may be measured that no earlier run has, with most work first.
     """
     nodes = worth_trying(graph, kept)
     # Two lines of windows are two output phases of a tile, which the portable core has not.
@@ -125,34 +125,43 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     keys = [_key(case, device, strict=strict) for case in cases]
     measured = {key: recall(key) for key in keys}
     missing = {k: c for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms}
-    measured |= measure_cases(missing, own, device, row, budget, build_all, strict=strict)
+    now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds)
+    measured |= now
     chosen: dict[Node, Choice] = {}
-    seconds: dict[Node, float] = {}
+    took: dict[Node, float] = {}
     found: dict[Variant, Measured | None] = {}
     left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
     for key, case, some in zip(keys, cases, alike, strict=True):
         choice, reason = decide(case, measured[key])
-        say(line(case, measured[key], choice, reason))
+        if key in missing and key not in now:
+            reason = LATE
+        else:
+            say(line(case, measured[key], choice, reason))
         for step in some:
             node = step.covers[0]
             if step.turn:
                 found[variant(step)] = measured[key]
             elif choice is not None:
-                took = seconds_of(choice) + after.get(variant(step), 0.0)
-                if took < seconds.get(node, inf):
-                    chosen[node], seconds[node] = choice, took
+                alone = seconds_of(choice) + after.get(variant(step), 0.0)
+                if alone < took.get(node, inf):
+                    chosen[node], took[node] = choice, alone
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     for node, pair in pairs.items():
         choice = decide_twice(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
-        once = seconds.get(node, inf)
-        if choice is not None and (took := seconds_of(choice) + after[variant(pair.second)]) < once:
-            say(line_twice(node, choice, took, once))
+        once = took.get(node, inf)
+        if choice is not None and (twice := seconds_of(choice) + after[variant(pair.second)]) < once:
+            say(line_twice(node, choice, twice, once))
             chosen[node] = choice
     left = {n: reason for n, reason in left.items() if n not in chosen}
     # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
     # measured with.
     return fitting(lambda choices: _plan(graph, captured, {**kept, **left}, choices), chosen), left
+
+
+def promised(node: Node, row: Device) -> float:
+    """The seconds that a contraction promises to take less as a kernel, by the roofline."""
+    return max(0.0, node_seconds(node, row) - predicted_seconds(node, node.bytes, row))
 
 
 def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
@@ -194,22 +203,11 @@ def _form(step: KernelStep) -> Hashable:
 
 def _key(case: Case, device: torch.device, *, strict: bool) -> str:
     """Everything that a contraction's measurements depend on."""
-    machine = (torch.cuda.get_device_name(device), _driver(), torch.version.cuda) if device.type == "cuda" else ("cpu",)
     flags = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)
     # Which of these forms are tried the torch call's error decides, as it does which of them pass.
     tried = case.forms, case.rounding, case.exact
-    return repr((machine, torch.__version__, flags, strict, generator_digest(), tried, case.saved_seconds,
+    return repr((machine(device), flags, strict, generator_digest(), tried, case.saved_seconds,
                  _form(case.step)))
-
-
-def _driver() -> str:
-    """The version of the device's driver, as its kernel module says it or, where that is hidden, its library."""
-    with suppress(OSError):
-        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0].strip()
-    version = ctypes.c_int()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return str(version.value)
 
 
 def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:

@@ -20,11 +20,13 @@ from kernelwright.plan.layouts import below_views, can_be_channels_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.roofline.cost import node_work
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
-from kernelwright.timing.turns import exclusive
+from kernelwright.timing.turns import clock, exclusive
 from kernelwright.tune.contraction_fit import fitting
+from kernelwright.tune.memory import machine, recall, remember
 from kernelwright.tune.regions import SLOWER
 
 FIRST, LAST = "channels first", "channels last"
@@ -33,6 +35,9 @@ FIRST, LAST = "channels first", "channels last"
 _WIN, _WIN_ONCE, _FEW = 0.97, 0.9, 5
 # An order whose error is larger by this factor computes in another precision.
 _LESS_ACCURATE = 1.25
+# Seconds of timing one convolution.
+_MOST_SECONDS = 0.5
+_KIND = "layouts"
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 Seconds = Mapping[Node, tuple[float, float]]
@@ -40,25 +45,37 @@ Seconds = Mapping[Node, tuple[float, float]]
 
 
 def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float) -> Seconds:
-    """Time every torch call of a plan's graph that is a convolution and could be channels-last; {} where the memory
-    does not do for it."""
+    """Time the torch calls of a plan's graph that are convolutions and could be channels-last, those with most work
+    first, for so many seconds; {} where the memory does not do for it. What earlier runs measured is known."""
     nodes = [n for n in plan.graph.nodes() if can_be_channels_last(n) and n not in plan.contractions]
-    alike: dict[Hashable, Node] = {_form(n): n for n in reversed(nodes)}
-    found: dict[Hashable, tuple[float, float]] = {}
+    alike: dict[Hashable, list[Node]] = {}
+    for node in nodes:
+        alike.setdefault(_form(node), []).append(node)
+    ends, found = clock() + budget_seconds, dict[Hashable, dict[str, float]]()
+    waiting = sorted(alike, key=lambda form: -len(alike[form]) * node_work(alike[form][0]).operations)
     try:
         with exclusive(), without_collector(), torch.no_grad():
-            for form, node in alike.items():
-                calls, is_as_accurate = _calls(node, device)
-                times = measure(calls, device=device, budget_seconds=budget_seconds / len(alike))
-                # The library may round to TF32 in one order and not in the other: that is no gain.
-                if not is_as_accurate():
-                    continue
-                found[form] = times[FIRST].median, times[LAST].median
+            for place, form in enumerate(waiting):
+                key = repr((machine(device), _tf32(), form))
+                known = recall(_KIND, key)
+                if known is None and (left := ends - clock()) > 0.0:
+                    calls, is_as_accurate = _calls(alike[form][0], device)
+                    times = measure(calls, device=device,
+                                    budget_seconds=min(_MOST_SECONDS, left / (len(waiting) - place)))
+                    # The library may round to TF32 in one order and not in the other: that is no gain.
+                    known = {name: times[name].median for name in (FIRST, LAST)} if is_as_accurate() else {}
+                    remember(_KIND, key, known)
+                if known:
+                    found[form] = known
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         return {}
-    return {n: found[_form(n)] for n in nodes if _form(n) in found}
+    return {n: (found[form][FIRST], found[form][LAST]) for n in nodes if (form := _form(n)) in found}
+
+
+def _tf32() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
 
 
 def _form(node: Node) -> Hashable:

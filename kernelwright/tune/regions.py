@@ -9,27 +9,34 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 
-from kernelwright.build.library import build_library
-from kernelwright.codegen.generate import generate, support_text
+from kernelwright.build.library import build_libraries
+from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.generate import generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.roofline.cost import node_seconds
+from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import measure
-from kernelwright.timing.turns import exclusive, without_device
-from kernelwright.tune.budget import Budget
+from kernelwright.timing.turns import clock, exclusive, without_device
+from kernelwright.tune.memory import generator_digest, machine, recall, remember
 
 SLOWER = "measured on this device: PyTorch is as fast"
 # A region must take less than this share of PyTorch's time; one operator by itself must win clearly.
 _WIN = 0.97
 _WIN_ALONE = 0.9
+# Seconds of timing one region, and how many are built at a time.
+_MOST_SECONDS, _TOGETHER = 0.5, 8
+_KIND = "regions"
 
 
 def regions(plan: Plan) -> list[list[KernelStep]]:
@@ -47,34 +54,85 @@ def regions(plan: Plan) -> list[list[KernelStep]]:
             and all(n.kind != "special" and n.op not in ("contract", "cast") for n in covers)]
 
 
-def losing_regions(plan: Plan, device: torch.device, target: str, budget: Budget) -> dict[Node, str]:
-    """The operators whose region does not win on the device, with the reason."""
-    found = regions(plan)
-    if not found:
-        return {}
-    _, sources = generate([plan], target)
-    by_kernel = {(s.kernel, s.inputs, s.outputs): source for s, source in sources.items()}
-    launchers: dict[KernelStep, Launcher] = {}
-    texts = {s: by_kernel[s.kernel, s.inputs, s.outputs] for steps in found for s in steps}
-    for number, step in enumerate(texts):
-        names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
-        launchers[step] = make_launcher(f"region_{number}", [step], texts, lambda n: True, names.__getitem__,
-                                        cuda=target == "cuda")
-    definitions = {t.name: t.definition for t in texts.values()}
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """What there was no time to measure: how many things of a kind, and the seconds that they promise together for a
+    forward, by the roofline."""
+
+    count: int
+    seconds: float
+
+
+def region_times(plans: Sequence[Plan], device: torch.device, row: Device, target: str, seconds: float
+                 ) -> tuple[dict[Hashable, dict[str, float]], Untried]:
+    """The medians of the regions of plans, kernels and torch calls, by what alike regions share; and what was not
+    measured.
+
+    What earlier runs measured is known. Of the rest those come first that promise most for the whole model, until
+    ``seconds`` have passed: none for 0. Raises BuildFailed.
+    """
+    ends = clock() + seconds
+    alike: dict[Hashable, list[list[KernelStep]]] = {}
+    for plan in plans:
+        for steps in regions(plan):
+            alike.setdefault(_form(steps), []).append(steps)
+    keys = {form: repr((machine(device), generator_digest(), target, form)) for form in alike}
+    times = {form: known for form, key in keys.items() if (known := recall(_KIND, key)) is not None}
+    missing = {form: len(found) * _promise(found[0], row) for form, found in alike.items() if form not in times}
+    waiting = sorted(missing, key=lambda form: -missing[form])
+    longest = 0.0
+    while waiting and (left := ends - clock()) > longest:
+        begun, now, waiting = clock(), waiting[:_TOGETHER], waiting[_TOGETHER:]
+        built = _built([alike[form][0] for form in now], target)
+        each = min(_MOST_SECONDS, left / (len(now) + len(waiting)))
+        with exclusive(), without_collector():
+            for form, (steps, launchers, library) in zip(now, built, strict=True):
+                calls = {"kernels": kernel_calls(steps, launchers, library, device), "torch": _torch(steps, device)}
+                times[form] = {n: t.median for n, t in measure(calls, device=device, budget_seconds=each).items()}
+                remember(_KIND, keys[form], times[form])
+        longest = max(longest, clock() - begun)
+    return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting))
+
+
+def _built(found: Sequence[list[KernelStep]], target: str
+           ) -> list[tuple[list[KernelStep], dict[KernelStep, Launcher], ctypes.CDLL]]:
+    """Each region's steps, with names of their own, their launchers and library; compiled side by side. Raises
+    BuildFailed."""
+    made: list[tuple[list[KernelStep], dict[KernelStep, Launcher]]] = []
+    texts: list[str] = []
+    for number, region in enumerate(found):
+        steps = [replace(step, name=f"k{number}_{place}_region") for place, step in enumerate(region)]
+        sources = {step: generate_kernel(step.kernel, step.name, target) for step in steps}
+        launchers = {}
+        for place, step in enumerate(steps):
+            names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
+            launchers[step] = make_launcher(f"region_{number}_{place}", [step], sources, lambda n: True,
+                                            names.__getitem__, cuda=target == "cuda")
+        made.append((steps, launchers))
+        texts.append("\n\n".join([support_text(sources.values(), target), *(s.definition for s in sources.values()),
+                                  *(x.text for x in launchers.values())]))
     with without_device():
-        library = build_library("\n\n".join([support_text(texts.values(), target), *definitions.values(),
-                                             *(x.text for x in launchers.values())]), target)
+        libraries = build_libraries(texts, target, [f"kernelwright_region_{number}" for number in range(len(texts))])
+    for library in libraries:
+        if isinstance(library, BuildFailed):
+            raise library
+    return [(steps, launchers, library) for (steps, launchers), library in zip(made, libraries, strict=True)]
+
+
+def _promise(steps: Sequence[KernelStep], row: Device) -> float:
+    """The seconds that a region's kernels save over its torch calls, by the roofline: passes over memory, launches."""
+    calls = sum(node_seconds(n, row) for n in dict.fromkeys(n for s in steps for n in s.covers))
+    moved = sum(n.bytes for s in steps for n in (*s.inputs, *s.outputs))
+    return max(0.0, calls - moved / row.read - len(steps) * row.launch_seconds)
+
+
+def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]]) -> dict[Node, str]:
+    """The operators whose region does not win by what :func:`region_times` measured, with the reason."""
     lost: dict[Node, str] = {}
-    wins: dict[Hashable, bool] = {}
-    alike = {key: steps for steps in reversed(found) for key in [_form(steps)]}
-    with exclusive(), without_collector():
-        for form, steps in alike.items():
-            calls = {"kernels": kernel_calls(steps, launchers, library, device), "torch": _torch(steps, device)}
-            times = measure(calls, device=device, budget_seconds=budget.tune_seconds / len(alike))
-            share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
-            wins[form] = times["kernels"].median <= share * times["torch"].median
-    for steps in found:
-        if not wins[_form(steps)]:
+    for steps in regions(plan):
+        found = times.get(_form(steps))
+        share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
+        if found is not None and found["kernels"] > share * found["torch"]:
             lost |= {n: SLOWER for s in steps for n in s.covers}
     return lost
 

@@ -146,12 +146,12 @@ def _certify(
     in_mode_of(candidate, model)
     if kept.original is None:
         kept.original = State.of(model)
-        if not plan.unchanged:
-            # A model that cannot be copied is compared in strict float32, and the trial says so.
-            try:
-                kept.double = make_float64(model)
-            except Exception as error:
-                kept.without_double = f"the model cannot be copied to float64 ({first_line(error)})"
+    if kept.double is None and not kept.without_double and not plan.unchanged:
+        # A model that cannot be copied is compared in strict float32, and the trial says so.
+        try:
+            kept.double = make_float64(model)
+        except Exception as error:
+            kept.without_double = f"the model cannot be copied to float64 ({first_line(error)})"
     original = kept.original
     state_problems = _state_problems(model, candidate, original)
     why = []

@@ -1,0 +1,203 @@
+"""TUNE the modes: contractions that become kernels, regions that go back to PyTorch, convolutions channels-last.
+
+Everything is measured once for all modes and blocks alike, and kept in the cache folder for the next run. What promises
+most for the whole model comes first, for as long as the budget permits; what there was no time for stays as planned,
+and is told with what it promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.generate import has_skeleton
+from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.failures import is_ours, told
+from kernelwright.fallback import Level, StepBack
+from kernelwright.ir.evaluate import as_stored
+from kernelwright.ir.graph import render
+from kernelwright.ir.node import Node
+from kernelwright.modes import ModeProgram, as_called, distinct, keeping
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.planner import ALONE, make_plan
+from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.programs import Stages
+from kernelwright.report.units import seconds as in_words
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import Settings
+from kernelwright.timing.turns import clock
+from kernelwright.tune import contractions, layouts
+from kernelwright.tune.memory import generator_digest, machine, recall, remember
+from kernelwright.tune.regions import losing_regions, region_times
+from kernelwright.verified import built, candidate_of
+
+_Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
+_PROGRAMS = "programs"
+# The parts of the time that is left for contractions, and then for regions.
+_OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
+
+
+@dataclass
+class Tuning:
+    """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`.
+    settled: names of modes that stepped back, whose contractions nothing chooses again."""
+
+    problem: Problem
+    example: list[Any]
+    target: str
+    device: Device
+    settings: Settings
+    stages: Stages
+    untried: list[str] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+
+    def modes(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
+        """The modes as measurements have them: those of earlier runs and, for so many seconds, new ones. Where tuning
+        fails they stay as they were, with a note."""
+        self.untried = []
+        return self._changed(modes, seconds, (self._with_contractions, _OF_CONTRACTIONS),
+                             (self._without_losers, _OF_REGIONS), (self._with_layouts, 1.0))
+
+    def after(self, mode: ModeProgram, step: StepBack) -> ModeProgram:
+        """A mode that stepped back, as far as what is known says more of it. Without its contractions the library's
+        convolutions may run channels-last."""
+        self.settled.add(mode.name)
+        layouts_too: tuple[tuple[_Change, float], ...] = \
+            ((self._with_layouts, 1.0),) if step.level is Level.CONTRACTIONS else ()
+        return self._changed([mode], 0.0, (self._without_losers, 1.0), *layouts_too)[0]
+
+    def _changed(self, modes: list[ModeProgram], seconds: float, *changes: tuple[_Change, float]) -> list[ModeProgram]:
+        """The modes after changes, each of which may take a part of the seconds that are left."""
+        ends = clock() + seconds
+        for change, part in changes if self.stages.budget.measures else ():
+            try:
+                modes = change(modes, part * max(0.0, ends - clock()))
+            except Exception as error:
+                if not is_ours(error) or is_out_of_memory(error):
+                    raise
+                note = f"Something of it was not tuned: {told(error)}."
+                modes = [replace(m, notes=(*m.notes, note)) for m in modes]
+        return modes
+
+    def _note(self, count: int, what: str, seconds: float) -> None:
+        if count:
+            self.untried.append(f"There was no time to measure {what.format(count)}: that may save {in_words(seconds)} "
+                                "a call, as predicted. A further run goes on from here.")
+
+    def _with_contractions(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
+        """The modes with the contractions as kernels that win, where the target has such kernels."""
+        problem, settings = self.problem, self.settings
+        if not has_skeleton(Contraction, self.target) or settings.contractions == "library" or (
+                settings.contractions == "auto" and problem.device.type != "cuda"):
+            return modes
+        plans, late = {}, list[Node]()
+        ends, programs = clock() + seconds, distinct([m for m in modes if m.name not in self.settled])
+        with self.stages.stage("tune"):
+            for place, mode in enumerate(programs):
+                # An operator that would have been a kernel all alone may fuse with a contraction.
+                kept = {n: reason for n, reason in mode.plan.kept.items() if reason != ALONE}
+                chosen, left = contractions.choose(
+                    mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
+                    self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
+                    seconds=max(0.0, ends - clock()) / (len(programs) - place))
+                late += [n for n, reason in left.items() if reason == contractions.LATE]
+                plans[mode.program] = make_plan(mode.plan.graph, mode.captured, kept | left, move_bias=True,
+                                                contractions=chosen) if chosen or left else mode.plan
+        self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
+        return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) if m.program in plans else m
+                for m in modes]
+
+    def _leaf_values(self, mode: ModeProgram) -> dict[Node, torch.Tensor]:
+        """The model's tensors and its example inputs, as kernels read them."""
+        if not mode.captured.outputs:  # nothing was captured
+            return {}
+        values = values_of(mode.model, mode.captured, self.example)
+        return {n: as_stored(n, values[n["name"]]).detach() for n in mode.rewriting.graph.nodes()
+                if n.kind == "leaf" and n.get("name") in values}
+
+    def _without_losers(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
+        """The modes with those regions left to PyTorch whose kernels do not win."""
+        while True:
+            try:
+                with self.stages.stage("tune"):
+                    times, untried = region_times([m.plan for m in modes], self.problem.device, self.device,
+                                                  self.target, seconds)
+                    self._note(untried.count, "{} of the regions of kernels", untried.seconds)
+                    return [keeping(m, losing_regions(m.plan, times), self.device) for m in modes]
+            except BuildFailed as failed:
+                with self.stages.stage("build"):
+                    left, _, _ = built(self.problem, modes, self.example, self.target, self.device)
+                if left == modes:
+                    raise failed from None
+                modes = left
+
+    def _with_layouts(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
+        """The modes with convolutions channels-last, where whole programs are faster so."""
+        others: dict[Hashable, ModeProgram] = {}
+        ratios: dict[Hashable, float] = {}  # of those that earlier runs measured
+        ends, programs, promised = clock() + seconds, distinct(modes), dict[Hashable, float]()
+        with self.stages.stage("tune"):
+            for place, mode in enumerate(programs):
+                found = layouts.convolution_seconds(mode.plan, self.problem.device,
+                                                    max(0.0, ends - clock()) / (2 * (len(programs) - place)))
+                plan = layouts.channels_last_plan(mode.plan, mode.captured, found, self.device)
+                if plan is None:
+                    continue
+                other = replace(mode, plan=plan)
+                known = recall(_PROGRAMS, self._key(mode, other))
+                if known is not None:
+                    ratios[mode.program] = known["ratio"]
+                others[mode.program] = other
+                promised[mode.program] = sum(first - last for n, (first, last) in found.items()
+                                             if n in plan.channels_last)
+        waiting = [m for m in programs if m.program in others and m.program not in ratios]
+        if waiting and ends - clock() < self.stages.seconds.get("build", 0.0):  # there are two files to be built
+            self._note(len(waiting), "{} of the programs with convolutions channels-last",
+                       sum(promised[m.program] for m in waiting))
+            waiting = []
+        if waiting:
+            ratios |= self._measured(modes, waiting, others, ends)
+        for mode in programs:
+            ratio = ratios.get(mode.program, 0.0)
+            if ratio:
+                plan = others[mode.program].plan
+                others[mode.program] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
+            else:
+                others.pop(mode.program, None)
+        return [replace(m, plan=replace(others[program].plan, graph=m.rewriting.graph))
+                if (program := m.program) in others else m for m in modes]
+
+    def _measured(self, modes: list[ModeProgram], waiting: list[ModeProgram], others: dict[Hashable, ModeProgram],
+                  ends: float) -> dict[Hashable, float]:
+        """How many times faster programs are channels-last, by the program; 0 where they stay as they are."""
+        files = []
+        for some in (modes, [replace(m, plan=others[m.program].plan) if m in waiting else m for m in modes]):
+            with self.stages.stage("build"):
+                files.append(built(self.problem, some, self.example, self.target, self.device)[2])
+        found: dict[Hashable, float] = {}
+        with self.stages.stage("tune"):
+            for place, mode in enumerate(waiting):
+                programs = {name: as_called(mode, candidate_of(module, self.problem, mode, self.settings))
+                            for name, module in zip((layouts.FIRST, layouts.LAST), files, strict=True)}
+                seconds = min(max(0.1, ends - clock()) / (len(waiting) - place), 0.05 * self.stages.budget.seconds)
+                times = layouts.measured_programs(programs, self.example, self.problem.device, seconds)
+                found[mode.program] = layouts.faster(times) or 0.0
+                if times:
+                    remember(_PROGRAMS, self._key(mode, others[mode.program]), {"ratio": found[mode.program]})
+        return found
+
+    def _key(self, mode: ModeProgram, other: ModeProgram) -> str:
+        """All that the times of two programs depend on."""
+        texts = []
+        for some in (mode, other):
+            places = {n: place for place, n in enumerate(some.plan.graph.nodes())}
+            choices = sorted((places[n], repr(choice)) for n, choice in some.plan.contractions.items() if n in places)
+            texts.append((render(some.captured), render(some.plan.graph), choices,
+                          sorted(places[n] for n in some.plan.kept if n in places),
+                          sorted(places[n] for n in some.plan.channels_last if n in places)))
+        return repr((machine(self.problem.device), generator_digest(), self.target, mode.recordings, texts))
