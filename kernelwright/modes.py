@@ -49,6 +49,13 @@ class ModeProgram:
     recordings: tuple[bool, ...] = (False, True)
     notes: tuple[str, ...] = ()
 
+    def in_mode(self, name: str, model: nn.Module) -> ModeProgram:
+        """The same program for another mode, in which the model computes the same."""
+        training = model.training
+        return replace(self, name=name, model=model, captured=replace(self.captured, training=training),
+                       rewriting=replace(self.rewriting, graph=replace(self.rewriting.graph, training=training)),
+                       plan=replace(self.plan, graph=replace(self.plan.graph, training=training)))
+
     @cached_property
     def program(self) -> Hashable:
         """Equal for modes that run the same program."""

@@ -16,7 +16,7 @@ import torch
 from emitted_tools import import_path, write_problem
 
 import kernelwright
-from kernelwright import culprits, judgement, modes, pipeline, programs, verified
+from kernelwright import culprits, judgement, modes, pipeline, programs, tuned, verified
 from kernelwright.algebra import engine
 from kernelwright.codegen import generate
 from kernelwright.culprits import at_fault
@@ -51,7 +51,7 @@ MODEL = """
 def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """What optimize gives, where whatever does not fail is kept, and few trials are run; the file is right."""
     monkeypatch.setattr(engine, "_GAIN", 1e9)  # rules apply whether they pay or not
-    monkeypatch.setattr(judgement, "losing_regions", lambda *_: {})
+    monkeypatch.setattr(tuned, "losing_regions", lambda *_: {})
     monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
     monkeypatch.setattr(verified, "default_trials", lambda seed: default_trials(seed)[:3])
 
@@ -203,12 +203,12 @@ def _fails(*_: Any, **__: Any) -> Any:
 
 @stage
 def tuning(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judgement, "losing_regions", _fails)
+    patch.setattr(tuned, "losing_regions", _fails)
 
 
 @stage
 def layouts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judgement.layouts, "convolution_seconds", _fails)
+    patch.setattr(tuned.layouts, "convolution_seconds", _fails)
 
 
 @stage

@@ -25,7 +25,17 @@ from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import look_at, mark, module_of
-from kernelwright.capture.tracing import LIBRARY, asking, traceable, values_read, without_scopes
+from kernelwright.capture.tracing import (
+    GRADIENTS,
+    LIBRARY,
+    TRAINING,
+    asking,
+    bound_questions,
+    modes_asked,
+    traceable,
+    values_read,
+    without_scopes,
+)
 from kernelwright.capture.watch import changed, draws_of_its_own, outside_kept, plain_state, random_states_kept, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.arguments import received, split
@@ -37,12 +47,14 @@ from kernelwright.problem.seeds import seeded
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
             check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False,
-            left: Sequence[str] = ()) -> Graph:
+            left: Sequence[str] = (), modes: set[str] | None = None) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
     recording: whether gradients are recorded during the call, which a forward may ask.
     left: paths of submodules that stay with PyTorch: their calls are nodes.
+    modes: gets what of the mode the forward asked for (``GRADIENTS``, ``TRAINING`` of :mod:`.tracing`): the graph is
+    that of calls in which the answers differ, too, where it asked for nothing.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
@@ -65,6 +77,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     before = plain_state(work)
     assigned: list[str] = []
     asked: set[str] = set()
+    questions = modes if modes is not None else set()
     values: list[str] = []
     drawn: list[str] = []
     moved: list[str] = []
@@ -72,7 +85,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
-                random_states_kept(drawn), values_read(values), outside_kept(outside, moved):
+                random_states_kept(drawn), values_read(values), outside_kept(outside, moved), \
+                modes_asked(work, questions):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
@@ -83,6 +97,11 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             coded.module = place
             raise
         raise NotCapturable(_reason(error), place) from error
+    if asked or left or bound_questions():
+        questions.add(GRADIENTS)
+    if left or any(kind.train is not torch.nn.Module.train or kind.eval is not torch.nn.Module.eval
+                   for kind in map(type, work.modules())):  # what the two do besides
+        questions.add(TRAINING)
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
         raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "

@@ -111,6 +111,69 @@ def asking(found: set[str]) -> Iterator[None]:
             delattr(torch.Tensor, name)
 
 
+#: Functions that tell how a call is made, beside what tensors tell.
+_GRADIENT_QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
+GRADIENTS, TRAINING = "gradients", "training"
+
+
+@contextmanager
+def modes_asked(model: torch.nn.Module, found: set[str]) -> Iterator[None]:
+    """Put into ``found`` what the forward of ``model``, or a layer of PyTorch's in it, makes depend on the mode:
+    GRADIENTS where it asks whether they are recorded (a function that differentiates itself may), TRAINING where it
+    asks a module, or puts one of the model's into a mode.
+
+    A forward that does not ask computes the same in both.
+    """
+    functions = {name: getattr(torch, name) for name in _GRADIENT_QUESTIONS}
+    own = set(map(id, model.modules()))
+    apply = vars(torch.autograd.Function)["apply"]
+
+    def noted(name: str) -> Any:
+        def ask() -> bool:
+            frame = sys._getframe(1)
+            if _is_of_model(frame) or "/torch/utils/" in frame.f_code.co_filename:
+                found.add(GRADIENTS)
+            return functions[name]()
+        return ask
+
+    def applied(kind: type, *arguments: Any, **named: Any) -> Any:
+        found.add(GRADIENTS)
+        return apply.__func__(kind, *arguments, **named)
+
+    def training(module: torch.nn.Module) -> bool:
+        if _is_of_model(sys._getframe(1)):
+            found.add(TRAINING)
+        try:
+            return vars(module)["training"]
+        except KeyError:  # a compiled module's, which has its own way
+            raise AttributeError("training") from None
+
+    def set_training(module: torch.nn.Module, mode: bool) -> None:
+        if id(module) in own:
+            found.add(TRAINING)
+        vars(module)["training"] = mode
+
+    for name in functions:
+        setattr(torch, name, noted(name))
+    torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment, method-assign]
+    torch.nn.Module.training = property(training, set_training)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del torch.nn.Module.training
+        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        for name, function in functions.items():
+            setattr(torch, name, function)
+
+
+def bound_questions() -> bool:
+    """Whether a module of the user's has a function that tells the gradient mode under a name of its own, where nothing
+    notes that it is asked."""
+    asked = {id(getattr(torch, name)) for name in _GRADIENT_QUESTIONS}
+    return any(id(value) in asked for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch"
+               for value in list(getattr(module, "__dict__", {}).values()))
+
+
 def _is_of_model(frame: FrameType) -> bool:
     """Whether code is the user's or of PyTorch's layers, rather than of the machinery that traces them."""
     file = frame.f_code.co_filename
