@@ -55,7 +55,8 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     took = clock() - began
     keep(text)
     if budget.measures:
-        before = {id(m): p for m, p in zip(known, planned, strict=True)}  # what stepped back goes on from there
+        before = {id(m): p for m, p in zip(known, planned, strict=True)}
+        tuning.settled |= {m.name for m in modes if id(m) not in before}  # what stepped back goes on from there
         better = tuning.modes([before.get(id(m), m) for m in modes], budget.share("tune"))
         budget.done("tune")
         untried = tuning.untried

@@ -45,7 +45,7 @@ _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
 @dataclass
 class Tuning:
     """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`.
-    settled: names of modes that stepped back, whose contractions nothing chooses again."""
+    settled: names of modes that stepped back, of which only regions are measured."""
 
     problem: Problem
     example: list[Any]
@@ -60,8 +60,13 @@ class Tuning:
         """The modes as measurements have them: those of earlier runs and, for so many seconds, new ones. Where tuning
         fails they stay as they were, with a note."""
         self.untried = []
-        return self._changed(modes, seconds, (self._with_contractions, _OF_CONTRACTIONS),
-                             (self._without_losers, _OF_REGIONS), (self._with_layouts, 1.0))
+        ends = clock() + seconds
+        changed = iter(self._changed([m for m in modes if m.name not in self.settled], seconds,
+                                     (self._with_contractions, _OF_CONTRACTIONS), (self._without_losers, _OF_REGIONS),
+                                     (self._with_layouts, 1.0)))
+        settled = iter(self._changed([m for m in modes if m.name in self.settled], max(0.0, ends - clock()),
+                                     (self._without_losers, 1.0)))
+        return [next(settled if m.name in self.settled else changed) for m in modes]
 
     def after(self, mode: ModeProgram, step: StepBack) -> ModeProgram:
         """A mode that stepped back, as far as what is known says more of it. Without its contractions the library's
@@ -96,7 +101,7 @@ class Tuning:
                 settings.contractions == "auto" and problem.device.type != "cuda"):
             return modes
         plans, late = {}, list[Node]()
-        ends, programs = clock() + seconds, distinct([m for m in modes if m.name not in self.settled])
+        ends, programs = clock() + seconds, distinct(modes)
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
                 # An operator that would have been a kernel all alone may fuse with a contraction.
@@ -109,8 +114,7 @@ class Tuning:
                 plans[mode.program] = make_plan(mode.plan.graph, mode.captured, kept | left, move_bias=True,
                                                 contractions=chosen) if chosen or left else mode.plan
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
-        return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) if m.program in plans else m
-                for m in modes]
+        return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
 
     def _leaf_values(self, mode: ModeProgram) -> dict[Node, torch.Tensor]:
         """The model's tensors and its example inputs, as kernels read them."""
