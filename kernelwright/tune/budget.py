@@ -30,7 +30,7 @@ class Budget:
     contraction_seconds: float = 0.0
     contraction_forms: int = 0
     contraction_kernels: int = 0
-    begun: float = field(default_factory=clock)
+    begun: float = field(default_factory=lambda: clock())
     coming: set[str] = field(default_factory=lambda: set(SHARES))
 
     def left(self) -> float:

@@ -1,0 +1,108 @@
+"""A run has a deadline: a checked file first, then what measurements improve, and nothing measured twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emitted_tools import short_budgets, write_problem
+
+import kernelwright
+from kernelwright import tuned
+from kernelwright.errors import InvalidOption
+from kernelwright.settings import Settings
+from kernelwright.tune import budget as budgets
+from kernelwright.tune import regions
+from kernelwright.tune.budget import Budget, budget_of
+
+MODEL = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(32), nn.LayerNorm(32)
+
+        def forward(self, x):
+            for norm in (self.first, self.second):
+                x = x @ x.mT @ torch.tanh(norm(x) * 2 + 1)
+            return F.gelu(x * 3).cumsum(0)
+
+    def get_inputs():
+        return [torch.randn(64, 32)]
+"""
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    time = [100.0]
+    monkeypatch.setattr(budgets, "clock", lambda: time[0])
+    return time
+
+
+def test_shares_are_of_what_is_left(now):
+    """Whatever went before them, stages that are still to come share the rest; who is done leaves its share."""
+    budget = Budget(100.0, begun=now[0])
+    parts = {stage: parts for stage, (parts, _) in budgets.SHARES.items()}
+    now[0] += 60.0
+    assert budget.left() == 40.0
+    for stage in parts:
+        assert budget.share(stage) == pytest.approx(min(40.0 * parts[stage] / sum(parts.values()),
+                                                        100.0 * budgets.SHARES[stage][1]))
+    budget.done("tune", "baselines")
+    rest = parts["verify"] + parts["time"]
+    assert budget.share("verify") == pytest.approx(min(30.0, 40.0 * parts["verify"] / rest))
+    assert budget.share("tune") > 0.0  # of a stage that goes on after all
+    now[0] += 50.0
+    assert budget.left() == 0.0 == budget.share("verify")
+
+
+def test_the_effort_says_how_long_unless_one_is_told(now):
+    assert [budget_of(effort).seconds for effort in ("quick", "normal", "thorough")] == [30.0, 120.0, 900.0]
+    assert budget_of("quick", 7.5).seconds == 7.5 and budget_of("quick").begun == now[0]
+    assert budget_of("quick").coming - budget_of("quick", baselines=False).coming == {"baselines"}
+    for wrong in (0, -1.0, float("inf"), float("nan"), True, "30"):
+        with pytest.raises(InvalidOption, match="budget"):
+            Settings(budget=wrong)
+
+
+def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
+    """The blocks alike, in both modes, are measured once, when the file of the predicted plan is there; the next run
+    measures nothing and writes the same file."""
+    short_budgets(monkeypatch)
+    path, measured = write_problem(tmp_path, "model", MODEL), []
+    measure, times = regions.measure, tuned.region_times
+
+    def watched(*arguments, **options):
+        measured.append(path.with_name("model_new.py").exists())
+        return measure(*arguments, **options)
+
+    def asked(plans, *rest):
+        alike = {regions._form(steps) for plan in plans for steps in regions.regions(plan)}
+        assert len(alike) < sum(len(regions.regions(plan)) for plan in plans)
+        forms.append(len(alike))
+        return times(plans, *rest)
+
+    forms: list[int] = []
+    monkeypatch.setattr(regions, "measure", watched)
+    monkeypatch.setattr(tuned, "region_times", asked)
+    first = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none")
+    assert measured == [True] * max(forms) and first.certificate.passed
+    text = first.path.read_text()
+    measured.clear()
+    second = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", force=True)
+    assert not measured and second.path.read_text() == text
+    assert not any("no time" in note for note in (*first.notes, *second.notes))
+
+
+def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch, tmp_path):
+    """What certifies is never left out; what might have been gained is."""
+    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    path = write_problem(tmp_path, "model", MODEL)
+    monkeypatch.setattr(regions, "measure", lambda *_, **__: pytest.fail("there is no time for that"))
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1e-3)
+    assert result.path.exists() and result.modes[0].kernels
+    for certificate in (result.certificate, result.certificate.recorded):
+        assert certificate.passed and len(certificate.trials) >= 2
+    assert result.certificate.recorded.gradients.passed
+    assert any("no time to measure" in note and "as predicted" in note for note in result.notes), result.notes
+    new = result.module
+    x = torch.randn(64, 32)
+    assert new(x).shape == x.shape
