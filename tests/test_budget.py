@@ -48,7 +48,7 @@ def test_shares_are_of_what_is_left(now):
                                                         100.0 * budgets.SHARES[stage][1]))
     budget.done("tune", "baselines")
     rest = parts["verify"] + parts["time"]
-    assert budget.share("verify") == pytest.approx(min(30.0, 40.0 * parts["verify"] / rest))
+    assert budget.share("verify") == pytest.approx(min(20.0, 40.0 * parts["verify"] / rest))
     assert budget.share("tune") > 0.0  # of a stage that goes on after all
     now[0] += 50.0
     assert budget.left() == 0.0 == budget.share("verify")

@@ -10,7 +10,7 @@ from kernelwright.timing.turns import clock
 SECONDS = {"quick": 30.0, "normal": 120.0, "thorough": 900.0}
 #: What the stages that measure get of the time that is left, in parts of all that are still to come, and the share of
 #: the whole budget that each needs at most. Baselines are the compilers of others, whose times stand in the report.
-SHARES = {"tune": (4.0, 0.5), "verify": (3.0, 0.3), "time": (1.0, 0.1), "baselines": (2.0, 0.5)}
+SHARES = {"tune": (4.0, 0.5), "verify": (3.0, 0.2), "time": (1.0, 0.1), "baselines": (2.0, 0.5)}
 #: Of contractions on a GPU, by effort: the share of the budget in which their forms are timed, how many forms of each
 #: may be tried, and how many of all.
 _CONTRACTIONS = {"quick": (0.07, 8, 32), "normal": (0.07, 8, 64), "thorough": (0.07, 16, 320)}
