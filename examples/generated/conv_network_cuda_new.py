@@ -37,6 +37,7 @@ import inspect
 import operator
 import os
 import platform
+import re
 import struct
 import sys
 import tempfile
@@ -197,6 +198,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
   *reinterpret_cast<kw_four<T>*>(to) = four;
 }
 
+//// k0_mean_moments_add
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
 // mean0/variance0/deviation0 = moments(in0)
@@ -324,6 +326,7 @@ static const char* k0_mean_moments_add(const float* in0, const float* in1, const
   return nullptr;
 }
 
+//// k1_max
 // outer (32, 32, 64, 64), row (2, 2)
 // maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)))
 // out0 = maximum0
@@ -401,6 +404,7 @@ static const char* k1_max(const float* in0, const float* in1, const float* in2, 
   return nullptr;
 }
 
+//// k2_mean_moments_add
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
 // mean0/variance0/deviation0 = moments(in0)
@@ -528,6 +532,7 @@ static const char* k2_mean_moments_add(const float* in0, const float* in1, const
   return nullptr;
 }
 
+//// k3_mean
 // outer (32, 64), row (32, 32)
 // total0 = sum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))))))
 // out0 = div(total0, 1024)
@@ -622,6 +627,7 @@ static const char* k3_mean(const float* in0, const float* in1, const float* in2,
   return nullptr;
 }
 
+//// k4_max
 // outer (32, 32, 64, 64), row (2, 2)
 // maximum0 = max(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
 // out0 = maximum0
@@ -698,6 +704,7 @@ static const char* k4_max(const float* in0, const float* in1, const float* in2, 
   return nullptr;
 }
 
+//// k5_mean
 // outer (32, 64), row (32, 32)
 // total0 = sum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))))))
 // out0 = div(total0, 1024)
@@ -794,6 +801,7 @@ static const char* k5_mean(const float* in0, const float* in1, const float* in2,
   return nullptr;
 }
 
+//// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* _t17_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* norm1_running_mean_ptr = static_cast<const float*>(tensors[1]);
@@ -1012,6 +1020,25 @@ _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
 # Build, check, launch, gradients --------------------------------------------------------------------------------
 
 
+def _kernelwright_units():
+    """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
+    support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
+    launchers = kernels.pop() if kernels else ""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    if count < 2:
+        return [_KERNELWRIGHT_SOURCE]
+    units = [support] * count
+    for kernel in sorted(kernels, key=len, reverse=True):
+        shortest = min(range(count), key=lambda unit: len(units[unit]))
+        units[shortest] += kernel
+    start = re.compile(r"^static (?=const char\* \w+\()", re.MULTILINE)
+    shared = '__attribute__((visibility("hidden"))) '  # by the units of this library, and no other one
+    heads = re.findall(r"^static (const char\* \w+\([^{]*\)) \{", "".join(kernels), re.MULTILINE)
+    declarations = "".join(f"{shared}{head};\n" for head in heads)
+    return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
+
+
 def _kernelwright_build():
     """Compile the kernels once for this machine; later imports load the finished library."""
     identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
@@ -1028,7 +1055,7 @@ def _kernelwright_build():
                                                                 "kernelwright")
     library = Path(home).expanduser() / "libraries" / f"{_KERNELWRIGHT_NAME}_{key}.so"
     if not library.exists():
-        from torch.utils.cpp_extension import load_inline
+        from torch.utils.cpp_extension import load, load_inline
 
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
@@ -1039,22 +1066,31 @@ def _kernelwright_build():
             library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
         # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False,
-                       "no_implicit_headers": True}
+            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False}
+            units, files = _kernelwright_units(), []
+            for number, unit in enumerate(units if len(units) > 1 else ()):
+                files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
+                Path(files[-1]).write_text(unit, encoding="utf-8")
             if _KERNELWRIGHT_DEVICE == "cuda":
                 before = os.environ.get("TORCH_CUDA_ARCH_LIST")
                 os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
                 try:
-                    load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE],
-                                extra_cuda_cflags=_KERNELWRIGHT_FLAGS, **options)
+                    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+                    if files:
+                        load(sources=files, **options)
+                    else:
+                        load_inline(cpp_sources=[""], cuda_sources=units, no_implicit_headers=True, **options)
                 finally:
                     if before is None:
                         del os.environ["TORCH_CUDA_ARCH_LIST"]
                     else:
                         os.environ["TORCH_CUDA_ARCH_LIST"] = before
             else:
-                load_inline(cpp_sources=[_KERNELWRIGHT_SOURCE], extra_cflags=_KERNELWRIGHT_FLAGS,
-                            extra_ldflags=["-fopenmp"], **options)
+                options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
+                if files:
+                    load(sources=files, **options)
+                else:
+                    load_inline(cpp_sources=units, no_implicit_headers=True, **options)
             os.replace(next(Path(folder).glob("*.so")), library)
     loaded = ctypes.CDLL(str(library))
     for launcher in _KERNELWRIGHT_LAUNCHERS:

@@ -26,6 +26,7 @@ import inspect
 import operator
 import os
 import platform
+import re
 import struct
 import sys
 import tempfile
@@ -253,6 +254,7 @@ template <typename real> struct kw_logsumexp_of {
   real value() const { return kw_origin(highest.best) + kw_log(real(sum)); }
 };
 
+//// k0_region_sum
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static inline int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(2048); }
 static inline int k0_region_sum_offset(int i) { (void)i; return 0; }
@@ -350,6 +352,7 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
   return nullptr;
 }
 
+//// k1_sum
 // Rows of 64 x 9 for each of 128 x 16: sum.
 static const char* k1_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0, void* workspace) {
   using real = double;
@@ -378,6 +381,7 @@ static const char* k1_sum(const double* __restrict__ in0, const float* __restric
   return nullptr;
 }
 
+//// k2_logsumexp_cast
 // Rows of 128 for each of 16: logsumexp.
 static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
   using real = double;
@@ -409,6 +413,7 @@ static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float
   return nullptr;
 }
 
+//// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
@@ -530,6 +535,25 @@ _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
 # Build, check, launch, gradients --------------------------------------------------------------------------------
 
 
+def _kernelwright_units():
+    """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
+    support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
+    launchers = kernels.pop() if kernels else ""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    if count < 2:
+        return [_KERNELWRIGHT_SOURCE]
+    units = [support] * count
+    for kernel in sorted(kernels, key=len, reverse=True):
+        shortest = min(range(count), key=lambda unit: len(units[unit]))
+        units[shortest] += kernel
+    start = re.compile(r"^static (?=const char\* \w+\()", re.MULTILINE)
+    shared = '__attribute__((visibility("hidden"))) '  # by the units of this library, and no other one
+    heads = re.findall(r"^static (const char\* \w+\([^{]*\)) \{", "".join(kernels), re.MULTILINE)
+    declarations = "".join(f"{shared}{head};\n" for head in heads)
+    return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
+
+
 def _kernelwright_build():
     """Compile the kernels once for this machine; later imports load the finished library."""
     identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
@@ -546,7 +570,7 @@ def _kernelwright_build():
                                                                 "kernelwright")
     library = Path(home).expanduser() / "libraries" / f"{_KERNELWRIGHT_NAME}_{key}.so"
     if not library.exists():
-        from torch.utils.cpp_extension import load_inline
+        from torch.utils.cpp_extension import load, load_inline
 
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
@@ -557,22 +581,31 @@ def _kernelwright_build():
             library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
         # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False,
-                       "no_implicit_headers": True}
+            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False}
+            units, files = _kernelwright_units(), []
+            for number, unit in enumerate(units if len(units) > 1 else ()):
+                files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
+                Path(files[-1]).write_text(unit, encoding="utf-8")
             if _KERNELWRIGHT_DEVICE == "cuda":
                 before = os.environ.get("TORCH_CUDA_ARCH_LIST")
                 os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
                 try:
-                    load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE],
-                                extra_cuda_cflags=_KERNELWRIGHT_FLAGS, **options)
+                    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+                    if files:
+                        load(sources=files, **options)
+                    else:
+                        load_inline(cpp_sources=[""], cuda_sources=units, no_implicit_headers=True, **options)
                 finally:
                     if before is None:
                         del os.environ["TORCH_CUDA_ARCH_LIST"]
                     else:
                         os.environ["TORCH_CUDA_ARCH_LIST"] = before
             else:
-                load_inline(cpp_sources=[_KERNELWRIGHT_SOURCE], extra_cflags=_KERNELWRIGHT_FLAGS,
-                            extra_ldflags=["-fopenmp"], **options)
+                options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
+                if files:
+                    load(sources=files, **options)
+                else:
+                    load_inline(cpp_sources=units, no_implicit_headers=True, **options)
             os.replace(next(Path(folder).glob("*.so")), library)
     loaded = ctypes.CDLL(str(library))
     for launcher in _KERNELWRIGHT_LAUNCHERS:

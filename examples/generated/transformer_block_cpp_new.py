@@ -20,6 +20,7 @@ import inspect
 import operator
 import os
 import platform
+import re
 import struct
 import sys
 import tempfile
@@ -209,6 +210,7 @@ template <typename real> struct kw_moments_of {
   real deviation() const { return real(std::sqrt(squares / count)); }
 };
 
+//// k0_mean_moments_add
 // Rows of 512 for each of 8192: moments.
 static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
   using real = float;
@@ -247,6 +249,7 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
   return nullptr;
 }
 
+//// k1_gelu_erf
 // Pointwise over 16777216.
 static const char* k1_gelu_erf(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
   using real = float;
@@ -266,6 +269,7 @@ static const char* k1_gelu_erf(const float* __restrict__ in0, float* __restrict_
   return nullptr;
 }
 
+//// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
@@ -415,6 +419,25 @@ _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
 # Build, check, launch, gradients --------------------------------------------------------------------------------
 
 
+def _kernelwright_units():
+    """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
+    support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
+    launchers = kernels.pop() if kernels else ""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    if count < 2:
+        return [_KERNELWRIGHT_SOURCE]
+    units = [support] * count
+    for kernel in sorted(kernels, key=len, reverse=True):
+        shortest = min(range(count), key=lambda unit: len(units[unit]))
+        units[shortest] += kernel
+    start = re.compile(r"^static (?=const char\* \w+\()", re.MULTILINE)
+    shared = '__attribute__((visibility("hidden"))) '  # by the units of this library, and no other one
+    heads = re.findall(r"^static (const char\* \w+\([^{]*\)) \{", "".join(kernels), re.MULTILINE)
+    declarations = "".join(f"{shared}{head};\n" for head in heads)
+    return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
+
+
 def _kernelwright_build():
     """Compile the kernels once for this machine; later imports load the finished library."""
     identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
@@ -431,7 +454,7 @@ def _kernelwright_build():
                                                                 "kernelwright")
     library = Path(home).expanduser() / "libraries" / f"{_KERNELWRIGHT_NAME}_{key}.so"
     if not library.exists():
-        from torch.utils.cpp_extension import load_inline
+        from torch.utils.cpp_extension import load, load_inline
 
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
@@ -442,22 +465,31 @@ def _kernelwright_build():
             library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
         # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False,
-                       "no_implicit_headers": True}
+            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False}
+            units, files = _kernelwright_units(), []
+            for number, unit in enumerate(units if len(units) > 1 else ()):
+                files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
+                Path(files[-1]).write_text(unit, encoding="utf-8")
             if _KERNELWRIGHT_DEVICE == "cuda":
                 before = os.environ.get("TORCH_CUDA_ARCH_LIST")
                 os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
                 try:
-                    load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE],
-                                extra_cuda_cflags=_KERNELWRIGHT_FLAGS, **options)
+                    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+                    if files:
+                        load(sources=files, **options)
+                    else:
+                        load_inline(cpp_sources=[""], cuda_sources=units, no_implicit_headers=True, **options)
                 finally:
                     if before is None:
                         del os.environ["TORCH_CUDA_ARCH_LIST"]
                     else:
                         os.environ["TORCH_CUDA_ARCH_LIST"] = before
             else:
-                load_inline(cpp_sources=[_KERNELWRIGHT_SOURCE], extra_cflags=_KERNELWRIGHT_FLAGS,
-                            extra_ldflags=["-fopenmp"], **options)
+                options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
+                if files:
+                    load(sources=files, **options)
+                else:
+                    load_inline(cpp_sources=units, no_implicit_headers=True, **options)
             os.replace(next(Path(folder).glob("*.so")), library)
     loaded = ctypes.CDLL(str(library))
     for launcher in _KERNELWRIGHT_LAUNCHERS:
