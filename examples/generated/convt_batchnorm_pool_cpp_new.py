@@ -1367,7 +1367,7 @@ def _kernelwright_units():
     """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
     support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
     launchers = kernels.pop() if kernels else ""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
     count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
     if count < 2:
         return [_KERNELWRIGHT_SOURCE]

@@ -8,7 +8,7 @@ Training mode: 2 of 5 operators replaced.
   kernel k0_mean_moments_add: moments over rows of [512] for each of [32, 256]: layer_norm
   kernel k1_gelu_erf: pointwise over [32, 256, 2048]: gelu_erf
   PyTorch keeps linear (2 times): a contraction that PyTorch's library does well
-  PyTorch keeps add: one operator that PyTorch does well; nothing fuses with it
+  PyTorch keeps add: no kernel of ours for it
 """
 
 
@@ -454,7 +454,7 @@ def _kernelwright_units():
     """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
     support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
     launchers = kernels.pop() if kernels else ""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
     count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
     if count < 2:
         return [_KERNELWRIGHT_SOURCE]
