@@ -96,8 +96,11 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
             raise
         strides[recording] = [None] * len(mode.captured.outputs)
         for path, number in numbers.items():
-            if isinstance(number, int) and isinstance(found.get(path), torch.Tensor):
-                strides[recording][number] = tuple(found[path].stride())
+            result = found.get(path)
+            # Of another shape it is another computation, as the certificate finds.
+            if isinstance(number, int) and isinstance(result, torch.Tensor) \
+                    and tuple(result.shape) == mode.captured.outputs[number].shape:
+                strides[recording][number] = tuple(result.stride())
     return laid_out(mode, strides, device)
 
 
