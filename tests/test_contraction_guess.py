@@ -340,10 +340,11 @@ def test_a_convolution_by_its_guess(monkeypatch):
     assert list(repeated.values()) == list(picked.values()) and len(texts) == 1
 
 
-def test_the_key_is_of_all_forms_that_may_be_tried():
-    case = replace(a_case(), forms=(FAST, FINE), rounding=(FAST,), exact=(FINE,))
-    key = tune._key(case, CPU, strict=False)
-    assert key == tune._key(replace(case), CPU, strict=False)
-    for other in (replace(case, rounding=(FINE,)), replace(case, exact=(FAST,)), replace(case, forms=(FINE,)),
-                  replace(case, saved_seconds=1.0)):
-        assert tune._key(other, CPU, strict=False) != key
+def test_the_key_is_of_all_that_forms_follow_from():
+    case = a_case()
+    key = tune._key(case, CPU, 4, strict=False)
+    assert key == tune._key(replace(case, forms=(FAST,)), CPU, 4, strict=False)
+    for other in (tune._key(replace(case, saved_seconds=1.0), CPU, 4, strict=False),
+                  tune._key(case, CPU, 5, strict=False), tune._key(case, CPU, 4, strict=True),
+                  tune._key(a_case(nn.Linear(7, 5), (4, 7)), CPU, 4, strict=False)):
+        assert other != key

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
 
@@ -214,15 +214,17 @@ class Rows:
         return tuple(self.tiling.phases if a == self.kernel.paired_axis else 1 for a in range(len(self.kernel.axes)))
 
     @cached_property
+    def usual(self) -> Rows:
+        """The same contraction under the usual one of all tilings that have the same classes: they are found once."""
+        tiling = self.tiling
+        return Rows(self.kernel, Tiling(tiling.core, 64, 64, CHUNK if self.pairs else 2 * CHUNK, 2,
+                                        promote=min(1, tiling.promote), phases=tiling.phases,
+                                        fragments=tiling.fragments))
+
+    @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
         """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
-        axes = self.kernel.axes
-        found = []
-        for phases in product(*(range(0, a.out_stride, n) for a, n in zip(axes, self.together, strict=True))):
-            counts = tuple(max(0, -(-(a.out_size - p) // a.out_stride)) for a, p in zip(axes, phases, strict=True))
-            if all(counts):
-                found.append(PhaseClass(phases, counts, self._runs(phases, self.span)))
-        return tuple(found)
+        return _classes(self.usual)
 
     @cached_property
     def span(self) -> int:
@@ -244,8 +246,11 @@ class Rows:
                     return span
         return _SPAN_OF_PAIRS
 
-    def _runs(self, phases: tuple[int, ...], span: int) -> tuple[Run, ...]:
+    def runs(self, phases: tuple[int, ...]) -> tuple[Run, ...]:
         """Taps of a class in runs, by input phase and shift."""
+        return self._runs(phases, self.span)
+
+    def _runs(self, phases: tuple[int, ...], span: int) -> tuple[Run, ...]:
         axes, several = self.kernel.axes, self.kernel.paired_axis
         flat = []
         for taps in product(*([t for t in a.taps if p <= t.phase < p + n]
@@ -265,3 +270,14 @@ class Rows:
             else:
                 runs.append(Run(phase, shift, ((0, entry),), (feed,)))
         return tuple(paired(run, prod(self.window)) for run in runs) if self.pairs else tuple(runs)
+
+
+@lru_cache(maxsize=256)
+def _classes(rows: Rows) -> tuple[PhaseClass, ...]:
+    axes = rows.kernel.axes
+    found = []
+    for phases in product(*(range(0, a.out_stride, n) for a, n in zip(axes, rows.together, strict=True))):
+        counts = tuple(max(0, -(-(a.out_size - p) // a.out_stride)) for a, p in zip(axes, phases, strict=True))
+        if all(counts):
+            found.append(PhaseClass(phases, counts, rows.runs(phases)))
+    return tuple(found)

@@ -33,7 +33,8 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     """What is measured of contractions, by the key under which it is kept: None of those that do not fit the memory,
     and nothing of those for which there was no time.
 
-    cases: in the order in which they are tried, some at a time, until ``seconds`` have passed. A case is tried in the
+    cases: in the order in which they are tried, some at a time, until ``seconds`` have passed; each is asked for when
+    its turn comes, and one without forms is none that could run. A case is tried in the
     forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
     """
@@ -48,6 +49,8 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others = {}, {}
         for key in now:
+            if not cases[key].forms:
+                continue
             forms, rest = split_forms(cases[key], own, device)
             first[key] = replace(cases[key], forms=forms)
             others |= {key: replace(cases[key], forms=rest)} if rest else {}

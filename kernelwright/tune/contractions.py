@@ -13,7 +13,7 @@ model decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -24,7 +24,6 @@ from kernelwright.build.library import build_libraries
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
@@ -120,22 +119,23 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
     statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
-    cases = [_case(some[0], device, most, min(saved(s, after) for s in some), strict=strict) for some in alike]
-    cases = [replace(case, statistics=statistics.get(variant(case.step), frozenset())) for case in cases]
-    keys = [_key(case, device, strict=strict) for case in cases]
+    bare = [Case(some[0], (), min(saved(s, after) for s in some),
+                 statistics=statistics.get(variant(some[0]), frozenset())) for some in alike]
+    keys = [_key(case, device, most, strict=strict) for case in bare]
     measured = {key: recall(key) for key in keys}
-    missing = {k: c for k, c in zip(keys, cases, strict=True) if measured[k] is None and c.forms}
+    missing = _Cases({k: partial(_with_forms, c, device, most, strict=strict) for k, c in zip(keys, bare, strict=True)
+                      if measured[k] is None})
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds)
     measured |= now
     chosen: dict[Node, Choice] = {}
     took: dict[Node, float] = {}
     found: dict[Variant, Measured | None] = {}
     left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
-    for key, case, some in zip(keys, cases, alike, strict=True):
-        choice, reason = decide(case, measured[key])
+    for key, case, some in zip(keys, bare, alike, strict=True):
         if key in missing and key not in now:
-            reason = LATE
+            choice, reason = None, LATE
         else:
+            choice, reason = decide(missing[key] if key in now else case, measured[key])
             say(line(case, measured[key], choice, reason))
         for step in some:
             node = step.covers[0]
@@ -178,14 +178,35 @@ def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]]
     return groups[:most], [s for some in groups[most:] for s in some]
 
 
-def _case(step: KernelStep, device: torch.device, most: int, saves: float, *, strict: bool) -> Case:
-    node = step.covers[0]
-    assert isinstance(step.kernel, Contraction)
+class _Cases(Mapping[str, Case]):
+    """Cases by key, each made when it is asked for first: to find its forms takes as long as to measure some."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Case]]) -> None:
+        self._makers, self._made = makers, dict[str, Case]()
+
+    def __getitem__(self, key: str) -> Case:
+        if key not in self._made:
+            self._made[key] = self._makers[key]()
+        return self._made[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._makers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+def _with_forms(case: Case, device: torch.device, most: int, *, strict: bool) -> Case:
+    """The case with the forms, at most so many, in which it is tried."""
+    node = case.node
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
     rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
-    every, rounding, exact = (tuple(forms(step.kernel, node.dtype, capability, rounds=rounds, most=most, only=only))
+    every, rounding, exact = (tuple(forms(case.kernel, node.dtype, capability, rounds=rounds, most=most, only=only))
                               for only in ("", "fp16", "fp16x3"))
-    return Case(step, every, saves, rounding, exact) if rounds else Case(step, every, saves)
+    return replace(case, forms=every, rounding=rounding, exact=exact) if rounds else replace(case, forms=every)
 
 
 def _rounds(node: Node) -> bool:
@@ -201,13 +222,10 @@ def _form(step: KernelStep) -> Hashable:
     return step.kernel, step.turn == "second", tuple(covers)
 
 
-def _key(case: Case, device: torch.device, *, strict: bool) -> str:
-    """Everything that a contraction's measurements depend on."""
+def _key(case: Case, device: torch.device, most: int, *, strict: bool) -> str:
+    """Everything that a contraction's measurements depend on; its forms follow from these, and from the generator."""
     flags = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)
-    # Which of these forms are tried the torch call's error decides, as it does which of them pass.
-    tried = case.forms, case.rounding, case.exact
-    return repr((machine(device), flags, strict, generator_digest(), tried, case.saved_seconds,
-                 _form(case.step)))
+    return repr((machine(device), flags, strict, most, generator_digest(), case.saved_seconds, _form(case.step)))
 
 
 def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:

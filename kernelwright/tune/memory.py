@@ -44,10 +44,11 @@ def driver() -> str:
 
 @cache
 def generator_digest() -> str:
-    """A digest of the modules that write kernels: measurements of other texts do not count."""
-    folder = Path(kernelwright.codegen.__file__).parent
+    """A digest of the modules that write kernels, and of those that choose which to try: measurements of others do not
+    count."""
+    folders = Path(kernelwright.codegen.__file__).parent, Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.cuda.contraction_epilogue_scales import column_scale_text
@@ -25,6 +25,7 @@ from kernelwright.codegen.cuda.contraction_points import (
     straight,
 )
 from kernelwright.codegen.cuda.loops_site import indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Reduced, is_whole, replaced, varies, walk
 from kernelwright.plan.kernels import Store
 
@@ -183,9 +184,14 @@ class ColumnTable:
 
 def table_room(geometry: Geometry) -> int:
     """Floats that a table takes at most."""
-    twice = _may_hold_entries(geometry) and any(
-        load.index.strides[0] for store in geometry.kernel.stores for load in loads_of([store.expression]))
+    twice = _may_hold_entries(geometry) and _loads_of_entries(geometry.kernel)
     return (MOST_VALUES * geometry.tiling.columns + 4) * (1 + twice)
+
+
+@lru_cache(maxsize=256)
+def _loads_of_entries(kernel: Contraction) -> bool:
+    """Whether a store loads what differs among entries of the batch."""
+    return any(load.index.strides[0] for store in kernel.stores for load in loads_of([store.expression]))
 
 
 def _may_hold_entries(geometry: Geometry) -> bool:

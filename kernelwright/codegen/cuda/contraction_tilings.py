@@ -6,6 +6,7 @@ Those for wgmma are ordered by the guess of `contraction_cycles`. Measurement ch
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import zip_longest
 
 from kernelwright.codegen.contraction_geometry import SLAB_ROWS, Geometry
@@ -43,13 +44,19 @@ def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     """At most 8 tilings for a core ("wgmma", which has those of "strips" and "turned", or "mma") that fit a block, best
     guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do
     so and others in turn."""
+    return list(_found(kernel, core))
+
+
+@lru_cache(maxsize=512)
+def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
+    """`tilings`, once for all who ask: thousands are looked at."""
     count = joinable(kernel)
     if kernel.scheme == "float32" or count == 1:
-        return _tilings(kernel, core)
+        return tuple(_tilings(kernel, core))
     # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
     fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
     strips = [replace(tiling, joined=count) for tiling in tilings_of_strips(joined(kernel, count)) if core != "mma"]
-    return _in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST]
+    return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
 def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling]:

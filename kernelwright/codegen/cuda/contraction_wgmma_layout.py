@@ -46,6 +46,8 @@ class Layout(Steps):
                 or (tiling.phases > 1 and (tiling.split > 1 or tiling.columns > 128)) \
                 or (tiling.phases > 1 and tiling.columns > 64 and tiling.columns % 16):
             raise ValueError(f"no tiles of {tiling}")
+        if self.bytes_with(1) > BLOCK_BYTES:  # most tilings that do not fit, at once
+            raise ValueError(f"{tiling} takes {self.bytes_with(1)} bytes")
         if self.blocks == 0:
             raise ValueError(f"{tiling} takes {self.shared_bytes} bytes and {self.consumer_need} registers a thread")
 

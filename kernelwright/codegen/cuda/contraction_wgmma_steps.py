@@ -14,11 +14,12 @@ descriptor of x is the distance of a pair's rows, which 14 bits hold: a run's ta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from kernelwright.codegen.contraction_geometry import ROW_BYTES, Geometry
-from kernelwright.codegen.contraction_rows import CHUNK, MOST_PAIRS, alike
+from kernelwright.codegen.contraction_rows import CHUNK, MOST_PAIRS, Rows, alike
+from kernelwright.codegen.contraction_runs import Run
 from kernelwright.codegen.cuda.loops_schedule import MULTIPROCESSORS
 
 #: Rows of one product and of a slab of the epilogue.
@@ -85,7 +86,8 @@ class Steps:
         return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.slab_floats * self.workers
 
     def _pitch(self, taps: int) -> int:
-        return -(-max((piece.rows for c in self.pieces_of(taps) for piece in c), default=8) // 8) * 8
+        reach = _longest_reach(self.geometry.usual, taps)
+        return 8 if reach is None else -(-(self.geometry.tiling.rows + reach) // 8) * 8
 
     @property
     def chunk_lines(self) -> int:
@@ -124,23 +126,8 @@ class Steps:
 
     def pieces_of(self, taps: int) -> tuple[tuple[Piece, ...], ...]:
         """The pieces with at most so many taps each, of equal lengths where possible."""
-        geometry, result = self.geometry, []
-        for group in geometry.classes:
-            pieces = []
-            for run in group.runs:
-                parts = -(-len(run.taps) // taps)
-                ends = [len(run.taps) * i // parts for i in range(parts + 1)]
-                for begin, end in pairwise(ends):
-                    first, last = run.taps[begin][0], max(run.reaches[begin:end])
-                    place = run.phase * geometry.chunks * geometry.allocated_rows + run.shift + first
-                    feeds = run.feeds[begin:end]
-                    order = sorted(range(begin, end), key=run.feeds.__getitem__)
-                    part = tuple((run.taps[i][0] - first, run.taps[i][1]) for i in order)
-                    seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
-                    counts = tuple(feeds.count(phase) for phase in range(geometry.tiling.phases))
-                    pieces.append(Piece(place, geometry.tiling.rows + last - first, part, counts, seconds))
-            result.append(tuple(pieces))
-        return tuple(result)
+        geometry = self.geometry
+        return _pieces(geometry.usual, taps, geometry.tiling.rows, geometry.chunks * geometry.allocated_rows)
 
     @property
     def keeps_right(self) -> bool:
@@ -191,3 +178,39 @@ class Steps:
         """Whether no tile, or part of one, is without steps."""
         least = min((len(group) for group in self.pieces), default=0)
         return least * self.geometry.depths >= self.geometry.tiling.split
+
+
+def _parts(run: Run, taps: int) -> list[tuple[int, int]]:
+    """Where the parts of a run of at most so many taps begin and end."""
+    parts = -(-len(run.taps) // taps)
+    return list(pairwise(len(run.taps) * i // parts for i in range(parts + 1)))
+
+
+# Tilings by the hundred have the same ones, which are found once.
+
+
+@lru_cache(maxsize=1024)
+def _longest_reach(rows: Rows, taps: int) -> int | None:
+    """The rows that the taps of a piece are apart at most; None where there are no pieces."""
+    return max((max(run.reaches[begin:end]) - run.taps[begin][0] for group in rows.classes for run in group.runs
+                for begin, end in _parts(run, taps)), default=None)
+
+
+@lru_cache(maxsize=1024)
+def _pieces(rows: Rows, taps: int, tile_rows: int, phase_rows: int) -> tuple[tuple[Piece, ...], ...]:
+    """Pieces by class. tile_rows: of a tile. phase_rows: rows of x from one input phase to the next."""
+    result = []
+    for group in rows.classes:
+        pieces = []
+        for run in group.runs:
+            for begin, end in _parts(run, taps):
+                first, last = run.taps[begin][0], max(run.reaches[begin:end])
+                feeds = run.feeds[begin:end]
+                order = sorted(range(begin, end), key=run.feeds.__getitem__)
+                part = tuple((run.taps[i][0] - first, run.taps[i][1]) for i in order)
+                seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
+                counts = tuple(feeds.count(phase) for phase in range(rows.tiling.phases))
+                place = run.phase * phase_rows + run.shift + first
+                pieces.append(Piece(place, tile_rows + last - first, part, counts, seconds))
+        result.append(tuple(pieces))
+    return tuple(result)
