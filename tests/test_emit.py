@@ -717,6 +717,26 @@ def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> No
     assert float(done.stdout) < 1e-6
 
 
+def test_numbers_are_drawn_in_the_order_of_memory_of_what_kernels_read_as_well(tmp_path: Path) -> None:
+    original, emitted, source = emit(tmp_path, "drawn", """
+        class Model(nn.Module):
+            def forward(self, x):
+                turned = x.transpose(0, 2)
+                return F.alpha_dropout(turned, 0.3, self.training) * 2 + torch.tanh(turned)
+
+        def get_inputs():
+            return [torch.randn(5, 6, 7)]
+    """)
+    (x,) = original.get_inputs()
+    results = []
+    for model in (original.Model(), emitted.ModelNew()):
+        torch.manual_seed(5)
+        with torch.no_grad():
+            results.append(model(x))
+    torch.testing.assert_close(*results)
+    assert "_kernelwright_launch(" in source
+
+
 def test_statements_of_any_length(tmp_path: Path) -> None:
     """Many tensors that are made once, many arguments and results, and one with a long name: a line ends where a
     statement goes on."""

@@ -147,14 +147,16 @@ PROBLEMS = {
     ''',
     "views of transposed values": '''
         class Model(nn.Module):
-            def forward(self, x):
+            def forward(self, x, y):
                 wide = F.silu(torch.tanh(x)) * 2
                 first, second = torch.split(wide, [2, 2], 3)
-                flat = torch.exp(x * 0.1)
-                return first, second, F.dropout(second, 0.5, False)[:, 1:], flat[1], flat.transpose(0, 2)[:, 2]
+                flat, thin = torch.exp(x * 0.1), F.softplus(y) - 1
+                return (first, second, F.dropout(second, 0.5, False)[:, 1:], flat[1], flat.transpose(0, 2)[:, 2],
+                        thin.transpose(0, 3), thin)
 
         def get_inputs():
-            return [torch.randn(3, 4, 8, 4).transpose(1, 3)]
+            return [torch.randn(3, 4, 8, 4).transpose(1, 3),
+                    torch.randn(1, 7, 3, 2, 4).to(memory_format=torch.channels_last_3d)]
     ''',
     "knows of compilers": '''
         class Model(nn.Module):

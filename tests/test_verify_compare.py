@@ -10,7 +10,7 @@ import torch
 from test_verify import random
 
 from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
-from kernelwright.verify.flatten import flatten
+from kernelwright.verify.flatten import clone_tensors, flatten
 from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
 
 
@@ -208,6 +208,18 @@ def test_comparison_has_a_json_form() -> None:
 
 
 # --- distributions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))
+def test_what_is_drawn_lies_in_memory_as_it_did(name: str) -> None:
+    """A model gives results in the order of what it is given, and what is expanded is one element."""
+    given = [torch.rand(4, 1, 6).expand(4, 5, 6), torch.rand(3, 8)[:, ::2], torch.rand(2, 3, 4).transpose(0, 2),
+             torch.arange(6).expand(2, 6), torch.ones(3, 4, dtype=torch.bool).t()]
+    found = DISTRIBUTIONS[name].apply(given, 1)
+    for copied in (found, clone_tensors(given), clone_tensors(found)):
+        assert [x.stride() for x in copied] == [x.stride() for x in given]
+        assert torch.equal(copied[3], given[3]) and torch.equal(copied[4], given[4])
+        assert not {x.data_ptr() for x in copied} & {x.data_ptr() for x in given}
 
 
 @pytest.mark.parametrize("name", sorted(DISTRIBUTIONS))

@@ -60,6 +60,7 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
         return value
     if order == tuple(range(value.rank)):
         return make("copy", value)
+    order = (*(a for a in range(value.rank) if value.shape[a] == 1), *wide)  # however it stands among the strides
     stored = make("copy", make("permute", below, axes=tuple(axes[a] for a in order)))
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
 

@@ -105,11 +105,14 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
     read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
-    # What is a view to the caller may be a copy to kernels.
-    called = {s.node for s in steps if isinstance(s, TorchStep)}
-    shown = {n: f"{names[n]}_shown" for n in computed_results(plan) if n in kernel_reads and n in called}
     once = made_once(steps, (*plan.results, *checked))
     steps = [s for s in steps if s not in once]
+    # What is a view to the caller, and to a call that draws numbers in the order of memory, may be a copy to kernels.
+    called = {s.node for s in steps if isinstance(s, TorchStep)}
+    drawn_over = [n for s in steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for n in s.node.inputs]
+    shown = {n: f"{names[n]}_shown" for n in dict.fromkeys([*computed_results(plan), *drawn_over])
+             if n in kernel_reads and n in called}
+    seen = {**names, **shown}
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
     maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
     launchers: list[Launcher] = []
@@ -118,7 +121,9 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
-            lines += _torch_lines(step.node, names, places, contiguous=step.node in kernel_reads, cuda=cuda,
+            draws = step.node.get("serial", -1) >= 0
+            lines += _torch_lines(step.node, names, places, given=seen if draws else names,
+                                  contiguous=step.node in kernel_reads, cuda=cuda,
                                   shown=shown.get(step.node, ""))
             place += 1
             continue
@@ -291,9 +296,10 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
 
 
 def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, cuda: bool,
-                 shown: str = "") -> list[str]:
-    """The call of a node. contiguous: whether kernels read it. shown: another name, for what the caller gets of it."""
-    code = node.operator.code([_text(i, names) for i in node.inputs], node)
+                 shown: str = "", given: Mapping[Node, str] | None = None) -> list[str]:
+    """The call of a node. given: names of its operands, where they are others. contiguous: whether kernels read it.
+    shown: another name, for what others than kernels see of it."""
+    code = node.operator.code([_text(i, names if given is None else given) for i in node.inputs], node)
     # Operators that update buffers name them in their text as _tensor["..."].
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):

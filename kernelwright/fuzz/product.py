@@ -20,6 +20,7 @@ from kernelwright.judgement import judge
 from kernelwright.modes import described_mode, distinct
 from kernelwright.pipeline import explain
 from kernelwright.problem import Problem, load_problem
+from kernelwright.problem.inputs import changed
 from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
@@ -61,8 +62,8 @@ class Made:
                 torch.manual_seed(seed)
                 return list(eval(f"[{inputs}]", vars(sys.modules[self.problem.model_class.__module__])))
             values = self.problem.make_inputs(seed)
-            return values if change is None else map_tensors(values, lambda t: change(t) if t.is_floating_point() and
-                                                             t.element_size() >= 4 else t)
+            return values if change is None else map_tensors(
+                values, lambda t: changed(t, change) if t.is_floating_point() and t.element_size() >= 4 else t)
 
         return differences(lambda: self.problem.make_model(seed), lambda: new_model(self.emitted, self.problem, seed),
                            given, seed=seed, settings=settings, exact=not self.exchanges_products,

@@ -59,12 +59,24 @@ def map_tensors(values: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 def fresh_copy(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A copy of ``x`` on ``device`` with its own storage, its strides (a slice stays one) and its requires_grad."""
     given = x.detach()
-    repeated = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in given.stride())
-    part = given[repeated] if given.numel() else given
+    part = _unrepeated(given)
     if part.is_complex() or part.is_neg() or _overlaps(part):
         return given.to(device, copy=True).requires_grad_(x.requires_grad)
     copied = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=device).copy_(part)
     return copied.expand(x.shape).requires_grad_(x.requires_grad)
+
+
+def changed(x: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A copy of ``x`` of which ``function`` makes other elements, laid out as ``x`` is: what is expanded stays so."""
+    copied = fresh_copy(x, x.device)
+    part = _unrepeated(copied.detach())
+    part.copy_(function(part))
+    return copied
+
+
+def _unrepeated(x: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that is expanded to all of it."""
+    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())] if x.numel() else x
 
 
 def _overlaps(x: torch.Tensor) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kernelwright.verify.flatten import map_tensors, tensors_of
+from kernelwright.problem.inputs import changed
+from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
 AS_GIVEN = "as given"
 
@@ -43,13 +44,17 @@ class Distribution:
         generators: dict[torch.device, torch.Generator] = {}
 
         def change(tensor: torch.Tensor) -> torch.Tensor:
-            copied = tensor.detach().clone()
-            if tensor.dtype.is_floating_point and tensor.layout == torch.strided and tensor.numel():
-                if tensor.device not in generators:
-                    generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
-                wide = copied if tensor.element_size() > 1 else copied.float()  # nothing is drawn in 8 bits
-                copied = self.transform(wide, generators[tensor.device]).to(tensor.dtype)
-            return copied.requires_grad_(tensor.requires_grad)
+            plain = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+            if not plain or not tensor.dtype.is_floating_point or not tensor.numel():
+                return clone(tensor)
+            if tensor.device not in generators:
+                generators[tensor.device] = torch.Generator(tensor.device).manual_seed(seed)
+
+            def drawn(part: torch.Tensor) -> torch.Tensor:
+                wide = part if part.element_size() > 1 else part.float()  # nothing is drawn in 8 bits
+                return self.transform(wide, generators[tensor.device])
+
+            return changed(tensor, drawn)
 
         return map_tensors(inputs, change)
 

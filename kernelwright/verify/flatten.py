@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelwright.containers import entries, mapped
+from kernelwright.problem.inputs import fresh_copy
 
 
 def flatten(value: Any, root: str = "output") -> dict[str, Any]:
@@ -60,7 +61,8 @@ def clone_tensors(value: Any) -> Any:
 
 def clone(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that owns fresh memory and keeps strides and requires_grad; of a parameter it is one, too."""
-    copied = tensor.detach().clone()
+    plain = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+    copied = fresh_copy(tensor.detach(), tensor.device) if plain else tensor.detach().clone()
     if type(tensor) is torch.nn.Parameter:
         return torch.nn.Parameter(copied, tensor.requires_grad)
     return copied.requires_grad_(tensor.requires_grad)
