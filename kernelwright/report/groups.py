@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -76,3 +77,10 @@ def kept_by_reason(kept: Iterable[Kept]) -> dict[str, list[Kept]]:
     for entry in kept:
         groups.setdefault(entry.reason, []).append(entry)
     return groups
+
+
+def operators_in_words(entries: Iterable[Kept]) -> str:
+    """``add (file.py:3), 24 layer_norm (file.py:9: ...)``: a network repeats its blocks."""
+    counts = Counter((entry.operator, entry.where) for entry in entries)
+    return ", ".join((f"{count} " if count > 1 else "") + (f"{operator} ({where})" if where else operator)
+                     for (operator, where), count in counts.items())

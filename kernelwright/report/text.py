@@ -6,7 +6,7 @@ import re
 
 from kernelwright.records import ContractionUse, KernelUse, Mode, Result, words_of
 from kernelwright.report import units
-from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, rule_groups
+from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, operators_in_words, rule_groups
 from kernelwright.report.layout import Page
 from kernelwright.report.measured import OURS, accuracy, loss_sentence, speed_sentence, times
 
@@ -133,8 +133,7 @@ def kept(page: Page, mode: Mode, title: str) -> None:
         return
     page.heading(title)
     for reason, entries in kept_by_reason(mode.kept).items():
-        names = [f"{entry.operator} ({entry.where})" if entry.where else entry.operator for entry in entries]
-        page.paragraph(", ".join(names))
+        page.paragraph(operators_in_words(entries))
         page.paragraph(reason, "dim", indent=4)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelwright.records import Kept, RuleUse
 from kernelwright.report import units
-from kernelwright.report.groups import kept_by_reason, rule_groups
+from kernelwright.report.groups import kept_by_reason, operators_in_words, rule_groups
 from kernelwright.report.measured import OURS
 from kernelwright.suite.chart import speed_chart
 from kernelwright.suite.page_style import SCRIPT, STYLE
@@ -197,8 +197,7 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> str:
 def _kept(kept: Sequence[Mapping[str, Any]]) -> str:
     items = []
     for why, entries in kept_by_reason(_record(Kept, entry) for entry in kept).items():
-        names = ", ".join(f"{entry.operator} ({entry.where})" if entry.where else entry.operator for entry in entries)
-        items.append(f"<li>{escape(why)}<code>{escape(names)}</code></li>")
+        items.append(f"<li>{escape(why)}<code>{escape(operators_in_words(entries))}</code></li>")
     return f"<h4>Stays with PyTorch</h4><ul>{''.join(items)}</ul>" if items else ""
 
 

@@ -38,7 +38,8 @@ _ATTRIBUTES = {"__globals__": "introspection", "f_locals": "introspection", "f_b
                "f_globals": "introspection", "__code__": "introspection", "__closure__": "introspection"}
 _HARMLESS_FILES = ("/proc/cpuinfo", "/sys/")
 _BUILD_VARIABLES = re.compile(r"CUDA|TORCH|MAX_JOBS|HOME|CACHE|CXX|\bCC\b|PATH|OMP|TMP")
-_METHODS = ("as_subclass", "write_text", "write_bytes", "read_bytes")
+# What only writes brings nothing in: sources of kernels are written to be built.
+_METHODS = ("as_subclass", "read_text", "read_bytes")
 _KEY_CALLS = {"data_ptr", "id", "_version", "untyped_storage"}
 
 
