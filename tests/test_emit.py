@@ -717,12 +717,18 @@ def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> No
     assert float(done.stdout) < 1e-6
 
 
-def test_numbers_are_drawn_in_the_order_of_memory_of_what_kernels_read_as_well(tmp_path: Path) -> None:
-    original, emitted, source = emit(tmp_path, "drawn", """
+@pytest.mark.parametrize("drawn", [
+    "F.alpha_dropout(x.transpose(0, 2), 0.3, self.training) * 2 + torch.tanh(x.transpose(0, 2))",
+    "F.dropout(torch.tanh(x), 0.3, self.training, inplace=True) * 2",
+    "F.dropout(torch.tanh(x).transpose(0, 1), 0.3, self.training, inplace=True) * 2 + F.dropout(x + 1, 0.5).transpose(0, 1)",
+    "torch.tanh(x).mul(2).bernoulli_(0.3) + F.dropout(torch.sigmoid(x), 0.9, inplace=True)",
+])
+def test_numbers_are_drawn_as_eager_draws_them(drawn: str, tmp_path: Path) -> None:
+    """In the order of memory, also of what kernels read as well, and in place where eager does."""
+    original, emitted, source = emit(tmp_path, "drawn", f"""
         class Model(nn.Module):
             def forward(self, x):
-                turned = x.transpose(0, 2)
-                return F.alpha_dropout(turned, 0.3, self.training) * 2 + torch.tanh(turned)
+                return {drawn}
 
         def get_inputs():
             return [torch.randn(5, 6, 7)]
@@ -732,7 +738,7 @@ def test_numbers_are_drawn_in_the_order_of_memory_of_what_kernels_read_as_well(t
     for model in (original.Model(), emitted.ModelNew()):
         torch.manual_seed(5)
         with torch.no_grad():
-            results.append(model(x))
+            results.append((model(x), torch.rand(3)))
     torch.testing.assert_close(*results)
     assert "_kernelwright_launch(" in source
 

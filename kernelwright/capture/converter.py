@@ -318,6 +318,13 @@ class Converter:
             value = as_type_of(old, arguments.get("value", 0))
         elif name == "detach_":
             value = old
+        elif name == "dropout_" and arguments["train"] and 0 < arguments["p"] < 1 \
+                and changed.meta["val"].is_contiguous():
+            # On a GPU the operator that gives a new tensor draws in another way.
+            kept = 1 - arguments["p"]
+            drawing = type("Drawing", (), {"target": torch.ops.aten.bernoulli.p, "meta": changed.meta})()
+            noise = self._opaque(drawing, "aten.bernoulli.p", {"self": old, "p": kept, "generator": None}, origin)
+            value = make("mul", old, make("div", noise, constant(kept)))
         else:
             twin = _FUNCTIONAL.get(target, f"{name.removesuffix('_')}.{overload}")
             kind = getattr(getattr(torch.ops.aten, twin.split(".")[0], None), twin.split(".")[1], None)
