@@ -720,7 +720,7 @@ def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> No
 @pytest.mark.parametrize("drawn", [
     "F.alpha_dropout(x.transpose(0, 2), 0.3, self.training) * 2 + torch.tanh(x.transpose(0, 2))",
     "F.dropout(torch.tanh(x), 0.3, self.training, inplace=True) * 2",
-    "F.dropout(torch.tanh(x).transpose(0, 1), 0.3, self.training, inplace=True) * 2 + F.dropout(x + 1, 0.5).transpose(0, 1)",
+    "F.dropout(torch.tanh(x).transpose(0, 1), 0.3, self.training, inplace=True) * 2 + F.dropout(x + 1).transpose(0, 1)",
     "torch.tanh(x).mul(2).bernoulli_(0.3) + F.dropout(torch.sigmoid(x), 0.9, inplace=True)",
 ])
 def test_numbers_are_drawn_as_eager_draws_them(drawn: str, tmp_path: Path) -> None:
