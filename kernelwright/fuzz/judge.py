@@ -19,6 +19,7 @@ from kernelwright.codegen.plan_evaluator import exact
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
+from kernelwright.plan.lower_losses import LOWERINGS
 
 #: Operators that choose or move values and round nothing.
 _EXACT = frozenset((
@@ -28,6 +29,7 @@ _EXACT = frozenset((
 ))
 _SLACK, _RUNS = 30.0, 24
 _NARROW = 1e-4
+_EXPONENTIAL_LOSSES = ("soft_margin_loss", "poisson_nll_loss")
 _TINY = 1e-3  # results this small are differences of equal values
 
 
@@ -78,22 +80,23 @@ def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.
     return _first_difference(found, expected, _disturbed(graph, values, noise), 10 * noise, exact_places)
 
 
-def _with_statistics(graph: Graph) -> Graph:
-    """The graph in which batch norms are written as operators on their statistics, which are rounded to a type of 16
-    bits, too: what is subtracted from them then may have few digits left."""
+def _written_out(graph: Graph) -> Graph:
+    """The graph with those operators in steps whose own results rounding or the range of a type changes: the statistics
+    of batch norms, of which few digits are left where they are subtracted, and exponentials within losses."""
     replaced: dict[Node, Node] = {}
     for node in walk(roots_of(graph)):
         built = rebuild(node, tuple(replaced[i] for i in node.inputs))
         norm = node.op in ("batch_norm_training", "batch_norm_inference")
-        replaced[node] = batch_norm_affine(built) if norm else built
+        loss = node.op in _EXPONENTIAL_LOSSES
+        replaced[node] = batch_norm_affine(built) if norm else LOWERINGS[node.op](built) if loss else built
     return replace(graph, outputs=tuple(replaced[n] for n in graph.outputs),
                    effects=tuple(replace(e, value=replaced[e.value]) for e in graph.effects))
 
 
 def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
     """The graph's results in runs of random arithmetic, in which what a value's type cannot hold is infinite: float64
-    holds what a model and its kernels do not, and such places say nothing. Batch norms round their statistics, too."""
-    graph = _with_statistics(graph)
+    holds what a model and its kernels do not, and such places say nothing. So do the steps of some operators."""
+    graph = _written_out(graph)
     runs = []
     for run in range(_RUNS):
         generator = torch.Generator().manual_seed(run)
