@@ -155,6 +155,17 @@ def test_live_randomness_stays_in_order() -> None:
     assert sorted(serials) == list(range(5)), "no draw is merged with another"
 
 
+@pytest.mark.parametrize("forward", [
+    lambda m, x: (torch.rand(3), torch.tanh(x))[1],
+    lambda m, x: torch.tanh(x) * torch.zeros_like(F.dropout(x, 0.5)),
+    lambda m, x: torch.tanh(x) - torch.ones_like(m.norm(x)),
+])
+def test_a_call_that_lasts_is_not_dropped_with_its_result(forward: Any) -> None:
+    model = Of(forward, norm=nn.InstanceNorm1d(4, track_running_stats=True)).train()
+    with pytest.raises(NotCapturable, match="nothing that the forward returns is made of its result"):
+        capture(model, (normal(3, 4, 5).float(),))
+
+
 def test_recurrent_layer_with_dropout_draws() -> None:
     model = Of(lambda m, x: m.cells(x)[0] + m.cells(x)[0], cells=nn.LSTM(6, 5, 2, dropout=0.5)).double().train()
     graph = check_capture(model, (normal(3, 4, 6),))

@@ -54,7 +54,7 @@ from kernelwright.ir.graph import (
     in_own_order,
     is_given,
 )
-from kernelwright.ir.node import Node, Origin, constant, make
+from kernelwright.ir.node import Node, Origin, constant, make, walk
 from kernelwright.ir.ops.leaves import OUTSIDE, PART
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.ir.scalar import INTEGERS
@@ -76,6 +76,7 @@ class Converter:
         self.file = file
         self.first_paths = {module: path for path, module in model.named_modules()}
         self.values: dict[torch.fx.Node, Any] = {}
+        self.lasting: list[Node] = []  # calls that change something beside what they give
         self.group: dict[torch.fx.Node, int] = {}  # values that share memory have the same group
         self.members: dict[int, list[torch.fx.Node]] = {}  # of each group those that have a value, in order
         self.source: dict[torch.fx.Node, torch.fx.Node] = {}  # view -> what it is a view of
@@ -136,6 +137,10 @@ class Converter:
             places.append(number)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
         roots = (*outputs, *self.updates.values(), *(c.value for c in self.checks))
+        read = set(walk(roots))
+        if unread := next((call for call in self.lasting if call not in read), None):
+            raise NotCapturable(f"{unread['target']} draws random numbers, or updates statistics, and nothing that the "
+                                "forward returns is made of its result", unread.origin.module if unread.origin else "")
         checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
                                     tuple(known), asks, checks))
@@ -299,7 +304,10 @@ class Converter:
         serial = -1
         if _draws(node.target) or "instance_norm" in target:
             serial, self.serial = self.serial, self.serial + 1
-        return opaque_of(node.target, target, arguments, node.meta["val"], serial, origin)
+        call = opaque_of(node.target, target, arguments, node.meta["val"], serial, origin)
+        if serial >= 0:
+            self.lasting.append(call)
+        return call
 
     def _in_place(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         """Run the functional twin, then let every name of the changed memory mean the new value."""
