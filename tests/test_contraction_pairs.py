@@ -14,6 +14,7 @@ from test_contraction_channels import channels_last, softmax
 from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
 
+from kernelwright.codegen import contraction_rows
 from kernelwright.codegen.contraction_evaluator import evaluate_contraction
 from kernelwright.codegen.contraction_geometry import Geometry
 from kernelwright.codegen.contraction_rows import Rows, alike, has_two_phases
@@ -119,9 +120,15 @@ ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (PA
        if tiling is not BOTH or has_two_phases(case.kernel)]
 
 
+def with_span(monkeypatch, span):
+    """Runs of so many rows, none of which is known from before or known later."""
+    monkeypatch.setattr(Rows, "span", span)
+    monkeypatch.setattr(contraction_rows, "_classes", contraction_rows._classes.__wrapped__)
+
+
 @pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])
 def test_every_tap_is_in_one_pair(case, tiling, monkeypatch):
-    monkeypatch.setattr(Rows, "span", 96)  # the same runs
+    with_span(monkeypatch, 96)  # the same runs
     pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
     zeros = prod(pairs.window)
     assert pairs.entries == zeros + 1 and single.entries == zeros
@@ -149,7 +156,7 @@ def test_pairs_of_a_run():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_x_is_half_as_large(case, monkeypatch):
-    monkeypatch.setattr(Rows, "span", 96)
+    with_span(monkeypatch, 96)
     for tiling in (PAIRS, MMA):
         pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
         assert 2 * pairs.places["left"][1] == single.places["left"][1]

@@ -231,12 +231,12 @@ def test_what_is_kept_depends_on_the_way():
     _, node, plan = a_pair()
     pair = pairs_of(plan)[node]
     first, second = (Case(step, (), 0.5) for step in pair.steps)
-    keys = {tune._key(case, CPU, strict=False) for case in (
+    keys = {tune._key(case, CPU, 4, strict=False) for case in (
         first, second, replace(second, saved_seconds=0.25), replace(second, step=replace(pair.second, turn="")))}
     assert len(keys) == 4
     # A kernel that only takes totals is the same whoever reads them.
-    assert tune._key(replace(first, step=replace(pair.first, turn="")), CPU, strict=False) == tune._key(
-        first, CPU, strict=False)
+    assert tune._key(replace(first, step=replace(pair.first, turn="")), CPU, 4, strict=False) == tune._key(
+        first, CPU, 4, strict=False)
 
 
 def test_what_the_torch_call_is_followed_by_counts_whole():
