@@ -217,7 +217,7 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
         if any(update.value is step.node for update in plan.effects):
             continue  # a batch counter
         node = step.node
-        same = (r for n, r in plan.kept.items() if n is node or (n.op == node.op and n.origin is node.origin))
+        same = (r for n, r in plan.kept.items() if n is node or (n.op == node.op and n.origin == node.origin))
         reason = next(same, _LIBRARY if node.kind == "linear" else _COPY if node.op in COPIES else
                       _REASONS.get(title(node), _UNKNOWN))
         result.append(Kept(title(node), place(node.origin), reason))
