@@ -282,7 +282,8 @@ class Converter:
             else:
                 if is_typed_as(result, node.meta.get("val")):
                     return self._stamped(result, origin)
-        return self._opaque(node, str(node.target), self._in_memory_order(node, arguments), origin)
+        return self._opaque(node.target, str(node.target), self._in_memory_order(node, arguments), node.meta["val"],
+                            origin)
 
     def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, laid out as in the trace where it draws random numbers."""
@@ -300,11 +301,12 @@ class Converter:
             result.origin = origin if inherited else result.origin
         return result
 
-    def _opaque(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Node:
+    def _opaque(self, operator: Any, target: str, arguments: dict[str, Any], like: Any, origin: Origin) -> Node:
+        """A torch call that gives what is ``like`` the trace's tensors."""
         serial = -1
-        if _draws(node.target) or "instance_norm" in target:
+        if _draws(operator) or "instance_norm" in target:
             serial, self.serial = self.serial, self.serial + 1
-        call = opaque_of(node.target, target, arguments, node.meta["val"], serial, origin)
+        call = opaque_of(operator, target, arguments, like, serial, origin)
         if serial >= 0:
             self.lasting.append(call)
         return call
@@ -330,8 +332,8 @@ class Converter:
                 and changed.meta["val"].is_contiguous():
             # On a GPU the operator that gives a new tensor draws in another way.
             kept = 1 - arguments["p"]
-            drawing = type("Drawing", (), {"target": torch.ops.aten.bernoulli.p, "meta": changed.meta})()
-            noise = self._opaque(drawing, "aten.bernoulli.p", {"self": old, "p": kept, "generator": None}, origin)
+            noise = self._opaque(torch.ops.aten.bernoulli.p, "aten.bernoulli.p",
+                                 {"self": old, "p": kept, "generator": None}, changed.meta["val"], origin)
             value = make("mul", old, make("div", noise, constant(kept)))
         else:
             twin = _FUNCTIONAL.get(target, f"{name.removesuffix('_')}.{overload}")
@@ -351,9 +353,8 @@ class Converter:
                 value = converter({**given, "operator": twin, "results_used": set()})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
-                stand_in = type("Twin", (), {"target": kind, "meta": node.meta})()
                 given = dict(zip(own, map(self._in_memory_order(node, arguments).get, names), strict=False))
-                value = self._opaque(stand_in, f"aten.{twin}", given, origin)
+                value = self._opaque(kind, f"aten.{twin}", given, node.meta["val"], origin)
         if value.shape != old.shape:
             raise NotCapturable(f"{target} changes the shape of its target")
         value = self._stamped(as_type_of(old, value), origin)
@@ -374,8 +375,7 @@ class Converter:
             arguments = self._arguments(current) if current.target is not operator.getitem else {}
 
             def twin(kind: Any, parts: dict[str, Any], like: torch.Tensor, of: torch.fx.Node = current) -> Node:
-                stand_in = type("Twin", (), {"target": kind, "meta": {"val": like}})()
-                return self._opaque(stand_in, str(kind), parts, origin_of(of, self.file))
+                return self._opaque(kind, str(kind), parts, like, origin_of(of, self.file))
 
             try:
                 written[source] = scattered(current, self.values[source], written[current], arguments, twin)
