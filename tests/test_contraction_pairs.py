@@ -126,6 +126,15 @@ def with_span(monkeypatch, span):
     monkeypatch.setattr(contraction_rows, "_classes", contraction_rows._classes.__wrapped__)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_classes_are_those_of_the_usual_tiling(case):
+    """What is found once for many tilings is what each of them has."""
+    for tiling in {*tilings(case.kernel, "wgmma"), *tilings(case.kernel, "mma")}:
+        if tiling.core in ("wgmma", "mma") and tiling.joined == 1:
+            geometry = Geometry(case.kernel, tiling)
+            assert geometry.classes == contraction_rows._classes.__wrapped__(geometry)
+
+
 @pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])
 def test_every_tap_is_in_one_pair(case, tiling, monkeypatch):
     with_span(monkeypatch, 96)  # the same runs

@@ -7,6 +7,7 @@ import inspect
 import io
 import os
 import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -715,6 +716,24 @@ def test_names_of_the_runtime_are_private_where_they_clash(tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 1e-6
+
+
+def test_kernels_of_a_large_file_are_compiled_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    original, emitted, _ = emit(tmp_path, "large", """
+        class Model(nn.Module):
+            def forward(self, x):
+                return [torch.softmax(x[:, : 7 + i], 1).mul(i + 2).cumsum(1).sin() + i for i in range(16)]
+
+        def get_inputs():
+            return [torch.randn(9, 40)]
+    """)
+    units = emitted._kernelwright_units()
+    assert 2 < len(units) <= 5 and all(len(unit) < len(emitted._KERNELWRIGHT_SOURCE) for unit in units)
+    (x,) = original.get_inputs()
+    with torch.no_grad(), kernels_run(emitted):
+        torch.testing.assert_close(emitted.ModelNew()(x), original.Model()(x))
 
 
 @pytest.mark.parametrize("drawn", [
