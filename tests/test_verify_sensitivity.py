@@ -1,10 +1,12 @@
 """Rounding that a model amplifies: what eager's own errors would be under other rounding."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.verify import certify, sensitivity
 from kernelwright.verify.certificate import Certificate, Plan
@@ -13,7 +15,7 @@ from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import identical
 from kernelwright.verify.records import Reference, TrialPlan
 from kernelwright.verify.sensitivity import WIDENED, may_be_rounding, move
-from kernelwright.verify.state import State
+from kernelwright.verify.state import State, float64_copy
 from kernelwright.verify.tolerance import Tolerance
 
 
@@ -301,3 +303,24 @@ def test_what_rounding_cannot_be_the_reason_of():
     assert not asks(eager + 1e-3)
     assert not asks(torch.where(torch.eye(64) > 0, float("nan"), eager))
     assert not asks(eager[:32])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device")])])
+def test_what_outputs_are_differentiated_by_is_drawn_where_they_lie(device: str) -> None:
+    """A host takes minutes for the gigabytes that a device draws at once."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh()).to(device)
+    inputs = [torch.randn(4, 8, device=device)]
+    drawn: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if "randn" in str(func):
+                drawn.append(made.device.type)
+            return made
+
+    with Watch():
+        found = check_gradients(model, model, float64_copy(model), inputs, State.of(model))
+    assert found is not None and found.passed
+    assert drawn and set(drawn) == {device}

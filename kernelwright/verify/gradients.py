@@ -222,11 +222,15 @@ def _detached(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _directions(tensors: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """What outputs are multiplied by, the same for all modules: random numbers by the outputs' places."""
-    generator = torch.Generator().manual_seed(seed)
+    """What outputs are multiplied by, the same for all modules: random numbers by the outputs' places, drawn where the
+    outputs lie (a host draws a large output's for minutes)."""
+    generators: dict[torch.device, torch.Generator] = {}
     found = {}
     for path, tensor in tensors.items():
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            device = tensor.device
+            if device not in generators:
+                generators[device] = torch.Generator(device).manual_seed(seed)
             dtype = torch.complex64 if tensor.dtype.is_complex else torch.float32
-            found[path] = torch.randn(tensor.shape, generator=generator, dtype=dtype).to(tensor)
+            found[path] = torch.randn(tensor.shape, generator=generators[device], dtype=dtype, device=device).to(tensor)
     return found

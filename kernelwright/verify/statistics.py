@@ -174,17 +174,19 @@ def _add_block(
     nonfinite: str,
 ) -> None:
     rounded = r.to(dtype).to(r.dtype)
-    zeros = (c == 0) & (e == 0)
-    if bool(zeros.any()):
+    if int((c.view(torch.int64) ^ e.view(torch.int64)).min()) < 0:  # signs differ somewhere
+        zeros = (c == 0) & (e == 0) & (rounded == 0)
         own = torch.signbit(e)
-        zeros &= (rounded == 0) & (torch.signbit(rounded) == own) & (torch.signbit(c) != own)
+        zeros &= (torch.signbit(rounded) == own) & (torch.signbit(c) != own)
         count = int(zeros.sum())
         if count and not statistics.zero_signs:
             statistics.first_zero_sign = _index(int(zeros.flatten().to(torch.uint8).argmax()), where, c.shape, shape)
         statistics.zero_signs += count
-    usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(rounded)
-    everything = bool(usable.all())
-    if not everything:
+    # A sum is finite only where all of its terms are.
+    if bool((c.sum() + e.sum() + rounded.sum()).isfinite()):
+        statistics.compared += c.numel()
+    else:
+        usable = torch.isfinite(c) & torch.isfinite(e) & torch.isfinite(rounded)
         bad = _misplaced(c, e, r, dtype, atol, nonfinite)
         count = int(bad.sum())
         if count:
@@ -196,31 +198,49 @@ def _add_block(
         # Zeros leave every sum and maximum below as it is.
         c, e, r = (torch.where(usable, t, torch.zeros_like(t)) for t in (c, e, r))
         statistics.compared += int(usable.sum())
-    else:
-        statistics.compared += c.numel()
-    error, eager_error = (c - r).abs_(), (e - r).abs_()
-    allowed = r.abs().mul_(rtol).add_(atol)
-    units, eager_units = error / allowed, eager_error / allowed
-    flat = int(units.argmax())
-    worst = float(units.flatten()[flat])
-    if worst > statistics.worst_units or not statistics.worst_index:
-        statistics.worst_units = max(worst, statistics.worst_units)
+    size = r.abs()
+    has_zeros = bool(size.min() == 0)
+    allowed = size.mul_(rtol).add_(atol)
+    own = _Errors(c, r, allowed)
+    eager = own if torch.equal(c, e) else _Errors(e, r, allowed)
+    if own.worst_units > statistics.worst_units or not statistics.worst_index:
+        flat = int((own.error / allowed).abs_().argmax())
+        statistics.worst_units = max(own.worst_units, statistics.worst_units)
         statistics.worst_index = _index(flat, where, c.shape, shape)
         statistics.at_worst = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
-    statistics.eager_worst_units = max(statistics.eager_worst_units, float(eager_units.max()))
-    statistics.failing += int((units > 1).sum())
-    statistics.eager_failing += int((eager_units > 1).sum())
-    statistics.worst_absolute = max(statistics.worst_absolute, float(error.max()))
-    statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, float(eager_error.max()))
-    squares = (error.square_(), eager_error.square_(), r * r, (r != 0).to(torch.float64))
-    statistics.square_error += float(squares[0].sum())
-    statistics.eager_square_error += float(squares[1].sum())
-    statistics.square_reference += float(squares[2].sum())
+    statistics.eager_worst_units = max(statistics.eager_worst_units, eager.worst_units)
+    statistics.failing += own.failing
+    statistics.eager_failing += eager.failing
+    statistics.worst_absolute = max(statistics.worst_absolute, own.worst)
+    statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, eager.worst)
+    # By axes 0 and 1: what is asked of slices and of the whole are sums of that.
+    of_own, of_reference = own.squares(), r.square().sum(2)
+    nonzero = (r != 0).sum(2).to(torch.float64) if has_zeros else torch.full_like(of_own, r.shape[2])
+    squares = (of_own, of_own if eager is own else eager.squares(), of_reference, nonzero)
+    error, eager_error, reference, _ = torch.stack([part.sum() for part in squares]).tolist()
+    statistics.square_error += error
+    statistics.eager_square_error += eager_error
+    statistics.square_reference += reference
     for sums in statistics.slices:
-        others = (1, 2) if sums.axis == 0 else (0, 2)
         totals = (sums.error, sums.eager_error, sums.reference, sums.nonzero)
         for total, part in zip(totals, squares, strict=True):
-            total[where[sums.axis]] += part.sum(others)
+            total[where[sums.axis]] += part.sum(1 - sums.axis)
+
+
+class _Errors:
+    """Errors of one block's values, which are all finite, with their signs (float64, of the block's shape); the largest
+    one, in itself and in units of what is allowed, and how many are larger than that."""
+
+    def __init__(self, values: torch.Tensor, reference: torch.Tensor, allowed: torch.Tensor) -> None:
+        self.error = values - reference
+        units = self.error / allowed
+        least, most, least_units, most_units = torch.stack((*self.error.aminmax(), *units.aminmax())).tolist()
+        self.worst, self.worst_units = max(-least, most), max(-least_units, most_units)
+        self.failing = 0 if self.worst_units <= 1 else int((units.abs_() > 1).sum())
+
+    def squares(self) -> torch.Tensor:
+        """Sums of squared errors along the last axis."""
+        return self.error.square().sum(2)
 
 
 def _misplaced(
