@@ -200,6 +200,40 @@ def test_blocks_do_not_change_the_statistics(shape: tuple[int, ...], monkeypatch
     assert float(units.reshape(shape)[whole.worst_index]) == pytest.approx(float(units.max()))
 
 
+@pytest.mark.parametrize("case", ["rounded", "eager's bits", "eager is the reference", "zeros", "non-finite"])
+def test_statistics_are_those_of_the_plain_formulas(case: str) -> None:
+    reference = random(4, 6, 5)
+    if case == "zeros":
+        reference[:, 2] = 0.0
+    eager = (reference + random(4, 6, 5, seed=1) * 1e-6).float()
+    reference = eager if case == "eager is the reference" else reference
+    candidate = eager.clone() if case == "eager's bits" else (reference + random(4, 6, 5, seed=2) * 1e-4).float()
+    finite = torch.ones(4, 6, 5, dtype=torch.bool)
+    if case == "zeros":
+        eager[0, 2, :2], candidate[0, 2, :2] = 0.0, torch.tensor([-0.0, 0.0])
+    if case == "non-finite":
+        eager[1, 1, 1] = reference[1, 1, 1] = candidate[1, 1, 1] = torch.inf
+        candidate[2, 3, 4] = torch.nan
+        finite[1, 1, 1] = finite[2, 3, 4] = False
+    found = measure_error(candidate, eager, reference, atol=1e-5, rtol=1e-5)
+    exact = torch.where(finite, reference.double(), 0.0)
+    own, theirs = (torch.where(finite, t.double() - exact, 0.0).abs() for t in (candidate, eager))
+    allowed = 1e-5 + 1e-5 * exact.abs()
+    assert found.compared == int(finite.sum()) and found.misplaced == (case == "non-finite")
+    assert found.zero_signs == (case == "zeros")
+    assert found.failing == int((own / allowed > 1).sum()) and found.eager_failing == int((theirs / allowed > 1).sum())
+    assert (found.failing > 0) == (case != "eager's bits")
+    for got, wanted in ((found.worst_units, (own / allowed).max()), (found.eager_worst_units, (theirs / allowed).max()),
+                        (found.worst_absolute, own.max()), (found.eager_worst_absolute, theirs.max()),
+                        (found.square_error, own.square().sum()), (found.eager_square_error, theirs.square().sum()),
+                        (found.square_reference, exact.square().sum())):
+        assert got == pytest.approx(float(wanted), rel=1e-12)
+    for sums, others in zip(found.slices, ((1, 2), (0, 2)), strict=True):
+        for total, part in ((sums.error, own.square()), (sums.eager_error, theirs.square()),
+                            (sums.reference, exact.square()), (sums.nonzero, (exact != 0).double())):
+            assert torch.allclose(total, part.sum(others), rtol=1e-12, atol=0.0)
+
+
 def test_comparison_has_a_json_form() -> None:
     reference = random(4, 4)
     reference[0, 0] = math.nan

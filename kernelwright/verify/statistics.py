@@ -137,7 +137,8 @@ def measure_error(
     rtol: float,
     nonfinite: str = "exact",
 ) -> Statistics:
-    """Return the statistics of three real floating tensors of one shape (any strides, dtypes, devices).
+    """Return the statistics of three real floating tensors of one shape (any strides, dtypes, devices); ``eager`` may
+    be the ``reference`` itself.
 
     ``reference`` is float64 as a rule. NaN and Inf must stand where eager and reference agree that they do;
     where these two disagree (float32 overflowed) either is accepted. ``nonfinite`` is that of a `Tolerance`.
@@ -156,7 +157,8 @@ def measure_error(
                 SliceSums(axis, candidate.numel() // axes[axis], zero, *(zero.clone() for _ in range(3)))
             )
     for where in _blocks(axes, BLOCK_ELEMENTS.get(device.type, 1 << 18)):
-        c, e, r = (_part(tensor, where, device) for tensor in (candidate, eager, reference))
+        c, e = (_part(tensor, where, device) for tensor in (candidate, eager))
+        r = e if reference is eager else _part(reference, where, device)
         _add_block(statistics, c, e, r, where, shape, candidate.dtype, atol, rtol, nonfinite)
     return statistics
 
@@ -173,7 +175,7 @@ def _add_block(
     rtol: float,
     nonfinite: str,
 ) -> None:
-    rounded = r.to(dtype).to(r.dtype)
+    rounded = r if r is e else r.to(dtype).to(r.dtype)
     if int((c.view(torch.int64) ^ e.view(torch.int64)).min()) < 0:  # signs differ somewhere
         zeros = (c == 0) & (e == 0) & (rounded == 0)
         own = torch.signbit(e)
@@ -196,27 +198,31 @@ def _add_block(
                 statistics.at_misplaced = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
             statistics.misplaced += count
         # Zeros leave every sum and maximum below as it is.
+        same = r is e
         c, e, r = (torch.where(usable, t, torch.zeros_like(t)) for t in (c, e, r))
+        r = e if same else r
         statistics.compared += int(usable.sum())
     size = r.abs()
     has_zeros = bool(size.min() == 0)
     allowed = size.mul_(rtol).add_(atol)
     own = _Errors(c, r, allowed)
-    eager = own if torch.equal(c, e) else _Errors(e, r, allowed)
+    eager = own if torch.equal(c, e) else None if r is e else _Errors(e, r, allowed)
     if own.worst_units > statistics.worst_units or not statistics.worst_index:
         flat = int((own.error / allowed).abs_().argmax())
         statistics.worst_units = max(own.worst_units, statistics.worst_units)
         statistics.worst_index = _index(flat, where, c.shape, shape)
         statistics.at_worst = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
-    statistics.eager_worst_units = max(statistics.eager_worst_units, eager.worst_units)
     statistics.failing += own.failing
-    statistics.eager_failing += eager.failing
     statistics.worst_absolute = max(statistics.worst_absolute, own.worst)
-    statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, eager.worst)
+    if eager is not None:
+        statistics.eager_worst_units = max(statistics.eager_worst_units, eager.worst_units)
+        statistics.eager_failing += eager.failing
+        statistics.eager_worst_absolute = max(statistics.eager_worst_absolute, eager.worst)
     # By axes 0 and 1: what is asked of slices and of the whole are sums of that.
     of_own, of_reference = own.squares(), r.square().sum(2)
     nonzero = (r != 0).sum(2).to(torch.float64) if has_zeros else torch.full_like(of_own, r.shape[2])
-    squares = (of_own, of_own if eager is own else eager.squares(), of_reference, nonzero)
+    of_eager = torch.zeros_like(of_own) if eager is None else of_own if eager is own else eager.squares()
+    squares = (of_own, of_eager, of_reference, nonzero)
     error, eager_error, reference, _ = torch.stack([part.sum() for part in squares]).tolist()
     statistics.square_error += error
     statistics.eager_square_error += eager_error
