@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._decomp import get_decompositions
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
 from kernelwright.verify.sensitivity import Rounding
@@ -289,16 +288,6 @@ class _Rules(NamedTuple):
     extreme: bool
 
 
-_aten = torch.ops.aten
-#: Operators that round on their way, by what PyTorch makes of them where it has no kernel for the whole: one that
-#: subtracts within itself (a norm of one value, the tail of an activation) may leave nothing but that rounding.
-_WRITTEN_OUT = get_decompositions((
-    _aten.gelu, _aten.silu, _aten.mish, _aten.softplus, _aten.elu, _aten.log_sigmoid_forward, _aten._softmax,
-    _aten._log_softmax, _aten.logsumexp, _aten.native_layer_norm, _aten.native_group_norm, _aten.native_batch_norm,
-    _aten._native_batch_norm_legit, _aten._fused_rms_norm, _aten.gelu_backward, _aten.silu_backward,
-    _aten.mish_backward, _aten.softplus_backward, _aten.elu_backward, _aten.log_sigmoid_backward,
-    _aten._softmax_backward_data, _aten._log_softmax_backward_data, _aten.native_layer_norm_backward,
-    _aten.native_group_norm_backward, _aten.native_batch_norm_backward, _aten._fused_rms_norm_backward))
 #: Operators that cast, move or choose, and round nothing of their own.
 _MOVES = frozenset((
     "_to_copy", "clone", "copy", "copy_", "cat", "stack", "index", "index_select", "gather", "flip", "roll", "where",
@@ -315,9 +304,6 @@ class _OtherRounding(Rounding):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in _MOVES:
             return func(*args, **(kwargs or {}))
-        if func in _WRITTEN_OUT:
-            with self:
-                return _WRITTEN_OUT[func](*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

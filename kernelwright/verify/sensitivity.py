@@ -10,6 +10,7 @@ times what it was, lest a model that jumps (a comparison, a floor) excuses anyth
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.problem.memory import is_out_of_memory
@@ -127,9 +129,27 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     return found
 
 
+@functools.cache
+def written_out() -> dict[Any, Callable[..., Any]]:
+    """Operators that round on their way, by what PyTorch makes of them where it has no kernel for the whole.
+
+    One that subtracts within itself (a norm of one value, the tail of an activation) may leave nothing but that
+    rounding: its result moves by far more than a unit where another kernel computes it.
+    """
+    aten = torch.ops.aten
+    return get_decompositions((
+        aten.gelu, aten.silu, aten.mish, aten.softplus, aten.elu, aten.log_sigmoid_forward, aten._softmax,
+        aten._log_softmax, aten.logsumexp, aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm,
+        aten._native_batch_norm_legit, aten._fused_rms_norm, aten.gelu_backward, aten.silu_backward,
+        aten.mish_backward, aten.softplus_backward, aten.elu_backward, aten.log_sigmoid_backward,
+        aten._softmax_backward_data, aten._log_softmax_backward_data, aten.native_layer_norm_backward,
+        aten.native_group_norm_backward, aten.native_batch_norm_backward, aten._fused_rms_norm_backward))
+
+
 class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
-    than 32 bits), but those that are memory of their operands. ``is_wide``: whether all of them were of float64."""
+    than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
+    that they are made of (`written_out`). ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
@@ -140,6 +160,9 @@ class Rounding(TorchDispatchMode):
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (steps := written_out().get(func)) is not None:
+            with self:
+                return steps(*args, **(kwargs or {}))
         results = func(*args, **(kwargs or {}))
         if any(value.alias_info is not None for value in func._schema.returns):
             return results
