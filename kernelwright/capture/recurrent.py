@@ -24,7 +24,7 @@ def _lstm(input: Tensor, hx: list[Tensor], params: list[Tensor], has_biases: boo
 @_lstm.register_fake
 def _(input: Tensor, hx: list[Tensor], params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,
       train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return _sequence(input, hx[0], bidirectional), _state(hx[0]), _state(hx[1])
+    return _sequence(input, hx[0], bidirectional, batch_first), _state(hx[0]), _state(hx[1])
 
 
 def _declare(name: str) -> Any:
@@ -38,14 +38,17 @@ def _declare(name: str) -> Any:
     @marker.register_fake
     def _(input: Tensor, hx: Tensor, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,
           train: bool, bidirectional: bool, batch_first: bool) -> tuple[Tensor, Tensor]:
-        return _sequence(input, hx, bidirectional), _state(hx)
+        return _sequence(input, hx, bidirectional, batch_first), _state(hx)
 
     return marker
 
 
-def _sequence(x: Tensor, hidden: Tensor, bidirectional: bool) -> Tensor:
-    """(time, batch, directions * hidden), or batch first as the input."""
-    return x.new_empty((*x.shape[:2], (1 + bidirectional) * hidden.shape[-1]))
+def _sequence(x: Tensor, hidden: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
+    """(time, batch, directions * hidden), or batch first as the input, which lies in memory with time first."""
+    first, second = x.shape[:2]
+    features = (1 + bidirectional) * hidden.shape[-1]
+    return x.new_empty((second, first, features)).transpose(0, 1) if batch_first else x.new_empty(
+        (first, second, features))
 
 
 def _state(hidden: Tensor) -> Tensor:

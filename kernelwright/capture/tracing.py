@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelwright.capture.recurrent import recurrent_layers_marked
+from kernelwright.capture.strides import strides_of_eager
 
 #: PyTorch's own code that a forward calls as it calls its own.
 LIBRARY = ("/torch/nn/", "/torch/distributions/", "/torch/functional.py")
@@ -24,7 +25,7 @@ _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 @contextmanager
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
-    with recurrent_layers_marked(), _data_detached(), _masks_not_inspected(), _not_compiling():
+    with recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling():
         yield
 
 
