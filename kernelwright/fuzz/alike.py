@@ -308,14 +308,16 @@ class _OtherRounding(Rounding):
 
 
 class _Truth:
-    """What is known of a call beside eager's result, found out when it is asked for: the float64 results, those of
-    eager under other rounding, and those with ties of zeros decided otherwise."""
+    """What is known of a call beside eager's result, found out when it is asked for: the float64 results, as they are
+    and rounded as a narrower type would be, those of eager under other rounding, and those with ties of zeros decided
+    otherwise."""
 
     def __init__(self, make_model: Callable[[], nn.Module], make_inputs: Callable[[], Sequence[Any]],
                  setting: Setting, seed: int, before: State) -> None:
         self._make = lambda: make_model().train(setting.training)
         self._inputs, self._setting, self._seed, self._before = make_inputs, setting, seed, before
         self._double: Observed | None = None
+        self._rounded: dict[torch.dtype, list[Observed]] = {}
         self._moved: list[Observed] | None = None
         self._tied: list[Observed] | None = None
 
@@ -327,12 +329,22 @@ class _Truth:
     def double(self, path: str) -> torch.Tensor | None:
         """The value in float64, or None where float64 does not run."""
         if self._double is None:
-            try:
-                self._double = observe(float64_copy(self._model()), _wide(list(self._inputs())), self._setting,
-                                       self._seed, double=True)
-            except Exception:  # a model that cannot be copied
-                self._double = Observed("no float64")
+            self._double = self._in_float64()
         return self._double.values.get(path)
+
+    def rounded(self, path: str, kind: torch.dtype) -> list[torch.Tensor]:
+        """The values in float64, in whose range nothing is lost, with the roundings of the type ``kind``."""
+        if kind not in self._rounded:
+            self._rounded[kind] = [self._in_float64(_OtherRounding(number, torch.finfo(kind).eps))
+                                   for number in range(_DRAWS)]
+        return [o.values[path] for o in self._rounded[kind] if path in o.values]
+
+    def _in_float64(self, rounding: Any = None) -> Observed:
+        try:
+            return observe(float64_copy(self._model()), _wide(list(self._inputs())), self._setting, self._seed,
+                           double=True, rounding=rounding)
+        except Exception:  # a model that cannot be copied
+            return Observed("no float64")
 
     def moved(self, path: str) -> list[torch.Tensor]:
         """The values under other rounding."""
@@ -421,6 +433,12 @@ def _value(path: str, found: torch.Tensor, expected: torch.Tensor, truth: _Truth
         lost |= found == exact.to(dtype).double()
         special &= ~lost
         far &= ~lost
+        if far.any():  # what eager has lost shows no rounding of those who lose nothing
+            spread = torch.zeros_like(expected)
+            for other in truth.rounded(path, dtype):
+                if other.shape == exact.shape:
+                    spread = torch.maximum(spread, (other - exact).abs().nan_to_num(0.0, 0.0, 0.0))
+            far &= (found - exact).abs() > slack * spread
     for moved in truth.moved(path):
         if moved.shape == expected.shape:
             moved = moved.double()

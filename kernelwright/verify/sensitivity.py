@@ -149,13 +149,14 @@ def written_out() -> dict[Any, Callable[..., Any]]:
 class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
-    that they are made of (`written_out`). ``is_wide``: whether all of them were of float64."""
+    that they are made of (`written_out`). unit: the relative size of a unit, by default that of each type.
+    ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, unit: float | None = None) -> None:
         super().__init__()
-        self.seed, self.is_wide = seed, True
+        self.seed, self.unit, self.is_wide = seed, unit, True
         self.places = random.Random(seed)
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
@@ -183,7 +184,8 @@ class Rounding(TorchDispatchMode):
         wide = given.to(torch.promote_types(kind, torch.float32))
         limits = torch.finfo(kind)
         # Below the smallest normal number units are all of one size; infinities stay, as do zeros.
-        step = (wide.abs() * limits.eps).clamp_(limits.smallest_normal * limits.eps, limits.max * limits.eps)
+        unit = self.unit or limits.eps
+        step = (wide.abs() * unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
         moved = torch.where(wide == 0, wide, step.add_(wide))
         return moved.to(kind).requires_grad_(tensor.requires_grad)
