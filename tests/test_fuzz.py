@@ -10,7 +10,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 
 import pytest
 import torch
@@ -246,6 +246,44 @@ def test_overflow_of_a_narrow_type_is_no_finding():
     for other, kind in ((spoiled[2], "value"), (spoiled[1], "place"), (torch.full_like(found, inf), "place"),
                         (found[:8], "shape")):
         assert disagreement([other], graph, values, expected, noise).kind == kind
+
+
+class Lost(torch.nn.Module):
+    """Too small for float16 on the way."""
+
+    def forward(self, x):
+        return (x * 1e-6) * 1e6
+
+
+class One(torch.nn.Module):
+    """One, in float16, to the power of what may be NaN."""
+
+    def forward(self, x, y):
+        return torch.pow(x + 1.0, y)
+
+
+class Tail(torch.nn.Module):
+    """Less than zero in float64, and zero in float32."""
+
+    def forward(self, x):
+        return torch.where(torch.nn.functional.gelu(x - 7) < 0, 1.0, x)
+
+
+@pytest.mark.parametrize(("model", "inputs", "wrong"), [
+    (Lost(), [torch.tensor([1e-3, 1.0]).half()], 1),
+    (One(), [torch.tensor([1e-5, 0.5]).half(), torch.full((2,), nan).half()], 1),
+    (Tail(), [torch.tensor([-0.5, 9.0])], 1),
+])
+def test_what_a_type_makes_of_values_on_the_way_is_no_finding(model, inputs, wrong):
+    graph = capture(model, inputs)
+    values = values_of(model, graph, inputs)
+    expected, found = evaluated(graph, values), model(*inputs)
+    assert not torch.allclose(found.double(), expected[0].double(), equal_nan=True)
+    noise = narrowest(graph)
+    assert disagreement([found], graph, values, expected, noise) is None
+    spoiled = found.clone()
+    spoiled[wrong] = 1.5
+    assert disagreement([spoiled], graph, values, expected, noise) is not None
 
 
 _BY_TYPE = '''

@@ -47,7 +47,8 @@ def strides_of_eager() -> Iterator[None]:
 def _as_eager(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, results: Any) -> Any:
     """``results`` with the strides of eager's, where it can be asked."""
     operands = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    if any(r.alias_info is not None for r in func._schema.returns) or all(t.is_contiguous() for t in operands) or not all(map(_is_plain, operands)):
+    own_memory = all(r.alias_info is None for r in func._schema.returns)
+    if not own_memory or all(t.is_contiguous() for t in operands) or not all(map(_is_plain, operands)):
         return results
     own = eager_results(func, args, kwargs)
     if own is None:

@@ -8,6 +8,7 @@ rounded value multiplied by 1 + noise, and each element may differ by what these
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import torch
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.codegen.plan_evaluator import exact
 from kernelwright.ir.graph import Graph
-from kernelwright.ir.node import Node, rebuild, walk
+from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.lower_losses import LOWERINGS
 
@@ -82,35 +83,51 @@ def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.
 
 def _written_out(graph: Graph) -> Graph:
     """The graph with those operators in steps whose own results rounding or the range of a type changes: the statistics
-    of batch norms, of which few digits are left where they are subtracted, and exponentials within losses."""
+    of batch norms, of which few digits are left where they are subtracted, the tails of activations, where as few are,
+    and exponentials within losses."""
     replaced: dict[Node, Node] = {}
     for node in walk(roots_of(graph)):
         built = rebuild(node, tuple(replaced[i] for i in node.inputs))
         norm = node.op in ("batch_norm_training", "batch_norm_inference")
         loss = node.op in _EXPONENTIAL_LOSSES
-        replaced[node] = batch_norm_affine(built) if norm else LOWERINGS[node.op](built) if loss else built
+        replaced[node] = batch_norm_affine(built) if norm else LOWERINGS[node.op](built) if loss else \
+            _gelu(built) if node.op in ("gelu_erf", "gelu_tanh") else built
     return replace(graph, outputs=tuple(replaced[n] for n in graph.outputs),
                    effects=tuple(replace(e, value=replaced[e.value]) for e in graph.effects))
 
 
+def _gelu(node: Node) -> Node:
+    """x / 2 (1 + erf(x / sqrt 2)), of which nothing but rounding is left at -6; or its form with tanh."""
+    x = node.inputs[0]
+    if node.op == "gelu_erf":
+        inner = make("erf", make("mul", x, constant(0.5**0.5)))
+    else:
+        cubic = make("add", x, make("mul", make("mul", make("square", x), x), constant(0.044715)))
+        inner = make("tanh", make("mul", cubic, constant((2 / math.pi)**0.5)))
+    return make("mul", make("mul", x, constant(0.5)), make("add", inner, constant(1.0)))
+
+
 def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
     """The graph's results in runs of random arithmetic, in which what a value's type cannot hold is infinite: float64
-    holds what a model and its kernels do not, and such places say nothing. So do the steps of some operators."""
+    holds what a model and its kernels do not, and such places say nothing. So do the steps of some operators. In the
+    last run each value is what its type makes of it: small ones are zeros, and those next to a whole number are it."""
     graph = _written_out(graph)
     runs = []
-    for run in range(_RUNS):
+    for run in range(_RUNS + 1):
         generator = torch.Generator().manual_seed(run)
 
-        def disturb(node: Node, value: Any, generator: torch.Generator = generator) -> Any:
+        def disturb(node: Node, value: Any, generator: torch.Generator = generator, last: bool = run == _RUNS) -> Any:
             if node.kind == "view" or node.op in _EXACT or not isinstance(value, torch.Tensor) \
                     or not value.is_floating_point():
                 return value
             moved = value * (1 + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            if last:
+                return value.to(torch_dtype(node.dtype)).to(value.dtype)
             held = moved.to(torch_dtype(node.dtype))
             return torch.where(held.isfinite(), moved, held.to(moved.dtype))
 
         given = values
-        if noise >= _NARROW:  # PyTorch rounds the numbers that 16-bit inputs are compared with
+        if noise >= _NARROW and run < _RUNS:  # PyTorch rounds the numbers that 16-bit inputs are compared with
             given = {n: v * (1 + noise * torch.randn(v.shape, generator=generator)) if v.is_floating_point() else v
                      for n, v in values.items()}
         runs.append(evaluated(graph, given, disturb))
