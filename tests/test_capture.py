@@ -224,6 +224,18 @@ def test_an_input_and_a_view_of_it_returned() -> None:
     assert [o.kind for o in graph.outputs[1:4]] == ["view"] * 3
 
 
+def test_an_input_that_an_operator_hands_on_is_that_input() -> None:
+    """An operator without a converter may give its operand itself."""
+
+    class HandsOn(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return torch.atleast_2d(x), torch.atleast_2d(y), x.sum()
+
+    graph = capture(HandsOn(), [torch.randn(2, 3), torch.randn(3)])
+    assert [n.op for n in graph.outputs[:2]] == ["input", "opaque"] and [r.given for r in graph.results] == [
+        0, None, None]
+
+
 def test_the_same_result_twice_is_one_output() -> None:
     def twice(m: Any, x: torch.Tensor) -> Any:
         y = x + 1

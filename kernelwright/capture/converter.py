@@ -128,6 +128,8 @@ class Converter:
             if is_given(value) and self.group[result] not in given:  # a clone of an input, say
                 value = copied(value)
             seen = None if observed is None else observed[place]
+            if seen is not None and isinstance(seen.given, int) and not is_given(value):
+                value = in_own_order(inputs[seen.given])  # what an operator without a converter hands on
             strides = tuple(result.meta["val"].stride()) if seen is None or seen.strides is None else seen.strides
             value = stored_as(in_own_memory(value, self.group[result], taken), strides)
             number = numbers.setdefault(value if seen is None else seen.same, len(outputs))
