@@ -1,0 +1,76 @@
+"""What a run costs, by counting what it does: no clock decides here."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify.certificate import Plan, default_trials
+from kernelwright.verify.modes import certify_both
+
+TRIALS = Plan(trials=default_trials()[:3], repeats=0)
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).relu())
+
+
+class Kernels(Layers):
+    """Results of its own, as kernels have; gradients are those of the original forward times ``factor``."""
+
+    factor = 1.0
+    halves = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.halves:
+            return self.first(x).relu() @ (self.last.weight.t() * 0.3 + self.last.weight.t() * 0.7) + self.last.bias
+        right = super().forward(x)
+        scaled = right * self.factor
+        return scaled + (right * (1 + 1e-7) - scaled).detach()
+
+
+def certified(monkeypatch: pytest.MonkeyPatch, candidate: type[Layers], **options: object):
+    """The certificate of a candidate, and how many backward passes ran in each type."""
+    passes: Counter[torch.dtype] = Counter()
+    grad = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda outputs, *a, **o: (
+        passes.update([outputs[0].dtype]), grad(outputs, *a, **o))[1])
+
+    def made(kind: type[Layers], **values: object) -> Layers:
+        torch.manual_seed(0)
+        model = kind()
+        for name, value in values.items():
+            setattr(model, name, value)
+        return model
+
+    def inputs(seed: int) -> list[torch.Tensor]:
+        return [torch.randn(5, 6, generator=torch.Generator().manual_seed(seed))]
+
+    return certify_both(lambda: made(Layers), lambda: made(candidate, **options), inputs, plan=TRIALS), passes
+
+
+def test_gradients_of_eagers_bits_need_no_backward_pass_in_float64(monkeypatch):
+    certificate, passes = certified(monkeypatch, Kernels)
+    assert certificate.passed and certificate.recorded is not None and certificate.recorded.gradients is not None
+    assert passes[torch.float64] == 0 and passes[torch.float32] > 0
+    assert "gradients are eager's, bit for bit" in certificate.sentence()
+
+
+def test_other_gradients_are_held_against_float64(monkeypatch):
+    certificate, passes = certified(monkeypatch, Kernels, halves=True)
+    assert certificate.passed and passes[torch.float64] > 0
+    assert "of gradients" in certificate.sentence()
+
+
+def test_wrong_gradients_are_refused(monkeypatch):
+    certificate, passes = certified(monkeypatch, Kernels, factor=1.01)
+    assert not certificate.passed and passes[torch.float64] > 0
+    assert certificate.recorded is not None and not certificate.recorded.passed
