@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from kernelwright.errors import NotEnoughMemory, where_of
 
 # Below this many bytes an allocation is not looked at: reading what is free costs more than it can save.
 SMALL = 64 << 20
+_WIDEST = 16  # bytes of an element: complex128
 _HOST_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|Cannot allocate memory"
                                  r"|[Ss]torage size calculation overflowed|Unable to allocate")
 # PyTorch's allocator, the CUDA runtime (its words and its constant), the driver, and the libraries: CUBLAS_STATUS_,
@@ -128,11 +130,12 @@ class MemoryGuard(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
+        # What decides most operators stands first: a constructor makes thousands of small tensors.
+        if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable or func.is_view \
+                or _says_it_is_small(func, args):
             return func(*args, **kwargs)
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        if not func._schema.is_mutable and not func.is_view and (
-                not tensors or sum(_bytes(x) for x in tensors) >= 1 << 20):
+        if not tensors or sum(_bytes(x) for x in tensors) >= 1 << 20:
             self._check(func, args, kwargs, tensors)
         return func(*args, **kwargs)
 
@@ -170,6 +173,14 @@ def memory_checked(subject: str, device: torch.device, file: Path | None) -> Ite
         if is_out_of_memory(exception):
             raise out_of_memory_error(exception, subject, device, where_of(exception, file)) from exception
         raise
+
+
+def _says_it_is_small(func: torch._ops.OpOverload, args: tuple) -> bool:
+    """Whether the size that an operator is given as its first argument, which is that of its result, is small."""
+    first = func._schema.arguments[0] if func._schema.arguments else None
+    if first is None or first.name != "size" or not args or not isinstance(args[0], (list, tuple)):
+        return False
+    return "strided" not in func._schema.name and math.prod(args[0]) * _WIDEST < SMALL
 
 
 def _bytes(x: torch.Tensor) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -172,26 +173,26 @@ class _Reader:
             return
         self.seen_code.add(code)
         self.names.update(code.co_names)
-        instructions = list(dis.get_instructions(code))
+        instructions = _instructions(code)
         for place, instruction in enumerate(instructions):
             name = instruction.argval
             if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 self._refuse(f"it changes the global {name}")
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in space:
                 text = "type(_model)" if space[name] is type(self.model) else f"{root}{name}"
-                self._read(text, name, space[name], _attributes(instructions[place + 1:]), instructions, place)
+                self._read(text, name, space[name], _attributes(instructions, place + 1), instructions, place)
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in _BUILTINS:
                 self._refuse(f"it calls {name}(), and nobody knows what that reads")
             elif name in cells and instruction.opname.endswith("DEREF"):
                 if instruction.opname.startswith("STORE"):
                     self._refuse(f"it changes {name}, which it closed over")
                 elif (value := _contents(cells[name])) is not cells[name]:
-                    self._read(closed[name], name, value, _attributes(instructions[place + 1:]), instructions, place)
+                    self._read(closed[name], name, value, _attributes(instructions, place + 1), instructions, place)
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
                 self._code(inner, space, root, cells, closed)
 
-    def _read(self, text: str, name: str, value: Any, chain: list[str], code: list[dis.Instruction], place: int
+    def _read(self, text: str, name: str, value: Any, chain: list[str], code: Sequence[dis.Instruction], place: int
               ) -> None:
         """Note what is reached from the value that ``code`` loads at ``place`` by the attributes ``chain``."""
         within = ""  # the installed module that the value is of
@@ -235,7 +236,7 @@ class _Reader:
         elif isinstance(value, MethodType) or not _installed_module(home) or getattr(value, "__name__", "") != name:
             self._note(text, value)  # all but what an installed package calls so
 
-    def _environment(self, code: list[dis.Instruction], place: int) -> None:
+    def _environment(self, code: Sequence[dis.Instruction], place: int) -> None:
         """Note the variable whose name stands beside the environment, or all that may be names."""
         after = next((i for i in code[place + 1:] if not i.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))), None)
         beside = [i.argval for i in (after, code[place - 1]) if i is not None and i.opname == "LOAD_CONST"]
@@ -310,6 +311,12 @@ class _Reader:
                 self._look_into(f"{text}.{key}", item, depth + 1)
 
 
+@functools.lru_cache(maxsize=8192)
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    """The instructions of code: each mode of a model, and each trial of it, asks for those of the same functions."""
+    return tuple(dis.get_instructions(code))
+
+
 _MISSING = object()
 
 
@@ -321,10 +328,10 @@ def _contents(cell: CellType) -> Any:
         return cell
 
 
-def _attributes(following: Iterable[dis.Instruction]) -> list[str]:
-    """The attributes that instructions ask for in a row: of ``a.b.c``, after a."""
+def _attributes(code: Sequence[dis.Instruction], place: int) -> list[str]:
+    """The attributes that instructions from ``place`` on ask for in a row: of ``a.b.c``, after a."""
     found = []
-    for instruction in following:
+    for instruction in itertools.islice(code, place, None):
         if instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
             break
         found.append(instruction.argval)
