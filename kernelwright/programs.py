@@ -18,7 +18,7 @@ from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import hooked
-from kernelwright.capture.tracing import GRADIENTS
+from kernelwright.capture.tracing import Questions
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.emit.facts import own_classes
@@ -94,9 +94,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     """Capture the modes, rewrite and plan them: training and inference, and the mode in which the constructor leaves
     the model where that is neither.
 
-    A forward may ask whether gradients are recorded, and in which mode it is: what asks is captured under each answer,
-    and is two modes where the graphs differ. A mode in which the model itself raises an error is left out: so does what
-    is emitted. One that no graph can hold stays as it is.
+    A forward may ask whether gradients are recorded, and in which mode its modules are: what asks is captured once for
+    each set of answers, and calls with gradients are a mode of their own where the graphs differ. A mode in which the
+    model itself raises an error is left out: so does what is emitted. One that no graph can hold stays as it is.
     predict: let the roofline model choose the contractions that become kernels, as nothing will be measured.
     Raises ForwardRaised where the model raises in every mode, DataDependentControlFlow and HiddenState where no mode
     is a graph.
@@ -107,13 +107,15 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     refused: list[KernelwrightError] = []
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
-    shared: ModeProgram | None = None  # what any mode computes, where the forward asks for none
+    served: list[tuple[str, Questions, dict[str, bool], list[ModeProgram]]] = []  # what each mode asked, and is told
     for mode, candidate in _models(problem, settings.seed).items():
         left: dict[str, str] = {}
-        asked: set[str] = set()
-        if shared is not None:
-            modes.append(shared.in_mode(mode, candidate))
+        asked, answers = Questions(), modes_of(candidate)
+        alike = next((e for e in served if e[1].same_answers(e[2], answers)), None)
+        if alike is not None:
+            modes += [m.in_mode(mode + m.name.removeprefix(alike[0]), candidate) for m in alike[3]]
             continue
+        made: list[ModeProgram] = []
         for name, recordings, graph in _captured(problem, mode, candidate, example, settings, stages, left, asked):
             if isinstance(graph, ForwardRaised):
                 raised.append(graph)
@@ -138,7 +140,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 if not is_ours(error) or is_out_of_memory(error):
                     raise
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *unplanned(graph), recordings), device))
-            shared = modes[-1] if not asked else None
+            made.append(modes[-1])
+            if {recording for m in made for recording in m.recordings} == {False, True}:
+                served.append((mode, asked, answers, made))
         notes += [f"{path} stays with PyTorch in {words_of(mode)} mode: {reason.rstrip('.')}."
                   for path, reason in left.items() if isinstance(graph, Graph)]
     if refused and not any(m.captured.outputs for m in modes):
@@ -185,7 +189,7 @@ def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
 
 
 def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, recording: bool,
-                     left: dict[str, str], asked: set[str]) -> Graph:
+                     left: dict[str, str], asked: Questions) -> Graph:
     """A mode's graph with those submodules left to PyTorch that are in its way: ``left`` gets their paths and reasons,
     ``asked`` what of the mode the forward asked for.
 
@@ -211,7 +215,7 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
 
 
 def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages,
-              left: dict[str, str], asked: set[str]) -> list[tuple[str, tuple[bool, ...], Captured]]:
+              left: dict[str, str], asked: Questions) -> list[tuple[str, tuple[bool, ...], Captured]]:
     """A mode's graph, or why it has none, by name and by whether gradients are recorded: one entry where both agree,
     as they do where the forward does not ask. ``asked`` gets what of the mode it did ask for."""
     found: dict[bool, Captured] = {}
@@ -219,7 +223,7 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
         try:
             with stages.stage("capture"):
                 found[recording] = _with_parts_left(problem, model, example, settings, recording, left, asked)
-            if GRADIENTS not in asked:
+            if not asked.gradients:
                 return [(name, (False, True), found[recording])]
         except (NotCapturable, ForwardRaised, DataDependentControlFlow, HiddenState) as reason:
             found[recording] = reason

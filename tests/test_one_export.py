@@ -86,15 +86,30 @@ def no_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("behind", "layers", "exports", "programs"), [
     (by_layer, (nn.Linear(4, 4),), 1, 1), (in_scope, (), 1, 1), (by_layer, (nn.Dropout(0.5),), 2, 2),
-    (by_layer, (nn.BatchNorm1d(4),), 2, 2), (by_flag, (), 2, 2), (by_gradients, (), 4, 2),
-    (by_requires, (nn.Linear(4, 4),), 4, 2), (lambda m, x: Doubled.apply(x), (), 4, None),
+    (by_layer, (nn.BatchNorm1d(4),), 2, 2), (by_flag, (), 2, 2), (by_gradients, (), 2, 2),
+    (by_requires, (nn.Linear(4, 4),), 2, 2), (lambda m, x: Doubled.apply(x), (), 2, None),
     (by_layer, (Fused(4, 4),), 2, 2)])
 def test_exports(behind, layers, exports, programs, monkeypatch, no_names):
     assert counted(Of(behind, *layers), monkeypatch) == (exports, programs) or programs is None
 
 
 def test_a_function_under_a_name_of_its_own(monkeypatch):
-    assert counted(Of(by_own_name), monkeypatch) == (4, 2)
+    assert counted(Of(by_own_name), monkeypatch) == (2, 2)
+
+
+def test_modes_in_which_the_asked_modules_are_alike_share_an_export(monkeypatch, no_names):
+    """As where a constructor leaves a network inside of the model in evaluation: that is a mode beside training and
+    inference, and computes what inference does."""
+    mixed = Of(by_layer, nn.Dropout(0.5).eval())
+    assert counted(mixed, monkeypatch) == (2, 2)
+
+
+@pytest.mark.parametrize("asks", [
+    lambda m, x: x * 2 if m.hidden[0].training else x, lambda m, x: m.layers[0].train(m.training)(x)])
+def test_a_question_that_no_module_of_the_model_answers(asks, monkeypatch, no_names):
+    model = Of(asks, nn.Dropout(0.5).eval())
+    model.hidden = [nn.Identity()]
+    assert counted(model, monkeypatch)[0] == 3
 
 
 def counted(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:

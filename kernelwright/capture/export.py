@@ -26,9 +26,8 @@ from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import look_at, mark, module_of
 from kernelwright.capture.tracing import (
-    GRADIENTS,
     LIBRARY,
-    TRAINING,
+    Questions,
     asking,
     bound_questions,
     modes_asked,
@@ -47,14 +46,13 @@ from kernelwright.problem.seeds import seeded
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
             check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False,
-            left: Sequence[str] = (), modes: set[str] | None = None) -> Graph:
+            left: Sequence[str] = (), modes: Questions | None = None) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
     recording: whether gradients are recorded during the call, which a forward may ask.
     left: paths of submodules that stay with PyTorch: their calls are nodes.
-    modes: gets what of the mode the forward asked for (``GRADIENTS``, ``TRAINING`` of :mod:`.tracing`): the graph is
-    that of calls in which the answers differ, too, where it asked for nothing.
+    modes: gets what of the mode the forward asked for: the graph is that of all calls with the same answers.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
@@ -77,7 +75,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     before = plain_state(work)
     assigned: list[str] = []
     asked: set[str] = set()
-    questions = modes if modes is not None else set()
+    questions = modes if modes is not None else Questions()
     values: list[str] = []
     drawn: list[str] = []
     moved: list[str] = []
@@ -98,10 +96,10 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             raise
         raise NotCapturable(_reason(error), place) from error
     if asked or left or bound_questions():
-        questions.add(GRADIENTS)
+        questions.gradients = True
     if left or any(kind.train is not torch.nn.Module.train or kind.eval is not torch.nn.Module.eval
                    for kind in map(type, work.modules())):  # what the two do besides
-        questions.add(TRAINING)
+        questions.others = True
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
         raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "

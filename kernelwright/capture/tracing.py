@@ -5,8 +5,9 @@ from __future__ import annotations
 import dis
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -114,44 +115,57 @@ def asking(found: set[str]) -> Iterator[None]:
 
 #: Functions that tell how a call is made, beside what tensors tell.
 _GRADIENT_QUESTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
-GRADIENTS, TRAINING = "gradients", "training"
+
+
+@dataclass(slots=True)
+class Questions:
+    """What a forward asked of the mode that it runs in. A forward computes the same in modes of the same answers.
+
+    gradients: whether they are recorded (a function that differentiates itself may ask). modules: paths of those that
+    were asked whether they are in training. others: the training mode matters in ways that no list of modules tells.
+    """
+
+    gradients: bool = False
+    modules: set[str] = field(default_factory=set)
+    others: bool = False
+
+    def same_answers(self, one: Mapping[str, bool], other: Mapping[str, bool]) -> bool:
+        """Whether modules in the modes ``one`` and ``other`` (by path) answer alike."""
+        return not self.others and all(one.get(path) == other.get(path) for path in self.modules)
 
 
 @contextmanager
-def modes_asked(model: torch.nn.Module, found: set[str]) -> Iterator[None]:
-    """Put into ``found`` what the forward of ``model``, or a layer of PyTorch's in it, makes depend on the mode:
-    GRADIENTS where it asks whether they are recorded (a function that differentiates itself may), TRAINING where it
-    asks a module, or puts one of the model's into a mode.
-
-    A forward that does not ask computes the same in both.
-    """
+def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
+    """Put into ``found`` what the forward of ``model``, or a layer of PyTorch's in it, makes depend on the mode."""
     functions = {name: getattr(torch, name) for name in _GRADIENT_QUESTIONS}
-    own = set(map(id, model.modules()))
+    own = {id(module): path for path, module in model.named_modules()}
     apply = vars(torch.autograd.Function)["apply"]
 
     def noted(name: str) -> Any:
         def ask() -> bool:
             frame = sys._getframe(1)
             if _is_of_model(frame) or "/torch/utils/" in frame.f_code.co_filename:
-                found.add(GRADIENTS)
+                found.gradients = True
             return functions[name]()
         return ask
 
     def applied(kind: type, *arguments: Any, **named: Any) -> Any:
-        found.add(GRADIENTS)
+        found.gradients = True
         return apply.__func__(kind, *arguments, **named)
 
     def training(module: torch.nn.Module) -> bool:
         if _is_of_model(sys._getframe(1)):
-            found.add(TRAINING)
+            if id(module) in own:
+                found.modules.add(own[id(module)])
+            else:
+                found.others = True
         try:
             return vars(module)["training"]
         except KeyError:  # a compiled module's, which has its own way
             raise AttributeError("training") from None
 
     def set_training(module: torch.nn.Module, mode: bool) -> None:
-        if id(module) in own:
-            found.add(TRAINING)
+        found.others = found.others or id(module) in own
         vars(module)["training"] = mode
 
     for name in functions:
