@@ -14,6 +14,7 @@ import sys
 import textwrap
 import threading
 import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -780,3 +781,38 @@ def test_statements_of_any_length(tmp_path: Path) -> None:
     (x,) = original.get_inputs()
     with torch.no_grad(), kernels_run(emitted):
         torch.testing.assert_close(emitted.ModelNew()(x), original.Model()(x), atol=1e-6, rtol=1e-6)
+
+
+def test_memory_of_what_nobody_reads_again_is_for_what_comes_next(tmp_path, monkeypatch):
+    """However long a program is, no more of its values live at once than eager's do."""
+    text = '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(9))
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = torch.tanh(layer(x) * 2 + 1)
+                return x
+
+        def get_inputs():
+            return [torch.randn(64, 16)]
+    '''
+    original, emitted, _ = emit(tmp_path, "long", text)
+    old, new, (x,) = models(original, emitted)
+    made, alive, linear = [], [], nn.functional.linear
+
+    def watched(*arguments):
+        for tensor in (result := linear(*arguments)), arguments[0]:
+            made.append(weakref.ref(tensor))
+        alive.append(len({id(t) for found in made if (t := found()) is not None}))
+        return result
+
+    monkeypatch.setattr(nn.functional, "linear", watched)
+    with torch.no_grad(), kernels_run(emitted, 1):
+        found = new.eval()(x)
+    monkeypatch.undo()
+    with torch.no_grad():
+        assert_like(found, old.eval()(x))
+    assert len(alive) == 9 and max(alive[1:]) <= 3, alive

@@ -879,16 +879,21 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
                          amax_k1, workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
+    del _t17_convolution, workspace
     _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
+    del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    del _t24_reshape
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_1", _stream, _t25_convolution, norm2_running_mean, conv2_bias,
                          norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
                          mean_k3, workspace)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
+    del _t25_convolution, workspace
     _t32_reshape = mean_k3.reshape((32, 64))
+    del mean_k3
     # return self.classify(x.mean(dim=(2, 3)))
     _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
@@ -906,13 +911,18 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
     amax_k4 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, _t15_convolution, conv1_bias,
                          norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k4)
+    del _t15_convolution
     _t17_reshape = amax_k4.reshape((32, 32, 64, 64))
+    del amax_k4
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    del _t17_reshape
     mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, conv2_bias,
                          norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k5)
+    del _t18_convolution
     _t20_reshape = mean_k5.reshape((32, 64))
+    del mean_k5
     # return self.classify(x.mean(dim=(2, 3)))
     _t21_linear = torch.nn.functional.linear(_t20_reshape, classify_weight, classify_bias)
     return (_kernelwright_laid(_t21_linear, (10, 1)),)

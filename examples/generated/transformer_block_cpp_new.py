@@ -311,10 +311,13 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     _kernelwright_launch("kernelwright_training_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
     _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
+    del add_k0
     gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_1", _stream, _t8_linear, gelu_erf_k1)
+    del _t8_linear
     # return x + self.dropout(self.contract(hidden))
     _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    del gelu_erf_k1
     # return x + self.dropout(self.contract(hidden))
     _t11_add = (x + _t10_linear)
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
@@ -327,10 +330,13 @@ def _kernelwright_inference(_device, _stream, x, norm_weight, norm_bias, expand_
     _kernelwright_launch("kernelwright_inference_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
     _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
+    del add_k0
     gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_1", _stream, _t8_linear, gelu_erf_k1)
+    del _t8_linear
     # return x + self.dropout(self.contract(hidden))
     _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    del gelu_erf_k1
     # return x + self.dropout(self.contract(hidden))
     _t11_add = (x + _t10_linear)
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)

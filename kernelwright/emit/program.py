@@ -8,7 +8,7 @@ import keyword
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
@@ -118,6 +118,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     launchers: list[Launcher] = []
     readers = _readers(steps)
     place = 0
+    last = _last_reads(steps, read_after)
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
@@ -125,19 +126,25 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             lines += _torch_lines(step.node, names, places, given=seen if draws else names,
                                   contiguous=step.node in kernel_reads, cuda=cuda,
                                   shown=shown.get(step.node, ""))
+            done = [names[n] for n in last[place]]
             place += 1
-            continue
-        run = []
-        while place < len(steps) and isinstance(steps[place], KernelStep):
-            run.append(steps[place])
-            place += 1
-        inside = {n for s in run for n in s.outputs}
-        readers_inside = _readers(run)
-        others = {n for n in inside if n in read_after or readers[n] > readers_inside[n]}
-        launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
-                                 others.__contains__, lambda n: names[n], cuda=cuda)
-        launchers.append(launcher)
-        lines += _launch_lines(launcher, names, places)
+        else:
+            run = []
+            begin = place
+            while place < len(steps) and isinstance(steps[place], KernelStep):
+                run.append(steps[place])
+                place += 1
+            inside = {n for s in run for n in s.outputs}
+            readers_inside = _readers(run)
+            others = {n for n in inside if n in read_after or readers[n] > readers_inside[n]}
+            launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
+                                     others.__contains__, lambda n: names[n], cuda=cuda)
+            launchers.append(launcher)
+            lines += _launch_lines(launcher, names, places)
+            done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
+            done += ["workspace"] if launcher.workspace_bytes else []
+        if done and place < len(steps):
+            lines += _wrapped(f"del {', '.join(done)}")
     asserted = [c.value for c in plan.checks if cuda and not c.waited]
     lines += [f"torch._assert_async({_text(n, names)})" for n in asserted]
     if required := [_text(n, names) for n in checked if n not in asserted]:
@@ -208,6 +215,17 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
 def _readers(steps: Iterable[Step]) -> Counter[Node]:
     """How many steps read each value."""
     return Counter(n for step in steps for n in set(_inputs(step)))
+
+
+def _last_reads(steps: Sequence[Step], kept: Collection[Node]) -> list[list[Node]]:
+    """For each step, what steps have made and none reads after it: its memory is for what comes next, which then finds
+    it near."""
+    made = {n for s in steps for n in _outputs(s)}.difference(kept)
+    result: list[list[Node]] = []
+    for step in reversed(steps):
+        result.append([n for n in dict.fromkeys((*_inputs(step), *_outputs(step))) if n in made])
+        made.difference_update(result[-1])
+    return result[::-1]
 
 
 def _without_unread(steps: list[Step], results: Collection[Node]) -> list[Step]:
