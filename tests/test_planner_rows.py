@@ -135,3 +135,27 @@ def test_large_lone_reductions_are_left_to_measurement() -> None:
         for size, count in ((2**21, 1), (2**17, 0)):
             node = make(op, leaf("x", 8, size // 8), axes=(0,), keepdim=False)
             assert len(make_plan(graph_of(node), graph_of(node)).kernels) == count
+
+
+@pytest.mark.parametrize("read_again", [False, True], ids=["read by the norm alone", "a stream that goes on"])
+def test_a_residual_sum_and_its_norm_are_one_kernel(read_again: bool) -> None:
+    """The sum is stored beside the norm where others read it, and nowhere else."""
+    def forward(m, x, y):
+        total = x + y @ m.weight
+        normed = F.layer_norm(total, (64,), m.gain, m.shift) @ m.weight
+        return total + normed if read_again else normed
+
+    torch.manual_seed(0)
+    model = Of(forward, weight=torch.randn(64, 64), gain=torch.randn(64), shift=torch.randn(64))
+    plan = check_model(model, (torch.randn(96, 64), torch.randn(96, 64)), tolerance=1e-8)
+    (step,) = [s for s in plan.kernels if s.kernel.reductions]
+    assert {n.op for n in step.covers} == {"add", "layer_norm"} and len(step.outputs) == 1 + read_again
+
+
+@pytest.mark.parametrize("forward", [
+    lambda m, x, y: (total := (x.erf().exp() + y.erf().exp()), F.layer_norm(total, (64,)) * 2),
+    lambda m, x, y: (total := x + y, F.softmax(total, 0) * 2)], ids=["dear", "across rows"])
+def test_what_is_dear_or_lies_across_rows_is_stored_first(forward: Any) -> None:
+    """A dear sum is not computed for every pass over a row, nor are columns walked where rows are stored."""
+    plan = check_model(Of(forward), (torch.randn(96, 64), torch.randn(96, 64)), tolerance=1e-8)
+    assert all(n.op != "add" for s in plan.kernels if s.kernel.reductions for n in s.covers)

@@ -40,6 +40,8 @@ _DIRECT_REPEATS = 4
 _ROW_BYTES = 320 * 1024
 _SHORT_ROW_BYTES = 16 * 1024
 _FEW_ROWS = 64
+# A shorter row is not worth a loop of its own.
+_LEAST_ROW = 32
 
 
 def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
@@ -336,6 +338,8 @@ class Grouping:
         for group in chain(near, self._latest_first(candidates & ~needed)):
             if group.kind not in ("torch", "special") and not needed >> group.number & 1 \
                     and self._fits(node, kind, group, needs) and self._has_room(group, node):
+                if kind == "reduction" and not group.axes and group.kind == "loop":
+                    group.axes = node["axes"]
                 self._extend(group, node, needs)
                 if group in near:
                     group.over = self.joined.over(node)
@@ -413,6 +417,8 @@ class Grouping:
                 sizes.append(prod(group.domain))
             return kind == "pointwise" and group in needs and node.size in sizes and node not in self.apart
         if kind == "reduction":
+            if not group.axes:
+                return group in needs and node not in self.apart and self._becomes_rows(node, group)
             same = node.inputs[0].shape == group.domain and node["axes"] == group.axes
             return same and (node not in self.apart if group in needs else self._share(node, group))
         if not group.axes:
@@ -429,6 +435,15 @@ class Grouping:
         on_chip = row <= _SHORT_ROW_BYTES or (row <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS)
         # A norm over groups of channels gives the domain in another shape: see whether it maps (else Apart).
         return on_chip and (node.shape == group.domain or node.size == prod(group.domain))
+
+    def _becomes_rows(self, node: Node, group: Group) -> bool:
+        """Whether the kernel that stores what a reduction reads may go row by row and reduce it at once, as of a sum
+        that goes on beside its norm: rows are short and contiguous, and to compute them again is cheap."""
+        axes, domain = node["axes"], group.domain
+        if node.inputs[0].shape != domain or axes != tuple(range(len(domain) - len(axes), len(domain))):
+            return False
+        return _LEAST_ROW <= prod(domain[a] for a in axes) <= _SHORT_ROW_BYTES // 4 and \
+            not any(self._is_dear(n, inf) for n in group.nodes)
 
     def _share(self, node: Node, group: Group) -> bool:
         mine = self._sources(node)
