@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +19,9 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.baselines import COMPILERS, is_slower, time_model
+from kernelwright.timing.baselines import COMPILERS, Timing, is_slower, time_model
 from kernelwright.timing.turns import clock
+from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
 from kernelwright.verified import Certified, Truths, built, candidate_of, certified_modes, given_by_model
@@ -28,6 +30,8 @@ from kernelwright.verify.flatten import flatten
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
+#: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
+_FEW, _HASTY_SHARE = 5, 0.1
 #: Of the seconds of the first build and check, what the second ones take at least: what float64 said is known.
 _SHARE_OF_FIRST = 0.5
 
@@ -70,8 +74,22 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
             untried = ["There was no time to build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
+    alone = settings.baselines == "none"
+    slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)
+    lesser = {m.name: tuning.less(m) for m in modes if slower.get(m.program) == SLOWER}
+    while lesser and budget.left() >= _SHARE_OF_FIRST * took:
+        fewer = {name: mode for name, found in lesser.items() if (mode := next(found, None)) and mode.plan.kernels}
+        if not fewer:
+            break
+        modes, text, emitted, certificates = certified([fewer.get(m.name, m) for m in modes])
+        changed = [m for m in modes if m.name in fewer]
+        again, times = _timed(problem, changed, emitted, example, device, settings, stages, compare=alone)
+        slower, timings = again | {m.program: slower[m.program] for m in modes
+                                   if m.name not in fewer and m.program in slower}, timings | times
+        lesser = {m.name: lesser[m.name] for m in modes if m.name in fewer and again.get(m.program) == SLOWER}
     budget.done("verify")
-    slower, timings = _timed(problem, modes, emitted, example, device, settings, stages)
+    if not alone:  # what others compile takes its time: beside programs that stay
+        slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True)
     if slower:
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]
         with stages.stage("build"):
@@ -105,24 +123,29 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
 
 
 def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, example: list[Any], device: Device,
-           settings: Settings, stages: Stages) -> tuple[dict[Hashable, str], dict[str, Any]]:
+           settings: Settings, stages: Stages, *, compare: bool) -> tuple[dict[Hashable, str], dict[str, Any]]:
     """Time the modes: the (rendered) programs that are not faster, or fail under the clock, with the reason, and the
-    timings by mode."""
+    timings by mode. compare: whether to compile the baselines, and time them, too."""
     timings: dict[str, Any] = {}
     slower: dict[Hashable, str] = {}
     budget, programs = stages.budget, distinct(modes)
     for place, mode in enumerate(programs if budget.measures else ()):
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
-        compilers = COMPILERS["none" if place and settings.effort == "quick" else settings.baselines]
+        compilers = COMPILERS["none" if not compare or (place and settings.effort == "quick") else settings.baselines]
         try:
             with stages.stage("time"):
                 candidate = as_called(mode, candidate_of(emitted, problem, mode, settings)) if mode.plan.kernels \
                     else None
-                timing = timings[mode.name] = time_model(
-                    as_called(mode, mode.model), candidate, example, device=problem.device,
+
+                timed = partial(
+                    time_model, as_called(mode, mode.model), candidate, example, device=problem.device,
                     floor_seconds=described_mode(mode, device).floor_seconds or None,
                     budget_seconds=max(_LEAST_SECONDS, budget.share("time") / (len(programs) - place)),
                     compilers=compilers, compile_limit_seconds=budget.share("baselines") / max(1, len(compilers)))
+                timing = timed()
+                if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
+                    timing = timed(repetitions=_FEW)
+                timings[mode.name] = timing
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise
@@ -131,3 +154,10 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
         if mode.plan.kernels and is_slower(timing):
             slower[mode.program] = SLOWER
     return slower, timings
+
+
+def _is_hasty(timing: Timing, budget: Budget) -> bool:
+    """Whether a program was called too seldom for a judgement that gives it up, and a few calls more are not dear."""
+    entries = timing.entries.values()
+    return min(t.repetitions for t in entries) < _FEW and \
+        _FEW * sum(t.median for t in entries) < max(_LEAST_SECONDS, _HASTY_SHARE * budget.seconds)

@@ -154,9 +154,13 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
             return replace(mode, captured=captured, rewriting=rewriting,
                            plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
         rewriting = rewrite(captured, device)
-        kept = {n: mode.plan.kept[n] for n in rewriting.graph.nodes() if n in mode.plan.kept}
+        nodes = set(rewriting.graph.nodes())
+        last = mode.plan.channels_last & nodes
+        kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}
+        plan = make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda" or bool(last),
+                         channels_last=last)
         return replace(mode, captured=captured, rewriting=rewriting,
-                       plan=make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda"))
+                       plan=replace(plan, layout=mode.plan.layout if last else ""))
 
     if len(set(map(tuple, strides.values()))) == 1:
         return [with_strides(mode, next(iter(strides.values())))]

@@ -62,6 +62,7 @@ from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
 from kernelwright.tune.budget import Budget, unmeasured
 from kernelwright.tune.contractions import predicted
+from kernelwright.tune.layouts import predicted_plan
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
 MIXED = "mixed"
@@ -135,6 +136,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
                     # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
                     plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
+                    plan = predicted_plan(plan, graph, device)
                     modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:
                 if not is_ours(error) or is_out_of_memory(error):

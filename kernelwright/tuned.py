@@ -7,8 +7,9 @@ and is told with what it promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
-from kernelwright.tune.regions import losing_regions, region_times
+from kernelwright.tune.regions import SLOWER, losing_regions, region_times
 from kernelwright.verified import built, candidate_of
 
 _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
@@ -67,6 +68,17 @@ class Tuning:
         settled = iter(self._changed([m for m in modes if m.name in self.settled], max(0.0, ends - clock()),
                                      (self._without_losers, 1.0)))
         return [next(settled if m.name in self.settled else changed) for m in modes]
+
+    def less(self, mode: ModeProgram) -> Iterator[ModeProgram]:
+        """The mode with fewer kernels, as it may pay where it loses as a whole: without contractions, as libraries'
+        calls leave caches to each other, then with those regions alone that win clearly."""
+        if mode.plan.contractions:
+            mode = keeping(mode, dict.fromkeys(mode.plan.contractions, SLOWER), self.device)
+            yield mode
+        times, _ = region_times([mode.plan], partial(_picked, self._values, [mode]), self.problem.device, self.device,
+                                self.target, 0.0)
+        if lost := losing_regions(mode.plan, times, clearly=True):
+            yield keeping(mode, lost, self.device)
 
     def after(self, mode: ModeProgram, step: StepBack) -> ModeProgram:
         """A mode that stepped back, as far as what is known says more of it. Without its contractions the library's
@@ -116,11 +128,15 @@ class Tuning:
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
 
+    def _values(self, mode: ModeProgram) -> dict[str, torch.Tensor]:
+        """The model's tensors and its example inputs, by name; buffers are copies."""
+        return values_of(mode.model, mode.captured, self.example)
+
     def _leaf_values(self, mode: ModeProgram) -> dict[Node, torch.Tensor]:
         """The model's tensors and its example inputs, as kernels read them."""
         if not mode.captured.outputs:  # nothing was captured
             return {}
-        values = values_of(mode.model, mode.captured, self.example)
+        values = self._values(mode)
         return {n: as_stored(n, values[n["name"]]).detach() for n in mode.rewriting.graph.nodes()
                 if n.kind == "leaf" and n.get("name") in values}
 
@@ -129,8 +145,9 @@ class Tuning:
         while True:
             try:
                 with self.stages.stage("tune"):
-                    times, untried = region_times([m.plan for m in modes], self.problem.device, self.device,
-                                                  self.target, seconds)
+                    times, untried = region_times(
+                        [m.plan for m in modes], partial(_picked, self._values, modes), self.problem.device,
+                        self.device, self.target, seconds)
                     self._note(untried.count, "{} of the regions of kernels", untried.seconds)
                     return [keeping(m, losing_regions(m.plan, times), self.device) for m in modes]
             except BuildFailed as failed:
@@ -149,16 +166,22 @@ class Tuning:
             for place, mode in enumerate(programs):
                 found = layouts.convolution_seconds(mode.plan, self.problem.device,
                                                     max(0.0, ends - clock()) / (2 * (len(programs) - place)))
-                plan = layouts.channels_last_plan(mode.plan, mode.captured, found, self.device)
-                if plan is None:
+                before = mode.plan.channels_last
+                if before and not found:
+                    continue
+                seconds_of = {**layouts.predicted_seconds(mode.plan, self.device), **found}
+                plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds_of, self.device)
+                if plan is None and before:
+                    plan = layouts.first_plan(mode.plan, mode.captured, self.device)
+                if plan is None or plan.channels_last == before:
                     continue
                 other = replace(mode, plan=plan)
                 known = recall(_PROGRAMS, self._key(mode, other))
                 if known is not None:
                     ratios[mode.program] = known["ratio"]
                 others[mode.program] = other
-                promised[mode.program] = sum(first - last for n, (first, last) in found.items()
-                                             if n in plan.channels_last)
+                promised[mode.program] = sum((first - last) * ((n in plan.channels_last) - (n in before))
+                                             for n, (first, last) in found.items())
         waiting = [m for m in programs if m.program in others and m.program not in ratios]
         if waiting and ends - clock() < self.stages.seconds.get("build", 0.0):  # there are two files to be built
             self._note(len(waiting), "{} of the programs with convolutions channels-last",
@@ -170,7 +193,8 @@ class Tuning:
             ratio = ratios.get(mode.program, 0.0)
             if ratio:
                 plan = others[mode.program].plan
-                others[mode.program] = replace(mode, plan=replace(plan, layout=layouts.words(plan, ratio)))
+                words = layouts.words(plan, None if mode.plan.channels_last else ratio) if plan.channels_last else ""
+                others[mode.program] = replace(mode, plan=replace(plan, layout=words))
             else:
                 others.pop(mode.program, None)
         return [replace(m, plan=replace(others[program].plan, graph=m.rewriting.graph))
@@ -205,3 +229,8 @@ class Tuning:
                           sorted(places[n] for n in some.plan.kept if n in places),
                           sorted(places[n] for n in some.plan.channels_last if n in places)))
         return repr((machine(self.problem.device), generator_digest(), self.target, mode.recordings, texts))
+
+
+def _picked(values: Callable[[ModeProgram], dict[str, torch.Tensor]], modes: list[ModeProgram], place: int
+            ) -> dict[str, torch.Tensor]:
+    return values(modes[place])

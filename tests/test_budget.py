@@ -68,11 +68,11 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
     measures nothing and writes the same file."""
     short_budgets(monkeypatch)
     path, measured = write_problem(tmp_path, "model", MODEL), []
-    measure, times = regions.measure, tuned.region_times
+    seconds, times = regions.seconds_in_place, tuned.region_times
 
-    def watched(*arguments, **options):
-        measured.append(path.with_name("model_new.py").exists())
-        return measure(*arguments, **options)
+    def watched(plan, tensors, found, *rest):
+        measured.extend([path.with_name("model_new.py").exists()] * len({id(built) for _, built in found}))
+        return seconds(plan, tensors, found, *rest)
 
     def asked(plans, *rest):
         alike = {regions._form(steps) for plan in plans for steps in regions.regions(plan)}
@@ -81,7 +81,7 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
         return times(plans, *rest)
 
     forms: list[int] = []
-    monkeypatch.setattr(regions, "measure", watched)
+    monkeypatch.setattr(regions, "seconds_in_place", watched)
     monkeypatch.setattr(tuned, "region_times", asked)
     first = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none")
     assert measured == [True] * max(forms) and first.certificate.passed
@@ -96,7 +96,7 @@ def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch
     """What certifies is never left out; what might have been gained is."""
     monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
     path = write_problem(tmp_path, "model", MODEL)
-    monkeypatch.setattr(regions, "measure", lambda *_, **__: pytest.fail("there is no time for that"))
+    monkeypatch.setattr(regions, "seconds_in_place", lambda *_, **__: pytest.fail("there is no time for that"))
     result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1e-3)
     assert result.path.exists() and result.modes[0].kernels
     for certificate in (result.certificate, result.certificate.recorded):

@@ -521,3 +521,41 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
     assert certificates == {"inference": passed} and "channels-last" in found.notes[0]
     assert "digits are lost" in found.notes[0]
+
+
+# What is expected before anything is measured ----------------------------------------------------
+
+
+def separable(groups: int) -> nn.Module:
+    """A depthwise separable block where there are as many groups as channels."""
+    return Net(lambda m, x: F.relu(m[1](F.relu(m[0](x)) * 2)) * 2, nn.Conv2d(16, 64, 1),
+               nn.Conv2d(64, 64, 3, padding=1, groups=groups))
+
+
+@pytest.mark.parametrize(("groups", "expected"), [(64, 2), (4, 0), (1, 0)])
+def test_depthwise_convolutions_are_expected_to_gain_on_a_cpu(groups: int, expected: int) -> None:
+    graph = capture(separable(groups), (torch.randn(1, 16, 40, 40),))
+    plan = layouts.predicted_plan(make_plan(graph, graph), graph, GENERIC_CPU)
+    assert len(plan.channels_last) == expected and bool(plan.layout) == bool(expected)
+    assert "x as fast" not in plan.layout  # nothing was measured
+    device = replace(GENERIC_CPU, kind="cuda")
+    assert not layouts.predicted_plan(make_plan(graph, graph), graph, device).channels_last
+
+
+@pytest.mark.parametrize(("times", "wins", "last"), [((1.0, 2.0), True, 0), ((1.0, 2.0), False, 2), (None, True, 2)],
+                         ids=["measured otherwise", "but not in the program", "nothing measured"])
+def test_what_is_measured_overrules_what_was_expected(times, wins, last, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {} if times is None else {
+        n: times for n in convolutions(plan.graph)})
+    monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
+    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
+    short_budgets(monkeypatch)
+    torch.manual_seed(0)
+    result = kernelwright.optimize(separable(64).eval(), (torch.randn(1, 16, 40, 40),), effort="quick", target="cpp",
+                                   baselines="none")
+    report = render_text(result)
+    assert ("all 2 convolutions run channels-last" in report) == (last == 2)
+    assert (".permute((0, 3, 1, 2))" in result.source) == (last == 2)
+    assert all(mode.certificate.passed for mode in result.modes)

@@ -915,7 +915,8 @@ def _kernelwright_warn(model, misfit):
 class _KernelwrightBinding:
     """A model that was compared with the facts of a mode, and how to see at later calls that it is the same.
 
-    tables and snapshots: dictionaries (of attributes, submodules, hooks) that must equal their copies.
+    tables and snapshots: dictionaries (of attributes, submodules) that must equal their copies. hooks: those that must
+    be empty; to look at two for each takes longer, as a large model's are in no cache.
     numbers: (dictionary, key, value) of the own classes' attributes; 2, 2.0 and True are equal, yet not the same.
     homes and keys: where the tensors of the facts are kept. Raises _KernelwrightMisfit.
     """
@@ -930,7 +931,7 @@ class _KernelwrightBinding:
             raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
         self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
         free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, however they are
-        self.tables, self.numbers, self.sized, self.absent, self.special = [], [], [], [], []
+        self.tables, self.hooks, self.numbers, self.sized, self.absent, self.special = [], [], [], [], [], []
         for path, module in modules.items():
             if module.training != (facts["training"] != (path in facts["other_mode"])):
                 raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
@@ -948,7 +949,9 @@ class _KernelwrightBinding:
                      module._backward_pre_hooks]
             if path and any(hooks):
                 raise _KernelwrightMisfit(f"module {path}", "has a hook")
-            self.tables += [vars(module), module._modules, *(hooks if path else [])]
+            self.tables += [vars(module), *([module._modules] if module._modules else [])]
+            self.sized += [] if module._modules else [module._modules]
+            self.hooks += hooks if path else []
             for key, value in vars(module).items():
                 if key not in _kernelwright_internal:
                     self._watch(value)
@@ -1041,7 +1044,8 @@ class _KernelwrightBinding:
         """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
             return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
-                    and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+                    and not any(self.hooks) and self.tables == self.snapshots
+                    and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
                     and all([table[key] is None for table, key in self.absent])
                     and all([h[k] is other[key] for (h, k), (other, key) in self.tied])

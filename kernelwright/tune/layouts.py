@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from math import prod
 
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ from kernelwright.plan.layouts import below_views, can_be_channels_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.roofline.cost import node_work
+from kernelwright.roofline.cost import node_seconds, node_work
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
@@ -35,6 +37,8 @@ FIRST, LAST = "channels first", "channels last"
 _WIN, _WIN_ONCE, _FEW = 0.97, 0.9, 5
 # An order whose error is larger by this factor computes in another precision.
 _LESS_ACCURATE = 1.25
+# How many times the bytes of weights are moved, by a copy's rate, to turn them: pieces of a few bytes each (measured).
+_TURNED = 8
 # Seconds of timing one convolution.
 _MOST_SECONDS = 0.5
 _KIND = "layouts"
@@ -115,6 +119,41 @@ def _true_float32():
     return cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False)
 
 
+def predicted_seconds(plan: Plan, device: Device) -> Seconds:
+    """What the convolutions of a plan are expected to take on a CPU, whose library is known by how it computes; {} for
+    other devices.
+
+    It computes depthwise ones channels-last alone: what lies otherwise is copied on the way in and on the way out.
+    Dense ones take either order, but turn the weights of windows for channels-last at every call. Others are computed
+    as they lie.
+    """
+    found: dict[Node, tuple[float, float]] = {}
+    for node in plan.graph.nodes() if device.kind == "cpu" else ():
+        if not can_be_channels_last(node) or node in plan.contractions or node["transposed"] or node.dtype != "float32":
+            continue
+        x, weight = node.inputs[:2]
+        seconds = node_seconds(node, device)
+        if node["groups"] > 1 and weight.shape[1] == 1:
+            found[node] = seconds + (x.bytes + node.bytes) / device.copy, seconds
+        elif node["groups"] == 1:
+            windows = prod(weight.shape[2:]) > 1
+            found[node] = seconds, seconds + (_TURNED * weight.bytes / device.copy if windows else 0.0)
+    return found
+
+
+def predicted_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
+    """The plan with convolutions channels-last where that is expected to gain, and nothing was measured."""
+    seconds = predicted_seconds(plan, device)
+    other = channels_last_plan(plan, captured, seconds, device) if seconds else None
+    return plan if other is None else replace(other, layout=words(other, None))
+
+
+def first_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
+    """The plan with no convolution channels-last."""
+    kept = {n: r for n, r in plan.kept.items() if r != ALONE}
+    return make_plan(plan.graph, captured, kept, move_bias=device.kind == "cuda", contractions=plan.contractions)
+
+
 def promising(seconds: Seconds, device: Device) -> frozenset[Node]:
     """The convolutions that gain channels-last, or lose less than it costs to leave the order around them.
 
@@ -148,7 +187,7 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
         return None
     free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen, contractions=plan.contractions)
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
-    kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r == SLOWER and n in moving)}
+    kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r.startswith(SLOWER) and n in moving)}
 
     def laid_out(contractions: Mapping[Node, Choice]) -> Plan:
         return make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=contractions)

@@ -1,8 +1,8 @@
 """Regions: groups of loop kernels that together replace some operators, kept only where they win.
 
 Collapses are not measured here: what they save is not a matter of percents. Fusions are: a region's
-kernels run against the very torch calls that they would replace, on the device, and a region that
-does not win stays with PyTorch.
+kernels run against the very torch calls that they would replace, in place (:mod:`kernelwright.tune.in_place`), and a
+region that does not win stays with PyTorch.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
-from kernelwright.ir.node import Node, walk
+from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
-from kernelwright.timing.rounds import measure
 from kernelwright.timing.turns import clock, exclusive, without_device
+from kernelwright.tune.in_place import seconds_in_place
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 
 SLOWER = "measured on this device: PyTorch is as fast"
 # A region must take less than this share of PyTorch's time; one operator by itself must win clearly.
 _WIN = 0.97
 _WIN_ALONE = 0.9
+# A region that wins by so much is believed to pay even in a program that as a whole does not.
+_WIN_CLEARLY = 0.75
 # Seconds of timing one region, and how many are built at a time.
 _MOST_SECONDS, _TOGETHER = 0.5, 8
 _KIND = "regions"
@@ -63,35 +66,56 @@ class Untried:
     seconds: float
 
 
-def region_times(plans: Sequence[Plan], device: torch.device, row: Device, target: str, seconds: float
-                 ) -> tuple[dict[Hashable, dict[str, float]], Untried]:
-    """The medians of the regions of plans, kernels and torch calls, by what alike regions share; and what was not
-    measured.
+def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, torch.Tensor]], device: torch.device,
+                 row: Device, target: str, seconds: float) -> tuple[dict[Hashable, dict[str, float]], Untried]:
+    """The seconds of the regions of plans in place, kernels and torch calls, by what alike regions share; and what was
+    not measured.
 
-    What earlier runs measured is known. Of the rest those come first that promise most for the whole model, until
-    ``seconds`` have passed: none for 0. Raises BuildFailed.
+    tensors: of a plan's leaves by name, for the number of the plan. What earlier runs measured is known. Of the rest
+    those come first that promise most for the whole model, until ``seconds`` have passed: none for 0. Regions alike are
+    built once, and their time is the mean of all places where they stand in one program. Raises BuildFailed.
     """
     ends = clock() + seconds
     alike: dict[Hashable, list[list[KernelStep]]] = {}
+    standing: list[list[tuple[Hashable, list[KernelStep]]]] = []  # for each plan
     for plan in plans:
-        for steps in regions(plan):
-            alike.setdefault(_form(steps), []).append(steps)
+        standing.append([(_form(steps), steps) for steps in regions(plan)])
+        for form, steps in standing[-1]:
+            alike.setdefault(form, []).append(steps)
     keys = {form: repr((machine(device), generator_digest(), target, form)) for form in alike}
     times = {form: known for form, key in keys.items() if (known := recall(_KIND, key)) is not None}
     missing = {form: len(found) * _promise(found[0], row) for form, found in alike.items() if form not in times}
     waiting = sorted(missing, key=lambda form: -missing[form])
     longest = 0.0
     while waiting and (left := ends - clock()) > longest:
-        begun, now, waiting = clock(), waiting[:_TOGETHER], waiting[_TOGETHER:]
-        built = _built([alike[form][0] for form in now], target)
-        each = min(_MOST_SECONDS, left / (len(now) + len(waiting)))
-        with exclusive(), without_collector():
-            for form, (steps, launchers, library) in zip(now, built, strict=True):
-                calls = {"kernels": kernel_calls(steps, launchers, library, device), "torch": _torch(steps, device)}
-                times[form] = {n: t.median for n, t in measure(calls, device=device, budget_seconds=each).items()}
-                remember(_KIND, keys[form], times[form])
+        begun, now = clock(), waiting[:_TOGETHER]
+        parts = dict(zip(now, _built([alike[form][0] for form in now], target), strict=True))
+        each = min(_MOST_SECONDS, left / len(waiting)) * len(now)
+        try:
+            with exclusive(), without_collector():
+                for number, plan in enumerate(plans):
+                    here = [(form, steps) for form, steps in standing[number] if form in parts and form not in times]
+                    if here:
+                        found = seconds_in_place(plan, tensors(number), [(steps, parts[form]) for form, steps in here],
+                                                 device, each)
+                        times |= _means([form for form, _ in here], found)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            break
+        for form in now:
+            remember(_KIND, keys[form], times[form])
+        waiting = waiting[_TOGETHER:]
         longest = max(longest, clock() - begun)
     return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting))
+
+
+def _means(forms: Sequence[Hashable], found: Sequence[Mapping[str, float]]) -> dict[Hashable, dict[str, float]]:
+    """The mean seconds of regions alike."""
+    places: dict[Hashable, list[Mapping[str, float]]] = {}
+    for form, seconds in zip(forms, found, strict=True):
+        places.setdefault(form, []).append(seconds)
+    return {form: {name: sum(s[name] for s in some) / len(some) for name in some[0]} for form, some in places.items()}
 
 
 def _built(found: Sequence[list[KernelStep]], target: str
@@ -126,15 +150,25 @@ def _promise(steps: Sequence[KernelStep], row: Device) -> float:
     return max(0.0, calls - moved / row.read - len(steps) * row.launch_seconds)
 
 
-def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]]) -> dict[Node, str]:
-    """The operators whose region does not win by what :func:`region_times` measured, with the reason."""
+def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *, clearly: bool = False
+                   ) -> dict[Node, str]:
+    """The operators whose region does not win by what :func:`region_times` measured, with the reason. clearly: those,
+    too, whose region was not measured or wins by little."""
     lost: dict[Node, str] = {}
     for steps in regions(plan):
         found = times.get(_form(steps))
         share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
+        share = _WIN_CLEARLY if clearly else share
         if found is not None and found["kernels"] > share * found["torch"]:
+            lost |= {n: slower_by(found["kernels"] / found["torch"]) for s in steps for n in s.covers}
+        elif found is None and clearly:
             lost |= {n: SLOWER for s in steps for n in s.covers}
     return lost
+
+
+def slower_by(ratio: float) -> str:
+    """The reason for what stays with PyTorch where kernels take so many times its time."""
+    return f"{SLOWER} or faster: kernels take {ratio:.1f}x as long" if ratio >= 1.05 else SLOWER
 
 
 def _form(steps: Sequence[KernelStep]) -> Hashable:
@@ -181,29 +215,5 @@ def kernel_calls(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launch
             failure = function(addresses, stream)
             if failure:
                 raise RuntimeError(failure.decode(errors="replace"))
-
-    return call
-
-
-def _torch(steps: Sequence[KernelStep], device: torch.device) -> Callable[[], object]:
-    """The torch calls of the operators that a region replaces."""
-    covers = {n for s in steps for n in s.covers}
-    order = [n for n in walk(covers) if n in covers or (n.kind == "view" and any(i in covers for i in walk([n])))]
-    outer = {i for n in order for i in n.inputs if i not in order}
-    given = {n: n["value"] if n.op == "constant" else tensor_for(n, device) for n in outer}
-
-    # Of a convolution a region covers the bias alone.
-    products = {n: tensor_for(n, device) for n in order if n.op == "convolution"}
-
-    def call() -> object:
-        values = dict(given)
-        with torch.no_grad():
-            for node in order:
-                if node in products:
-                    bias = values[node.inputs[2]]
-                    values[node] = products[node] + bias.view(1, -1, *(1,) * (node.rank - 2))
-                    continue
-                values[node] = node.operator.reference(*(values[i] for i in node.inputs), **dict(node.attributes))
-        return values
 
     return call

@@ -1,0 +1,269 @@
+"""Seconds of regions in place: a clock around each of them in the running program, on the model's own values.
+
+By itself a kernel finds its operands where no program leaves them: out of every cache, or in all of them, in memory
+that was allocated long ago. So two programs run on the example inputs, step by step: that of the plan, in which regions
+are kernels, and the operators of its graph as PyTorch has them. What a region costs beside its kernels is counted as
+well: memory for its results, operands that kernels want contiguous, views that only its torch calls need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelwright.emit.launcher import Launcher
+from kernelwright.emit.once import made_once
+from kernelwright.ir.evaluate import as_stored
+from kernelwright.ir.node import Node, walk
+from kernelwright.ir.ops.leaves import literal_tensor
+from kernelwright.ir.registry import torch_dtype
+from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.timing.clock import DELAY_CLOCK_HERTZ, LONGEST_DELAY_SECONDS
+
+#: Runs of both programs that are timed, at least and at most; one before them warms up.
+LEAST_RUNS, MOST_RUNS = 3, 25
+
+Memory = dict[Any, Any]
+Part = tuple[list[KernelStep], dict[KernelStep, Launcher], ctypes.CDLL]
+"""A region's steps, their launchers and the library that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A step of a program. region: whose time it is; None of what nobody asks for. last: what nobody reads after it."""
+
+    run: Callable[[Memory], None]
+    region: int | None
+    last: tuple[Node, ...]
+
+
+@dataclass(slots=True)
+class _Clock:
+    """The seconds of each region in one run: between one step of another region, or of none, and the next."""
+
+    device: torch.device
+    current: int | None = None
+    marks: list[tuple[int, Any, Any]] = field(default_factory=list)
+    begun: Any = None
+
+    def turn(self, region: int | None) -> None:
+        if region == self.current:
+            return
+        now = self._now()
+        if self.current is not None:
+            self.marks.append((self.current, self.begun, now))
+        self.current, self.begun = region, now
+
+    def _now(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self) -> dict[int, float]:
+        self.turn(None)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        found: dict[int, float] = {}
+        for region, begun, ended in self.marks:
+            took = begun.elapsed_time(ended) * 1e-3 if self.device.type == "cuda" else ended - begun
+            found[region] = found.get(region, 0.0) + took
+        return found
+
+
+def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],
+                     device: torch.device, budget_seconds: float) -> list[dict[str, float]]:
+    """The least seconds of each region, as "kernels" and as "torch" calls.
+
+    tensors: the graph's leaves by name; nobody writes to them. regions: steps of the plan, each with the library of a
+    region like it. Memory that does not do is raised, as what a launcher says that fails (RuntimeError).
+    """
+    tensors = {name: _own(t) for name, t in tensors.items()} if any(s.buffers for s in plan.kernels) else tensors
+    leaves = _leaves(plan, tensors, device)
+    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device), "torch": _of_graph(plan, regions, leaves)}
+    least: list[dict[str, float]] = [{} for _ in regions]
+    ends, delays = time.perf_counter() + budget_seconds, dict.fromkeys(programs, 0.0)
+    with torch.no_grad():
+        for turn in range(-1, MOST_RUNS):
+            begun = time.perf_counter()
+            for name in programs if turn % 2 else reversed(programs):
+                found, delays[name] = _run(programs[name], leaves, device, delays[name])
+                for region, took in found.items() if turn >= 0 else ():
+                    least[region][name] = min(took, least[region].get(name, took))
+            if turn + 1 >= LEAST_RUNS and 2 * time.perf_counter() - begun > ends:
+                break
+    return least
+
+
+def _run(entries: Sequence[Entry], leaves: Memory, device: torch.device, delay: float
+         ) -> tuple[dict[int, float], float]:
+    """The seconds of the regions in one run, and how long the host took for it: so long a device waits before the next
+    one, or it would wait for the host between steps."""
+    memory, clock = dict(leaves), _Clock(device)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda._sleep(int(min(1.5 * delay, LONGEST_DELAY_SECONDS) * DELAY_CLOCK_HERTZ))
+    begun = time.perf_counter()
+    for entry in entries:
+        clock.turn(entry.region)
+        entry.run(memory)
+        for node in entry.last:
+            memory.pop(node, None)
+    took = time.perf_counter() - begun
+    return clock.seconds(), took
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone() if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _leaves(plan: Plan, tensors: Mapping[str, torch.Tensor], device: torch.device) -> Memory:
+    """Every leaf that one of the programs reads, and what is made once."""
+    roots = [*_roots(plan), *plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
+    roots += [n for s in plan.steps for n in (s.inputs if isinstance(s, KernelStep) else (s.node,))]
+    found: Memory = {}
+    for node in walk(roots):
+        if node.op == "constant":
+            found[node] = node["value"]
+        elif node.op == "literal":
+            found[node] = literal_tensor(node, device)
+        elif node.kind == "leaf" and node.get("name") in tensors:
+            found[node] = as_stored(node, tensors[node["name"]])
+    return found
+
+
+def _roots(plan: Plan) -> list[Node]:
+    graph = plan.graph
+    return [*graph.outputs, *(e.value for e in graph.effects if e.owner is None), *(c.value for c in graph.checks)]
+
+
+def _last(reads: Sequence[tuple[Node, ...]], kept: Sequence[Node]) -> list[tuple[Node, ...]]:
+    """For each step, the values that it is the last one to read."""
+    seen, found = set(kept), []
+    for needed in reversed(reads):
+        found.append(tuple(n for n in dict.fromkeys(needed) if n not in seen and n.kind != "leaf"))
+        seen.update(needed)
+    return found[::-1]
+
+
+def _call(node: Node) -> Callable[[Memory], None]:
+    reference, attributes, inputs = node.operator.reference, dict(node.attributes), node.inputs
+
+    def run(memory: Memory) -> None:
+        memory[node] = reference(*[memory[i] for i in inputs], **attributes)
+
+    return run
+
+
+def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leaves: Memory) -> list[Entry]:
+    """The operators of a plan's graph as PyTorch's calls. Views that only a region's operators read are its own."""
+    region_of = {n: number for number, (steps, _) in enumerate(regions) for s in steps for n in s.covers}
+    roots = _roots(plan)
+    nodes = [n for n in walk(roots) if n not in leaves]
+    readers: dict[Node, set[int | None]] = {n: {None} for n in roots}
+    for node in reversed(nodes):
+        if node.kind == "view" and node not in region_of and len(found := readers.get(node, {None})) == 1:
+            region_of[node] = next(iter(found))  # type: ignore[assignment]
+        for needed in node.inputs:
+            readers.setdefault(needed, set()).add(region_of.get(node))
+    last = _last([n.inputs for n in nodes], roots)
+    return [Entry(_call(n), region_of.get(n), done) for n, done in zip(nodes, last, strict=True)]
+
+
+def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],
+             leaves: Memory, device: torch.device) -> list[Entry]:
+    """The steps of a plan: the regions' kernels, and PyTorch's calls for all others."""
+    region_of = {step: number for number, (steps, _) in enumerate(regions) for step in steps}
+    results = [*plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
+    for step in made_once(plan.steps, results):
+        _call(step.node)(leaves)
+    readers: dict[Node, int] = {}
+    biased: dict[tuple[Any, ...], int] = {}  # convolutions of which a region has the bias alone
+    for step, number in region_of.items():
+        for node in step.inputs:
+            readers.setdefault(node, number)
+        biased.update({_likeness(n): number for n in step.covers if n.op == "convolution"})
+    runs: list[tuple[Callable[[Memory], None], int | None, tuple[Node, ...]]] = []
+    for step in plan.steps:
+        if isinstance(step, KernelStep):
+            number = region_of.get(step)
+            if number is None:
+                runs.append((_evaluated(step, plan), None, step.inputs))
+            else:
+                runs.append((_launched(step, *regions[number], tensors, device), number, step.inputs))
+        elif step.node not in leaves:
+            runs.append((_call(step.node), biased.get(_likeness(step.node)), step.node.inputs))
+            if step.node in readers and step.node.dtype != "tuple":
+                runs.append((_contiguous(step.node), readers[step.node], ()))
+    last = _last([reads for *_, reads in runs], results)
+    return [Entry(run, number, done) for (run, number, _), done in zip(runs, last, strict=True)]
+
+
+def _likeness(node: Node) -> tuple[Any, ...]:
+    """Equal for a convolution with its bias and without it."""
+    return node.op, node.origin, node.shape, tuple(a for a in node.attributes if a[0] != "exact")
+
+
+def _contiguous(node: Node) -> Callable[[Memory], None]:
+    def run(memory: Memory) -> None:
+        memory[node] = memory[node].contiguous()
+
+    return run
+
+
+def _evaluated(step: KernelStep, plan: Plan) -> Callable[[Memory], None]:
+    """A kernel step of which nobody asks the time, as the calls of the operators that it stands for."""
+    inputs = set(step.inputs)
+
+    def run(memory: Memory) -> None:
+        values = {n: memory[n] for n in inputs}
+        stack = list(reversed(step.outputs))
+        while stack:
+            node = stack[-1]
+            missing = [i for i in node.inputs if i not in values and i not in memory]
+            if node in values:
+                stack.pop()
+            elif missing:
+                stack.extend(reversed(missing))
+            else:
+                operands = [values[i] if i in values else memory[i] for i in node.inputs]
+                values[node] = node.operator.reference(*operands, **dict(node.attributes))
+                stack.pop()
+        memory.update({n: values[n].contiguous() for n in step.outputs})
+
+    return run
+
+
+def _launched(step: KernelStep, steps: list[KernelStep], part: Part, tensors: Mapping[str, torch.Tensor],
+              device: torch.device) -> Callable[[Memory], None]:
+    """A kernel step of a region, by the launcher of one like it."""
+    alike, launchers, library = part
+    twin = alike[steps.index(step)]
+    launcher, function = launchers[twin], getattr(library, launchers[twin].name)
+    own: dict[Node | str, Node | str] = dict(zip((*twin.inputs, *twin.outputs), (*step.inputs, *step.outputs),
+                                                 strict=True))
+    own |= {name: mine for (_, name), (_, mine) in zip(twin.buffers, step.buffers, strict=True)}
+    made = [(own[n], n.shape, torch_dtype(n.dtype)) for n in launcher.allocated]
+    arguments = [own[a] for a in launcher.arguments]
+    buffers = {step.outputs[number]: name for number, name in step.buffers}
+
+    def run(memory: Memory) -> None:
+        for node, shape, dtype in made:
+            memory[node] = torch.empty(shape, dtype=dtype, device=device)
+        passed = [tensors[a] if isinstance(a, str) else memory[a] for a in arguments]
+        if launcher.workspace_bytes:
+            passed.append(torch.empty(launcher.workspace_bytes, dtype=torch.uint8, device=device))
+        stream = torch.cuda.current_stream().cuda_stream if device.type == "cuda" else None
+        failure = function(struct.pack(f"{len(passed)}P", *[t.data_ptr() for t in passed]), stream)
+        if failure:
+            raise RuntimeError(failure.decode(errors="replace"))
+        memory.update({node: tensors[name] for node, name in buffers.items()})
+
+    return run

@@ -1,0 +1,142 @@
+"""Regions are measured where they stand in the running program; those that lose are given back, the others stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emitted_tools import short_budgets
+from torch import nn
+from torch.nn import functional as F
+
+import kernelwright
+from kernelwright.capture.export import capture
+from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.plan.planner import make_plan
+from kernelwright.report.text import render_text
+from kernelwright.tune import in_place, regions
+
+CPU = torch.device("cpu")
+
+
+class Blocks(nn.Module):
+    """Blocks alike with a norm and an activation each, and a convolution whose bias moves, with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.batch = nn.BatchNorm1d(8)
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.batch(self.conv(x)))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + F.gelu(layer(norm(x)) * 2)
+        return x.transpose(1, 2) * 3 + 1
+
+
+def placed(model: nn.Module, x: torch.Tensor, *, move_bias: bool):
+    """A model's plan, its leaves, and its regions with what was built of them."""
+    graph = capture(model, (x,))
+    plan = make_plan(graph, graph, move_bias=move_bias)
+    found = regions.regions(plan)
+    forms = {regions._form(steps): steps for steps in found}
+    built = dict(zip(forms, regions._built(list(forms.values()), "cpp"), strict=True))
+    assert len(built) < len(found)
+    return plan, values_of(model, graph, (x,)), [(steps, built[regions._form(steps)]) for steps in found]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("move_bias", [False, True])
+def test_both_programs_compute_what_the_model_does(training, move_bias):
+    """What is measured is the model's computation: regions alike run one kernel on the tensors of each place."""
+    torch.manual_seed(0)
+    model, x = Blocks().train(training), torch.randn(4, 8, 64)
+    plan, tensors, found = placed(model, x, move_bias=move_bias)
+    leaves = in_place._leaves(plan, tensors, CPU)
+    buffers = {name: buffer.clone() for name, buffer in tensors.items()}
+    programs = {"plan": (in_place._of_plan(plan, buffers, found, dict(leaves), CPU), plan.results),
+                "graph": (in_place._of_graph(plan, found, leaves), plan.graph.outputs)}
+    state = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        expected = model(x)
+        for entries, (result,) in programs.values():
+            memory = dict(leaves)
+            for entry in entries:
+                entry.run(memory)
+                for node in entry.last:
+                    memory.pop(node, None)
+            torch.testing.assert_close(memory[result], expected, atol=1e-5, rtol=1e-5)
+            assert len(memory) < len(entries) / 2 + len(leaves)  # what nobody reads again is gone
+            assert {entry.region for entry in entries} >= set(range(len(found)))
+    assert all(torch.equal(tensors[name], value) for name, value in state.items())
+
+
+def test_every_region_has_both_times(monkeypatch):
+    """Also where a convolution stays, of which a region has the bias: its time is on both sides."""
+    model, x = Blocks().eval(), torch.randn(4, 8, 64)
+    plan, tensors, found = placed(model, x, move_bias=True)
+    clock = iter(range(10**6))
+    monkeypatch.setattr(in_place._Clock, "_now", lambda self: float(next(clock)))
+    times = in_place.seconds_in_place(plan, tensors, found, CPU, 0.0)
+    assert all(set(t) == {"kernels", "torch"} and min(t.values()) >= 1.0 for t in times)
+    biased = next(number for number, (steps, _) in enumerate(found) if any(
+        n.op == "convolution" for s in steps for n in s.covers))
+    entries = in_place._of_plan(plan, tensors, found, in_place._leaves(plan, tensors, CPU), CPU)
+    assert sum(entry.region == biased for entry in entries) >= 2
+
+
+class Two(nn.Module):
+    """Two regions between products: an activation, and a norm of a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.second(F.gelu(self.first(x)) * 2)) @ self.first.weight
+
+
+def run(monkeypatch, tmp_path, times, slower):
+    """The result of a run in which regions with these operators take so many times PyTorch's time, and programs are
+    slower than eager as ``slower`` says of the names of their kernels."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+
+    def measured(plan, tensors, found, device, budget):
+        ratios = [next(r for op, r in times.items() if any(n.op == op for s in steps for n in s.covers))
+                  for steps, _ in found]
+        return [{"kernels": ratio, "torch": 1.0} for ratio in ratios]
+
+    kernels = []
+
+    def candidate(emitted, problem, mode, settings):
+        kernels.append({n.op for s in mode.plan.kernels for n in s.covers})
+        return made(emitted, problem, mode, settings)
+
+    from kernelwright import judgement
+    made = judgement.candidate_of
+    monkeypatch.setattr(judgement, "candidate_of", candidate)
+    monkeypatch.setattr(judgement, "is_slower", lambda timing: slower(kernels[-1]))
+    monkeypatch.setattr(regions, "seconds_in_place", measured)
+    short_budgets(monkeypatch)
+    torch.manual_seed(0)
+    return kernelwright.optimize(Two().eval(), (torch.randn(8, 64),), effort="quick", target="cpp", baselines="none")
+
+
+
+def test_a_region_that_loses_is_left_and_the_others_stay(monkeypatch, tmp_path):
+    result = run(monkeypatch, tmp_path, {"gelu_erf": 1.62, "layer_norm": 0.5}, lambda kernels: "gelu_erf" in kernels)
+    assert result.modes[0].kernels and all("gelu" not in str(k) for m in result.modes for k in m.kernels)
+    report = " ".join(render_text(result).split())
+    assert "PyTorch is as fast or faster: kernels take 1.6x as long" in report
+
+
+def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up(monkeypatch, tmp_path):
+    result = run(monkeypatch, tmp_path, {"gelu_erf": 0.9, "layer_norm": 0.5}, lambda kernels: "gelu_erf" in kernels)
+    assert result.modes[0].kernels and all("gelu" not in str(k) for m in result.modes for k in m.kernels)
+    assert all(mode.certificate.passed for mode in result.modes)
+
+
+def test_a_mode_goes_to_pytorch_where_nothing_wins(monkeypatch, tmp_path):
+    result = run(monkeypatch, tmp_path, {"gelu_erf": 0.9, "layer_norm": 0.5}, lambda kernels: True)
+    assert not any(mode.kernels for mode in result.modes)
