@@ -8,6 +8,7 @@ holds nothing but tensors, plain values and containers.
 from __future__ import annotations
 
 import collections
+import enum
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 #: Values that are what they are in every call: they may stand beside tensors in results.
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.Size, torch.device)
 _DEPTH = 32
 _WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
@@ -27,6 +28,15 @@ class Keywords(dict[str, Any]):
 
 class Unsupported(TypeError):
     """A value is no tensor, no plain value and no container: what it is, with its position."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is what it is in every call: a plain one, or a class or a member of an enumeration that a module
+    has a name for."""
+    kind = type(value)
+    if isinstance(value, type):
+        return named(value) is value
+    return kind in PLAIN or (isinstance(value, enum.Enum) and named(kind) is kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,8 @@ class Form:
 def is_object(value: Any, depth: int = 0) -> bool:
     """Whether ``value`` is a container by its attributes."""
     kind = type(value)
+    if isinstance(value, (type, enum.Enum)):
+        return False
     in_python = hasattr(value, "__dict__") or any("__slots__" in vars(base) for base in kind.__mro__)
     if not in_python or not kind.__flags__ & _WRITTEN_IN_PYTHON or kind.__new__ is not object.__new__ or isinstance(
             value, (torch.nn.Module, Form, Fixed)):
@@ -60,7 +72,7 @@ def is_object(value: Any, depth: int = 0) -> bool:
 
 
 def _is_value(value: Any, depth: int) -> bool:
-    if isinstance(value, torch.Tensor) or type(value) in PLAIN:
+    if isinstance(value, torch.Tensor) or is_plain(value):
         return True
     if depth > _DEPTH:  # or an object that holds itself
         return False
@@ -165,15 +177,16 @@ def renumbered(structure: Any, numbers: Any) -> Any:
 def structure_of(value: Any, part: Callable[[torch.Tensor], Any], plain: Callable[[Any], Any] | None = None,
                  position: str = "", depth: int = 0) -> Any:
     """``value`` as a structure: plain lists, tuples and dictionaries, `Form` for other containers, what ``part``
-    gives for a tensor (its number), and what ``plain`` gives for a plain value (by default itself, whole numbers and
-    sizes as `Fixed`).
+    gives for a tensor (its number), and what ``plain`` gives for a plain value (by default itself; whole numbers,
+    sizes, devices, classes and members of enumerations as `Fixed`).
 
     Raises Unsupported.
     """
     if isinstance(value, torch.Tensor):
         return part(value)
-    if type(value) in PLAIN:
-        return plain(value) if plain else Fixed(value) if type(value) in (int, torch.Size) else value
+    if is_plain(value):
+        is_itself = type(value) in PLAIN and type(value) not in (int, torch.Size, torch.device)
+        return plain(value) if plain else value if is_itself else Fixed(value)
     kind, outer = type(value), position.removeprefix(" at ")
 
     def inner(items: Any) -> Any:

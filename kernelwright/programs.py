@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ import kernelwright
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
-from kernelwright.capture.parts import hooked
-from kernelwright.capture.tracing import Questions
+from kernelwright.capture.parts import alike, hooked
+from kernelwright.capture.tracing import GRADIENTS, Questions
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.emit.facts import own_classes
@@ -66,8 +67,8 @@ from kernelwright.tune.layouts import predicted_plan
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
 MIXED = "mixed"
-#: More submodules than these are not left to PyTorch one by one: each costs a trace.
-_MOST_LEFT = 16
+#: A mode is not traced again more often than this, each time with other submodules left to PyTorch.
+_MOST_TRACES = 16
 #: For the search for kernels with which no file can be made.
 _WRITING_SECONDS = 60.0
 #: A mode's graph, or why there is none.
@@ -198,7 +199,7 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
     Raises NotCapturable and the coded errors of :func:`capture` where the model's own forward is in the way.
     """
     left |= hooked(model)
-    while True:
+    for attempt in itertools.count():
         try:
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
@@ -206,14 +207,16 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
                 check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording,
                 left=tuple(left), modes=asked)
         except (NotCapturable, DataDependentControlFlow, HiddenState) as reason:
-            path = reason.module
+            path, why = reason.module, _why(reason)
             if path in left:  # a call of it is no node: one of the module around it may be
-                path = path.rpartition(".")[0]
+                first, path = left[path], path.rpartition(".")[0]
+                why = first if why in first else f"{why}; it was left to PyTorch because {first}"
                 for inner in [p for p in left if p.startswith(f"{path}.")]:
                     del left[inner]
-            if not path or len(left) >= _MOST_LEFT:
+            if not path or attempt >= _MOST_TRACES:
+                reason.args = (why,) if isinstance(reason, NotCapturable) else reason.args
                 raise
-            left[path] = _why(reason)
+            left |= dict.fromkeys(alike(model, path), why)
 
 
 def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any], settings: Settings, stages: Stages,

@@ -161,9 +161,57 @@ def test_live_randomness_stays_in_order() -> None:
     lambda m, x: torch.tanh(x) - torch.ones_like(m.norm(x)),
 ])
 def test_a_call_that_lasts_is_not_dropped_with_its_result(forward: Any) -> None:
+    """It stays among what must be computed, once."""
     model = Of(forward, norm=nn.InstanceNorm1d(4, track_running_stats=True)).train()
-    with pytest.raises(NotCapturable, match="nothing that the forward returns is made of its result"):
-        capture(model, (normal(3, 4, 5).float(),))
+    graph = capture(model, (normal(3, 4, 5).float(),))
+    assert [c.value["serial"] for c in graph.checks] == [0]
+    assert not any(c.is_truth for c in graph.checks)
+    assert all(n.get("serial", -1) < 0 for n in graph.operators())
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0, 0.5])
+def test_layers_that_are_dropped_never_or_always(probability: float) -> None:
+    """No uniform number passes such a bound: the draw stays, and nothing is decided by its value."""
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            if torch.rand([]) < probability:
+                continue
+            x = torch.tanh(x) + 1
+        return x * 2
+
+    if probability == 0.5:
+        with pytest.raises(errors.DataDependentControlFlow):
+            capture(Of(forward), (normal(3, 4),))
+        return
+    graph = capture(Of(forward), (normal(3, 4),))
+    assert len(graph.checks) == 2
+    assert operators(graph).count("tanh") == (0 if probability else 2)
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x.pow_(-0.5), lambda x: x.pow_(torch.full_like(x, 2.0)), lambda x: x.ldexp_(torch.full_like(x, 2.0)),
+    lambda x: x.float_power_(2.0), lambda x: x.float_power_(torch.full_like(x, 3.0)),
+    lambda x: x.floor_divide_(torch.full_like(x, 0.3)),
+])
+def test_writes_whose_functional_form_has_another_overload(write: Any) -> None:
+    """``pow_.Scalar`` has a scalar exponent, ``pow.Scalar`` a scalar base."""
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x.abs() + 0.5
+        write(y)
+        return y * 2
+
+    check_capture(Of(forward), (normal(3, 4),))
+
+
+@torch.jit.script
+def _scripted(x: torch.Tensor, factor: int) -> torch.Tensor:
+    return x / torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * factor)
+
+
+def test_scripted_functions_are_traced_as_python() -> None:
+    graph = check_capture(Of(lambda m, x: _scripted(torch.tanh(x), 3)), (X,))
+    assert {"div", "tanh"} <= set(operators(graph))
+    assert type(_scripted(X, 2)) is torch.Tensor, "outside of a trace it is what it was"
 
 
 def test_recurrent_layer_with_dropout_draws() -> None:

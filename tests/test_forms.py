@@ -539,6 +539,97 @@ class Model""")
         assert any("around stays with PyTorch" in note and "odd" in note for note in result.notes), result.notes
 
 
+CACHE = """
+import enum
+
+class Kind(enum.Enum):
+    GROWING = 1
+
+class Layer:
+    def __init__(self):
+        self.keys = self.device = None
+
+    def update(self, keys):
+        self.device = keys.device
+        self.keys = keys if self.keys is None else torch.cat([self.keys, keys], -2)
+        return self.keys
+
+class Cache:
+    def __init__(self, layers=()):
+        self.layers, self.kind, self.layer_class, self.seen = list(layers), Kind.GROWING, Layer, {}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x, kind=Kind.GROWING):
+        cache = Cache()
+        for number in range(2):
+            cache.layers.append(Layer())
+            x = torch.tanh(cache.layers[-1].update(self.norm(x)) * 2 + 1)
+            cache.seen[number] = True
+        return {"hidden": x, "cache": cache}
+
+def get_inputs():
+    return [torch.rand(16, 8), Kind.GROWING]
+"""
+
+
+def test_a_result_that_holds_classes_devices_and_members_of_enumerations(tmp_path: Path) -> None:
+    """So it is with what language models return as a cache: kernels compute it, and it is whole."""
+    original, emitted, _ = emit(tmp_path, "cached", CACHE)
+    old, new = original.Model(), emitted.ModelNew()
+    x = torch.rand(16, 8)
+    with torch.no_grad(), kernels_run(emitted, 1):
+        found = new(x, emitted.Kind.GROWING)
+    wanted = old(x, original.Kind.GROWING)
+    cache = found["cache"]
+    assert type(cache) is emitted.Cache and cache.layer_class is emitted.Layer and cache.kind is emitted.Kind.GROWING
+    assert cache.seen == {0: True, 1: True} and [layer.device for layer in cache.layers] == [x.device] * 2
+    for one, other in zip(cache.layers, wanted["cache"].layers, strict=True):
+        torch.testing.assert_close(one.keys, other.keys)
+    torch.testing.assert_close(found["hidden"], wanted["hidden"])
+
+
+def test_blocks_that_seed_numpy_stay_with_pytorch_alone(tmp_path: Path) -> None:
+    """All of them at once, as they are alike; the blocks around them have kernels."""
+    file = write_problem(tmp_path, "seeding", """
+import numpy as np
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        np.random.seed(3)
+        return self.linear(x)[:, np.random.permutation(8)]
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.odd = Odd()
+
+    def forward(self, x):
+        return torch.tanh(self.odd(x) * 2 + 1) + x
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block() for _ in range(20)))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+""")
+    result = kernelwright.explain(file, target="cpp", device=GENERIC_CPU)
+    assert [len(mode.kernels) for mode in result.modes] == [20] * len(result.modes)
+    assert sum("odd stays with PyTorch" in note and "numpy" in note for note in result.notes) >= 20, result.notes
+
+
 def test_a_mode_that_no_graph_holds(tmp_path: Path) -> None:
     """Layers that training drops at random, a decision that only float16 takes, and a check of the length leave
     inference to kernels."""

@@ -15,7 +15,7 @@ from emitted_tools import assert_like, import_path, import_text, kernels_run, mo
 
 import kernelwright
 from kernelwright.capture.export import NotCapturable, capture
-from kernelwright.problem.outside import read_outside
+from kernelwright.problem.outside import is_installed, read_outside
 from kernelwright.roofline.devices import GENERIC_CPU
 
 SEED = 11
@@ -500,3 +500,18 @@ def test_kernels_are_certified_with_a_table_drawn_at_import(given, tmp_path) -> 
         problem, options["inputs"] = kind if given == "class" else kind(), [torch.randn(64, 8)]
     result = kernelwright.optimize(problem, **options)
     assert sum("Passed" in note for note in result.notes) == 2 and "NOISE = torch.randn(8)" in result.source
+
+
+def test_packages_are_known_by_their_metadata(tmp_path, monkeypatch) -> None:
+    """A folder of another name that an installer filled (``pip install --target``) holds no code of the user's."""
+    package = tmp_path / "packages" / "calm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def read():\n    return open('/dev/null').read()\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    is_installed.cache_clear()
+    assert not is_installed(str(package / "__init__.py"))
+    (tmp_path / "packages" / "calm-1.0.dist-info").mkdir()
+    is_installed.cache_clear()
+    assert is_installed(str(package / "__init__.py"))
+    assert not is_installed(str(tmp_path / "mine.py"))
+    is_installed.cache_clear()

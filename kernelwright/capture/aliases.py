@@ -29,6 +29,10 @@ _SOMETIMES_IDENTITY = ("dropout", "feature_dropout", "alpha_dropout", "feature_a
 _ONE_VIEW_EACH = ("broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d")
 
 
+#: Functional forms whose names or arguments are others than those of the operators in place.
+_FUNCTIONAL = {"aten.normal_.default": torch.ops.aten.normal_functional.default}
+
+
 class NoInverse(Exception):
     """A write through this view cannot be undone into its source."""
 
@@ -83,6 +87,23 @@ def written(node: torch.fx.Node) -> list[tuple[str, Any]]:
     given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
     return [(a.name, given.get(a.name)) for a in node.target._schema.arguments
             if a.alias_info is not None and a.alias_info.is_write]
+
+
+def functional_of(operator: Any) -> Any:
+    """The operator that gives as a new tensor what an operator in place writes into its first operand; None where there
+    is none. Its arguments have the same types in the same order: names of overloads tell nothing (``pow_.Scalar`` has
+    a scalar exponent, ``pow.Scalar`` a scalar base)."""
+
+    def types(overload: Any) -> list[str]:
+        return [str(a.type) for a in overload._schema.arguments]
+
+    if str(operator) in _FUNCTIONAL:
+        return _FUNCTIONAL[str(operator)]
+    name = operator.overloadpacket.__name__
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    names = packet.overloads() if packet is not None else []
+    found = [getattr(packet, overload) for overload in sorted(names, key=lambda n: n != operator._overloadname)]
+    return next((kind for kind in found if types(kind) == types(operator)), None)
 
 
 def functional(operator: Any) -> Any:

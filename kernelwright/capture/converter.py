@@ -20,7 +20,16 @@ from kernelwright.capture import convert_products as _products  # noqa: F401
 from kernelwright.capture import convert_reductions as _reductions  # noqa: F401
 from kernelwright.capture import convert_scans as _scans  # noqa: F401
 from kernelwright.capture import convert_views as _views  # noqa: F401
-from kernelwright.capture.aliases import NoInverse, functional, scattered, viewed, viewed_part, writes, written
+from kernelwright.capture.aliases import (
+    NoInverse,
+    functional,
+    functional_of,
+    scattered,
+    viewed,
+    viewed_part,
+    writes,
+    written,
+)
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
@@ -61,8 +70,6 @@ from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
 _LITERAL_ELEMENTS = 64
-#: Functional forms of operators in place whose names do not say it.
-_FUNCTIONAL = {"bernoulli_.float": "bernoulli.p", "normal_.default": "normal_functional.default"}
 
 
 class Converter:
@@ -139,10 +146,8 @@ class Converter:
             places.append(number)
         effects = tuple(BufferUpdate(n, v, self.owners.get(n)) for n, v in self.updates.items())
         roots = (*outputs, *self.updates.values(), *(c.value for c in self.checks))
-        read = set(walk(roots))
-        if unread := next((call for call in self.lasting if call not in read), None):
-            raise NotCapturable(f"{unread['target']} draws random numbers, or updates statistics, and nothing that the "
-                                "forward returns is made of its result", unread.origin.module if unread.origin else "")
+        read = set(walk(roots))  # what draws, or updates statistics, is done also where nothing is made of its result
+        self.checks += [Check(call) for call in self.lasting if call not in read]
         checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
                                     tuple(known), asks, checks))
@@ -322,7 +327,7 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
-        name, overload = target.split(".")
+        name = target.split(".")[0]
         old = self.values[changed]
         if name == "copy_":
             value = as_type_of(old, arguments["src"])
@@ -338,8 +343,7 @@ class Converter:
                                  {"self": old, "p": kept, "generator": None}, changed.meta["val"], origin)
             value = make("mul", old, make("div", noise, constant(kept)))
         else:
-            twin = _FUNCTIONAL.get(target, f"{name.removesuffix('_')}.{overload}")
-            kind = getattr(getattr(torch.ops.aten, twin.split(".")[0], None), twin.split(".")[1], None)
+            kind = functional_of(node.target)
             if kind is node.target:  # the result goes into memory that is named beside the operands
                 kind = functional(kind)
             if kind is None:

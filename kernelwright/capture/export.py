@@ -24,7 +24,7 @@ from kernelwright.capture import tracing
 from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
-from kernelwright.capture.parts import look_at, mark, module_of
+from kernelwright.capture.parts import drawing, look_at, mark, module_of
 from kernelwright.capture.tracing import (
     LIBRARY,
     Questions,
@@ -102,8 +102,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         questions.others = True
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
+        place = drawing(fresh() if fresh is not None else copy.deepcopy(model), copy.deepcopy(list(inputs)), recording)
         raise NotCapturable("it seeds a generator of random numbers, or draws from one that no graph holds: "
-                            + ", ".join(drawn))
+                            + ", ".join(drawn), place)
     if moved:
         raise NotCapturable(f"it changes {', '.join(moved)}, which is not of the model")
     kept = {f"{path}.{key}".lstrip("."): value for path, module in work.named_modules()

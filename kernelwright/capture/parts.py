@@ -8,8 +8,10 @@ comes out, and what it leaves changed.
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +84,41 @@ def hooked(model: torch.nn.Module) -> dict[str, str]:
         if path and any(getattr(module, name) for name in (*HOOKS, *_BACKWARD_HOOKS)) and not _inside(path, found):
             found[path] = "it has a hook"
     return found
+
+
+def alike(model: torch.nn.Module, path: str) -> list[str]:
+    """A submodule that is in the way of a trace, and those of its class in the same place of other blocks, which will
+    be as well: a trace for each of them would take long."""
+    kind, place = type(model.get_submodule(path)), re.sub(r"\d+", "0", path)
+    return [other for other, module in model.named_modules()
+            if type(module) is kind and re.sub(r"\d+", "0", other) == place]
+
+
+def drawing(model: torch.nn.Module, inputs: Sequence[Any], recording: bool) -> str:
+    """The path of the first innermost submodule that moves a generator of random numbers other than PyTorch's in a real
+    call, which is the caller's to spend; "" where the model's own forward does, or none."""
+    names = {id(module): path for path, module in model.named_modules()}
+    waiting: list[dict[str, bytes]] = []
+    found: list[str] = []
+
+    def before(module: torch.nn.Module, _: Any) -> None:
+        waiting.append(random_states())
+
+    def after(module: torch.nn.Module, _: Any, result: Any) -> None:
+        was, now = waiting.pop(), random_states()
+        if any(was.get(name, state) != state for name, state in now.items() if name != "torch"):
+            found.append(names[id(module)])
+
+    hooks = [hook for module in model.modules() for hook in (
+        module.register_forward_pre_hook(before, prepend=True), module.register_forward_hook(after))]
+    positional, named = split(inputs)
+    try:
+        with seeded(0), torch.set_grad_enabled(recording), suppress(Exception):
+            model(*positional, **named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else ""
 
 
 def _inside(path: str, paths: Iterable[str]) -> bool:

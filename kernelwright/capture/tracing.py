@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
 
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
@@ -26,8 +27,27 @@ _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 @contextmanager
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
-    with recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling():
+    with (recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling(),
+          _scripts_as_python()):
         yield
+
+
+@contextmanager
+def _scripts_as_python() -> Iterator[None]:
+    """Functions that were compiled by ``torch.jit.script`` run as the Python code that they were made of: what their
+    interpreter makes of constants, a trace takes for tensors of nobody's."""
+    compiled = torch.jit.ScriptFunction
+    call = compiled.__call__
+
+    def run(function: Any, *arguments: Any, **named: Any) -> Any:
+        python = getattr(function, "_torchdynamo_inline", None)
+        return call(function, *arguments, **named) if python is None else python(*arguments, **named)
+
+    compiled.__call__ = run
+    try:
+        yield
+    finally:
+        compiled.__call__ = call
 
 
 #: The message of a check that Python makes itself, and so waits for.
@@ -51,6 +71,29 @@ def _expected(frame: FrameType) -> bool | None:
     return ahead == ("IF_TRUE" in code[place].opname) if ahead != beyond else None
 
 
+#: Comparisons of numbers that are at least 0 and less than 1 with a bound: what they say of all of them, where it lies
+#: beyond.
+_OF_UNIT = {"lt": (False, True), "ge": (True, False), "le": (False, True), "gt": (True, False)}
+
+
+def _known_truth(tensor: FakeTensor) -> bool | None:
+    """The truth value of a comparison of uniform random numbers with a bound that none of them passes; or None.
+
+    So layers are dropped at random: ``if torch.rand([]) < self.layerdrop``, with a probability of 0 in most models.
+    """
+    mode = proxy_tensor.get_proxy_mode()
+    proxy = None if mode is None else proxy_tensor.get_proxy_slot(tensor, mode.tracer, None, lambda kept: kept.proxy)
+    if proxy is None or not isinstance(proxy.node.target, torch._ops.OpOverload) or len(proxy.node.args) != 2:
+        return None
+    name, (drawn, bound) = proxy.node.target.overloadpacket.__name__, proxy.node.args
+    if name not in _OF_UNIT or not isinstance(bound, (int, float)) or not isinstance(drawn, torch.fx.Node) \
+            or getattr(getattr(drawn.target, "overloadpacket", None), "__name__", "") != "rand":
+        return None
+    below, above = _OF_UNIT[name]
+    is_below = bound < 0 or (bound == 0 and name in ("lt", "ge"))
+    return below if is_below else above if bound >= 1 else None
+
+
 def _raises(code: list[dis.Instruction]) -> bool:
     """Whether code comes to a raise, with nothing to decide before."""
     return next((i.opname == "RAISE_VARARGS" for i in code if i.opname == "RAISE_VARARGS" or "RETURN" in i.opname
@@ -72,6 +115,8 @@ def values_read(found: list[str]) -> Iterator[None]:
         def ask(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
             if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
                 found.append(name)
+            elif name == "__bool__" and (known := _known_truth(tensor)) is not None:
+                return known
             elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
                 torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
                 return wanted

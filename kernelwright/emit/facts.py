@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ exec(compile(IMPORTS + FORMS, "<kernelwright forms>", "exec"), _forms)
 
 
 def literal(value: Any) -> str:
-    """Python text of a plain value, a tuple, list or dict of them, or a dtype."""
+    """Python text of a plain value, a tuple, list or dict of them, a dtype, or a device."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     if isinstance(value, tuple) and not isinstance(value, torch.Size):
@@ -37,13 +38,15 @@ def literal(value: Any) -> str:
         return "[" + ", ".join(map(literal, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
-    return repr(value)
+    return f'torch.device("{value}")' if isinstance(value, torch.device) else repr(value)
 
 
 def structure_text(structure: Any, model: nn.Module) -> str:
     """Python text of a structure of arguments or results."""
+    if isinstance(structure, Fixed) and isinstance(structure.value, torch.device):
+        return f'_KernelwrightDevice("{structure.value.type}")'
     if isinstance(structure, Fixed):
-        return f"_KernelwrightFixed({literal(structure.value)})"
+        return f"_KernelwrightFixed({_fixed_text(structure.value, model)})"
     if isinstance(structure, Form):
         parts = (structure_text(part, model) for part in (structure.items, structure.attributes))
         return f"_KernelwrightForm({_class_text(structure.kind, model)}, {', '.join(parts)})"
@@ -53,6 +56,13 @@ def structure_text(structure: Any, model: nn.Module) -> str:
         text = ", ".join(structure_text(part, model) for part in structure)
         return f"[{text}]" if isinstance(structure, list) else f"({text}{',' * (len(structure) == 1)})"
     return literal(structure)
+
+
+def _fixed_text(value: Any, model: nn.Module) -> str:
+    """Python text of a value that is the same in every call."""
+    if isinstance(value, type):
+        return _class_text(value, model)
+    return f"{_class_text(type(value), model)}[{value.name!r}]" if isinstance(value, enum.Enum) else literal(value)
 
 
 def _class_text(kind: type, model: nn.Module) -> str:
@@ -74,12 +84,12 @@ def own_classes(plan: Plan, model: nn.Module, inputs: Sequence[Any]) -> set[str]
     waiting += [structure for call in plan_parts(plan) for structure in (call.arguments, call.result)]
     while waiting:
         part = waiting.pop()
-        if not isinstance(part, Form):
-            waiting += [item for _, item in entries(part) or ()]
-            continue
-        waiting += [part.items, part.attributes]
-        if _is_own(part.kind, model):
-            found.add(part.kind.__qualname__.split(".")[0])
+        kind = part.kind if isinstance(part, Form) else None
+        if isinstance(part, Fixed):
+            kind = part.value if isinstance(part.value, type) else type(part.value)
+        if kind is not None and _is_own(kind, model):
+            found.add(kind.__qualname__.split(".")[0])
+        waiting += [part.items, part.attributes] if isinstance(part, Form) else [i for _, i in entries(part) or ()]
     return found
 
 
@@ -194,7 +204,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     entries = []
     for position, (node, value) in enumerate(zip(plan.graph.inputs, values, strict=True)):
         if node is None:
-            entries.append(f'("argument {position}", {literal(value)})')
+            entries.append(f'("argument {position}", {_fixed_text(value, model)})')
         else:
             entries.append(f'("{node["name"]}", {_kind(node)})')
     positional, keywords = split(structure)

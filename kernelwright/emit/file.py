@@ -84,7 +84,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     rows = [f"    {call!r}: {names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'},"
             for call, names in by_call.items()]
     plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
-    classes = STRUCTURES + "\n\n" if any("_Kernelwright" in table for table in tables) else ""
+    classes = STRUCTURES + "\n\n" if re.search("_Kernelwright|_kernelwright_class\\(", "".join(tables)) else ""
     more = [text for text, call in ((ONCE, "_kernelwright_once("), (REQUIRE, "_kernelwright_require("),
                                     (PARTS, "_kernelwright_part(")) if call in runs]
     private = _private_imports(source)

@@ -45,6 +45,20 @@ class _KernelwrightFixed:
         pass
 
 
+class _KernelwrightDevice:
+    """In a structure: the device of the tensors of its kind."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def restore(self, parts):
+        return next((t.device for t in parts if isinstance(t, torch.Tensor) and t.device.type == self.kind),
+                    torch.device(self.kind))
+
+    def flatten(self, value, parts):
+        pass
+
+
 class _KernelwrightForm:
     """In a structure: an object of a class, with its items as a list, tuple or dictionary (or None), and attributes."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.containers import PLAIN, Keywords, entries, mapped
+from kernelwright.containers import Keywords, entries, is_plain, mapped
 from kernelwright.errors import InputsInvalid
 
 
@@ -45,7 +45,7 @@ def _unusable(value: Any, position: str) -> Iterator[str]:
     elif parts is not None:
         for inner, item in parts:
             yield from _unusable(item, f"{position}[{inner!r}]" if position else f"keyword {inner}")
-    elif type(value) not in PLAIN:
+    elif not is_plain(value):
         yield f"{position} is an object of type {type(value).__name__}"
 
 

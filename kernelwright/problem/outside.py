@@ -80,8 +80,13 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Whether a source file belongs to Python or to an installed package."""
+    """Whether a source file belongs to Python or to an installed package.
+
+    Installers leave the metadata of packages beside them, whatever the folder is called (``pip install --target``).
+    """
     if {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return True
+    if any(folder in Path(file).parents and next(folder.glob("*.dist-info"), None) for folder in map(Path, sys.path)):
         return True
     folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     return any(Path(folder) in Path(file).resolve().parents for folder in folders)

@@ -6,6 +6,7 @@ nesting, shapes, dtypes and devices.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -107,7 +108,8 @@ def _leaf(
     moved: Sequence[Statistics],
 ) -> OutputError:
     if not isinstance(eager, torch.Tensor):
-        if type(candidate) is type(eager) and _same_value(candidate, eager):
+        named = _name_of(eager)
+        if named == _name_of(candidate) if named else type(candidate) is type(eager) and _same_value(candidate, eager):
             return OutputError(path, True, ())
         return OutputError(path, False, (f"is {candidate!r:.80} instead of {eager!r:.80}",), kinds=("value",))
     if type(candidate) not in (type(eager), torch.Tensor):
@@ -160,6 +162,14 @@ def _facts(candidate: torch.Tensor, eager: torch.Tensor) -> dict[str, Any]:
         "eager_strides": tuple(eager.stride()) if eager.layout == torch.strided else (),
         "elements": candidate.numel(),
     }
+
+
+def _name_of(value: Any) -> tuple[str, ...]:
+    """What a class, or a member of an enumeration, is called: a candidate has those of the user's file in its own;
+    () for anything else."""
+    if isinstance(value, enum.Enum):
+        return type(value).__qualname__, value.name
+    return (value.__qualname__,) if isinstance(value, type) else ()
 
 
 def _same_value(left: Any, right: Any) -> bool:
