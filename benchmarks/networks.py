@@ -1,13 +1,17 @@
-"""Whole networks (torchvision, timm, transformers, torchaudio, torch_geometric, PyTorch; random weights) as problem files.
+"""Whole networks (torchvision, timm, transformers, torchaudio, torch_geometric, PyTorch) as problem files.
 
-Nothing is downloaded: configurations stand in `network_lists/`, weights are those of the constructors. Each file is of a
-size for a GPU, with a tiny one in its TINY. What is not installed is left out with a line.
+Nothing is downloaded: configurations stand in `network_lists/`, weights are the random ones of the constructors. Each
+file is of a size for a GPU, with a tiny one in its TINY. What is not installed is left out with a line.
 
     python benchmarks/networks.py write networks --set timm --dtype float32 --dtype bfloat16
     kernelwright bench networks --effort quick --baselines none --workers 1                 # or --tiny
     python benchmarks/networks.py table bench_results/results.jsonl
 
-`table` prints Markdown: how many are verified, left to PyTorch in part, or refused, and each with its reason.
+    python benchmarks/networks.py plan networks --tiny --output planned.jsonl               # seconds each on one core
+    python benchmarks/networks.py table planned.jsonl
+
+`plan` goes up to the plan alone, which it evaluates in float64 against the model. `table` prints Markdown: how many are
+served whole, in part or not, and each with its reason.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from network_lists import SETS
 from network_lists.declaration import DTYPES
+from network_lists.planned import plan_all
 from network_lists.table import table
 
 
@@ -44,11 +49,19 @@ def main() -> None:
     writing.add_argument("folder", type=Path)
     writing.add_argument("--set", action="append", choices=list(SETS), help="by default all")
     writing.add_argument("--dtype", action="append", choices=DTYPES, help="by default float32")
-    telling = commands.add_parser("table", help="the table of the records that `kernelwright bench` wrote")
-    telling.add_argument("records", type=Path)
+    telling = commands.add_parser("table", help="the table of records of plan or of kernelwright bench")
+    telling.add_argument("records", type=Path, nargs="+")
+    planning = commands.add_parser("plan", help="capture, plan and evaluate, without compiling anything")
+    planning.add_argument("folder", type=Path)
+    planning.add_argument("--filter", default="*/*", help="a shell pattern of set/name")
+    planning.add_argument("--output", type=Path, default=Path("planned.jsonl"), help="records; those there are kept")
+    planning.add_argument("--limit", type=float, default=600.0, help="seconds of one network")
+    planning.add_argument("--tiny", action="store_true", help="with the values of each file's TINY")
     given = parser.parse_args()
     if given.command == "write":
         write(given.folder, given.set or list(SETS), given.dtype or ["float32"])
+    elif given.command == "plan":
+        plan_all(sorted(given.folder.glob(f"{given.filter}.py")), given.output, given.limit, tiny=given.tiny)
     else:
         print(table(given.records))
 

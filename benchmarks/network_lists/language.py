@@ -27,8 +27,9 @@ def _network(name: str, kind: str, given: dict[str, str], sizes: dict[str, Any],
              **more: Any) -> Network:
     """A model of transformers. kind: its class; configuration: that of its configuration, by default named as it."""
     family = kind
-    for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSequenceClassification", "EncoderModel",
-                   "ForImageClassification", "ForSemanticSegmentation", "ForCTC", "ForObjectDetection", "Model"):
+    for suffix in ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "ForSequenceClassification",
+                   "EncoderModel", "ForImageClassification", "ForSemanticSegmentation", "ForCTC", "ForObjectDetection",
+                   "Model"):
         family = family.removesuffix(suffix)
     options = options or {}
     return Network(f"transformers_{name}", "transformers",
@@ -108,9 +109,9 @@ _ENCODERS = (
     _text("big_bird", "BigBirdModel", {"attention_type": "original_full"}, _TINY),
     _text("big_bird_sparse", "BigBirdModel", {"block_size": 16}, {**_TINY, "block_size": 4}, batch=4, length=512,
           tiny_length=64),
-    _text("canine", "CanineModel", {"num_hidden_layers": 4}, {**_TINY, "num_hash_buckets": 64, "local_transformer_stride":
-          8, "upsampling_kernel_size": 4, "num_hash_functions": 2, "downsampling_rate": 4}, tiny_length=16,
-          given=_TOKENS),
+    _text("canine", "CanineModel", {"num_hidden_layers": 4}, {
+        **_TINY, "num_hash_buckets": 64, "local_transformer_stride": 8, "upsampling_kernel_size": 4,
+        "num_hash_functions": 2, "downsampling_rate": 4}, tiny_length=16),
     _text("convbert", "ConvBertModel", None, {**_TINY, "embedding_size": 32}),
     _text("deberta_v2", "DebertaV2Model", {"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12,
                                            "intermediate_size": 3072, "relative_attention": True,

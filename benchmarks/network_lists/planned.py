@@ -1,0 +1,126 @@
+"""Networks up to their plans: captured, rewritten, planned, and the plan evaluated in float64 against the model.
+
+Nothing is compiled or timed, so that a tiny network takes seconds on one core. Each runs in a process of its own: what
+crashes or hangs costs one network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import time
+import traceback
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+#: Of the size of a result: what a plan may differ by. A model may round to float32 by itself, whatever its type is.
+_TOLERANCE = 1e-4
+
+
+def plan_all(files: Iterable[Path], records: Path, seconds: float, *, tiny: bool) -> None:
+    """Append a record for each problem file that has none yet; print a line for each.
+
+    seconds: what one network may take, in all. tiny: with the values of the files' TINY.
+    """
+    files = list(files)
+    for package in ("torch", *{file.parent.name for file in files}):  # once, before processes are forked
+        with suppress(Exception):
+            importlib.import_module(package)
+    done = {json.loads(line)["problem"] for line in records.read_text().splitlines()} if records.exists() else set()
+    for file in files:
+        name = f"{file.parent.name}/{file.stem}"
+        if name in done:
+            continue
+        record = _in_process(file, seconds, tiny) | {"problem": name}
+        with records.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(record) + "\n")
+        print(name, record["state"], record.get("error") or "", flush=True)
+
+
+def _in_process(file: Path, seconds: float, tiny: bool) -> dict[str, Any]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_told, args=(file, tiny, theirs))
+    process.start()
+    theirs.close()
+    try:
+        record = ours.recv() if ours.poll(seconds) else {
+            "state": "timeout", "error": f"not finished after {seconds:.0f} s"}
+    except EOFError:
+        process.join()
+        record = {"state": "crashed", "error": f"the process ended with {process.exitcode}"}
+    process.kill()
+    process.join()
+    return record
+
+
+def _told(file: Path, tiny: bool, to: Connection) -> None:
+    warnings.simplefilter("ignore")
+    started = time.process_time()
+    try:
+        record = planned(file, tiny=tiny)
+    except Exception as error:
+        code = getattr(error, "code", "")
+        record = {"state": "refused" if code else "error", "error": f"{type(error).__name__}: {error}"[:400],
+                  "code": code, "traceback": "" if code else traceback.format_exc()[-3000:]}
+    to.send(record | {"seconds": round(time.process_time() - started, 1)})
+
+
+def planned(file: Path, *, tiny: bool) -> dict[str, Any]:
+    """The record of one problem file. tiny: with the values of its TINY."""
+    import torch
+
+    from kernelwright.problem import load_problem
+    from kernelwright.programs import Stages, understand
+    from kernelwright.progress import Progress
+    from kernelwright.roofline.devices import GENERIC_CPU
+    from kernelwright.settings import Settings
+
+    torch.set_num_threads(1)
+    settings = Settings(target="cpp", tiny=tiny)
+    problem = load_problem(file, device="cpu", tiny=tiny)
+    example = problem.make_inputs(0)
+    modes, notes = understand(problem, example, GENERIC_CPU, settings, Stages(Progress()))
+    found = {mode.name: {"operators": len(mode.captured.operators()), "kernels": len(mode.plan.kernels),
+                         "parts": sum(n.op == "opaque" and n["target"] == "kernelwright.part"
+                                      for n in mode.captured.nodes()),
+                         "problem": _difference(mode, example)} for mode in modes}
+    wrong = [f"{name}: {mode['problem']}" for name, mode in found.items() if mode["problem"]]
+    return {"state": "wrong" if wrong else "planned", "error": "; ".join(wrong), "modes": found, "notes": list(notes)}
+
+
+def _difference(mode: Any, example: list[Any]) -> str:
+    """What a mode's plan gives otherwise than the model; "" where nothing, or where it draws random numbers."""
+    import copy
+
+    import torch
+
+    from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
+    from kernelwright.problem.arguments import split
+    from kernelwright.problem.inputs import map_tensors
+    from kernelwright.verify.flatten import flatten
+
+    graph = mode.captured
+    if not graph.outputs or any(n.get("serial", -1) >= 0 for n in graph.nodes()):
+        return ""
+    with torch.no_grad():
+        results, _ = run_plan(mode.plan, values_of(copy.deepcopy(mode.model), graph, example))
+        found = flatten(filled(graph.structure, results))
+        wide = map_tensors(example, lambda t: t.double() if t.is_floating_point() else t.clone())
+        positional, keywords = split(wide)
+        model = copy.deepcopy(mode.model).double()
+        expected = {path: leaf for path, leaf in flatten(model(*positional, **keywords)).items()
+                    if isinstance(leaf, torch.Tensor)}
+    for path, right in expected.items():
+        own = found.get(path)
+        if not isinstance(own, torch.Tensor) or own.shape != right.shape:
+            return f"{path} is {getattr(own, 'shape', None)}, not {tuple(right.shape)}"
+        scale = right.double().abs().max().item() if right.numel() else 0.0
+        error = (own.double() - right.double()).abs().max().item() if right.numel() else 0.0
+        if not error <= _TOLERANCE * max(scale, 1e-6):
+            return f"{path} differs by {error:.2g} of {scale:.2g}"
+    return ""
