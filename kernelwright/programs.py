@@ -19,7 +19,7 @@ from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
-from kernelwright.capture.tracing import GRADIENTS, Questions
+from kernelwright.capture.tracing import Questions
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.emit.facts import own_classes

@@ -592,6 +592,26 @@ def test_a_result_that_holds_classes_devices_and_members_of_enumerations(tmp_pat
     torch.testing.assert_close(found["hidden"], wanted["hidden"])
 
 
+@pytest.mark.parametrize(("change", "changes"), [
+    ("given['h'] = x", True), ("given['more'].append(x)", True), ("given['more'][0] = given['h']", True),
+    ("given.pop('more')", True), ("dict(given)['h'] = x", False), ("given['more'] + [x]", False)])
+def test_containers_that_a_forward_changes(change: str, changes: bool, tmp_path: Path) -> None:
+    """What a call leaves in the caller's dictionary is no result: the mode stays as it is, and says so."""
+    file = write_problem(tmp_path, "changing", f"""
+class Model(nn.Module):
+    def forward(self, x, given):
+        x = torch.tanh(x * 2 + given["h"])
+        {change}
+        return x * 3
+
+def get_inputs():
+    return [torch.rand(4, 8), {{"h": torch.rand(4, 8), "more": [torch.rand(2)]}}]
+""")
+    result = kernelwright.explain(file, target="cpp", device=GENERIC_CPU)
+    assert any("changes what a container holds" in note for note in result.notes) == changes, result.notes
+    assert bool(result.modes[0].kernels) != changes
+
+
 def test_blocks_that_seed_numpy_stay_with_pytorch_alone(tmp_path: Path) -> None:
     """All of them at once, as they are alike; the blocks around them have kernels."""
     file = write_problem(tmp_path, "seeding", """

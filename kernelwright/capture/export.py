@@ -115,6 +115,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     remains = changed(before, after) or (assigned if check_state is not None else [])
     if remains:
         _check_state(remains, check_state, name, file)
+    if call.changes:
+        raise NotCapturable("it changes what a container holds that it is given")
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure

@@ -30,6 +30,8 @@ class Traced:
     unsupported: str = ""
     """What in the result is neither a tensor nor a plain value nor a container of these."""
     kept: list[torch.Tensor] = field(default_factory=list)
+    changes: bool = False
+    """Whether the forward changes a container that it is given: puts another tensor there, or more of them."""
 
 
 def flat(arguments: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -53,14 +55,21 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any]) -> Traced:
     values, structure = flat(arguments)
     positional, keywords = split(_plain(structure, values))
     call = Traced(tuple(positional), keywords)
+    given: list[Any] = []  # the arguments of a call, and what they held before it
 
     def before(_: torch.nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         traced = pytree.tree_leaves((positional, keywords))
         parts = [new if isinstance(old, torch.Tensor) else old for old, new in zip(values, traced, strict=True)]
         own = [restored(part, parts) for part in split(structure)[0]]
-        return tuple(own), {name: restored(part, parts) for name, part in split(structure)[1].items()}
+        named = {name: restored(part, parts) for name, part in split(structure)[1].items()}
+        given[:] = [(own, named), structure_of((own, named), id)]
+        return tuple(own), named
 
     def after(_: torch.nn.Module, positional: tuple[Any, ...], result: Any) -> tuple[torch.Tensor, ...]:
+        try:
+            call.changes = bool(given) and structure_of(given[0], id) != given[1]
+        except Unsupported:
+            call.changes = True
         call.kept = []
         places: dict[int, int] = {}
 
@@ -78,7 +87,8 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any]) -> Traced:
 
     for name in HOOKS:
         getattr(model, name).clear()
-    if any(_is_odd(part, values) for part in structure):
+    parts = (*split(structure)[0], *split(structure)[1].values())
+    if any(type(part) is not int or _is_odd(part, values) for part in parts):
         model.register_forward_pre_hook(before, with_kwargs=True)
     model.register_forward_hook(after)
     return call
