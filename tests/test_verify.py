@@ -426,6 +426,34 @@ def test_sampling_axis_0_covers_the_other_entries_through_eager() -> None:
     assert not wrong.passed and wrong.trials[0].comparison.passed and not wrong.trials[0].against_eager.passed
 
 
+class Coarse(nn.Module):
+    """A product whose factors lose digits, as in TF32, ``unit`` says how; its gradients are those of the whole ones."""
+
+    def __init__(self, unit: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.linear, self.unit = nn.Linear(64, 24), unit
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            return self.linear(x)
+        lost = nn.functional.linear((self.unit * 3e-4) * torch.sin(x * 1e7), self.linear.weight)
+        return self.linear(x) + lost.detach()
+
+
+def test_sampling_holds_outputs_with_gradients_against_what_eager_is_off_in_the_sample() -> None:
+    """Two of the same accuracy differ everywhere; eager is no exact truth where float64 ran two entries."""
+    def certified(unit: float) -> certificate.Certificate:
+        return judged(lambda: Coarse(unit), Coarse, row_inputs, sample_axis0=True, recording=True,
+                      trials=(TrialPlan(0), TrialPlan(1, "normal", True)))
+
+    found = certified(-1.0)
+    assert found.passed, found.why
+    assert found.gradients is not None and any(o.relative > 1e-5 for o in found.gradients.outputs)
+    wrong = certified(40.0)
+    assert not wrong.passed
+
+
 def test_sampling_where_entries_depend_on_each_other_is_found_out() -> None:
     class Mean(nn.Module):
         def forward(self, x):

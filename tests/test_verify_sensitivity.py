@@ -324,3 +324,40 @@ def test_what_outputs_are_differentiated_by_is_drawn_where_they_lie(device: str)
         found = check_gradients(model, model, float64_copy(model), inputs, State.of(model))
     assert found is not None and found.passed
     assert drawn and set(drawn) == {device}
+
+
+def test_sums_of_many_terms_move_by_what_their_order_may_lose() -> None:
+    """Units by the square root of the number of terms; of a convolution's result what a library's transforms lose."""
+    x, row, weight = torch.ones(64, 4096), torch.ones(4096), torch.ones(8, 4096)
+    image, window = torch.ones(2, 3, 9, 9), torch.ones(4, 3, 3, 3)
+    aten = torch.ops.aten
+    for operator, operands, units in (
+            (aten.sum.dim_IntList, (x, [1]), 64.0), (aten.mean.default, (x,), 512.0),
+            (aten.var_mean.correction, (x, [1]), 64.0), (aten.mm.default, (x, weight.t()), 64.0),
+            (aten.addmm.default, (torch.ones(8), x, weight.t()), 64.0), (aten.mv.default, (x, row), 64.0),
+            (aten.bmm.default, (x[None].expand(3, -1, -1), weight.t()[None].expand(3, -1, -1)), 64.0),
+            (aten.linear.default, (x, weight, torch.ones(8)), 64.0), (aten.exp.default, (x,), 1.0),
+            (aten.convolution.default, (image, window, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), 512.0)):
+        results = operator(*operands)
+        for result in results if isinstance(results, tuple) else (results,):
+            assert sensitivity.summed_units(operator.overloadpacket.__name__, operands, result) == pytest.approx(units)
+    with sensitivity.Rounding(3, sums=1 / 32):
+        few, many, long = x[:, :1000].sum(1), x.sum(1), torch.ones(1 << 20).sum()
+    eps = torch.finfo(torch.float32).eps
+    assert torch.equal((few / 1000 - 1).abs() <= 1.1 * eps, torch.ones(64, dtype=torch.bool))
+    assert ((many / 4096 - 1).abs() / eps).tolist() == pytest.approx([2.0] * 64)
+    assert abs(float(long) / (1 << 20) - 1) / eps == pytest.approx(32.0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device")])])
+def test_what_a_library_loses_in_millions_of_terms_is_rounding(device: str) -> None:
+    """A layer norm of four million elements is no other computation than the model because a device adds them in some
+    order, nor is a convolution that a library transforms."""
+    sizes = (64, 256, 256) if device == "cuda" else (16, 64, 64)
+    for layer, shape in ((nn.LayerNorm(sizes), (2, *sizes)), (nn.Conv2d(3, 96, 11, 4, 2), (8, 3, 224, 224))):
+        model = layer.to(device)
+        found = certify(lambda model=model: model, lambda model=model: model,
+                        lambda seed, shape=shape: [torch.rand(shape, device=device)],
+                        plan=Plan(trials=(TrialPlan(0), TrialPlan(1, "signed zeros"), TrialPlan(2, "offset"))))
+        assert found.passed and not found.separate, found.why

@@ -84,18 +84,21 @@ def compare_with_eager(
     tolerance: Tolerance | None = None,
     root: str = "output",
 ) -> Comparison:
-    """Compare full outputs with eager's, where float64 was affordable for the ``sampled`` entries only.
+    """Compare full outputs with eager's, where float64 was affordable for the ``sampled`` entries only."""
+    return compare(candidate, eager, eager, tolerance=tolerance, root=root, allowances=from_sample(sampled, tolerance))
+
+
+def from_sample(sampled: Comparison, tolerance: Tolerance | None = None) -> dict[str, Allowance]:
+    """What outputs may be off from eager's, by their paths, where float64 ran the ``sampled`` entries only.
 
     Eager is off by as much as it was found to be in ``sampled``; a candidate that keeps the rule there is at
     most ``1 + multiple`` times that away from eager (doubled for single elements, whose extreme over the
     whole output is larger than over a sample).
     """
-    allowances = {}
-    for output in sampled.outputs:
-        multiple = (tolerance or Tolerance()).multiple
-        share = (1 + multiple) / multiple
-        allowances[output.path] = Allowance(2 * share * output.eager_units, share * output.eager_relative, 0.01)
-    return compare(candidate, eager, eager, tolerance=tolerance, root=root, allowances=allowances)
+    multiple = (tolerance or Tolerance()).multiple
+    share = (1 + multiple) / multiple
+    return {output.path: Allowance(2 * share * output.eager_units, share * output.eager_relative, 0.01)
+            for output in sampled.outputs}
 
 
 def _leaf(

@@ -39,7 +39,8 @@ from kernelwright.verify.statistics import NOISE_SHARE, SliceSums, Statistics, m
 from kernelwright.verify.tolerance import Limits, Tolerance
 
 #: How many times what rounding moves eager's results they may be off. An operator's own error is that of all its
-#: additions, of which a draw moves the operands and the result.
+#: additions, of which a draw moves the operands and the result; where they are more than the square of this, results
+#: move by what is lacking (`kernelwright.verify.sensitivity.summed_units`).
 MULTIPLE = 32.0
 #: An operator computes in float32 or more, and what one of its steps loses below the smallest normal number a later one
 #: may multiply: silu by its x, which is below 104 where exp(-x) is not infinite.

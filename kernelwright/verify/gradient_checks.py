@@ -66,7 +66,8 @@ class GradientChecks:
                 bench.eager, bench.candidate, bench.double if trial.reference == FLOAT64 else None, inputs,
                 State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
                 strict=self.plan.recording,
-                words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient")
+                words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient",
+                sampled=trial.comparison if trial.against_eager is not None else None)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -13,8 +13,9 @@ from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify import sensitivity
-from kernelwright.verify.compare import compare, equal_bits, taken_as_equal
+from kernelwright.verify.compare import compare, equal_bits, from_sample, taken_as_equal
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
+from kernelwright.verify.floating import Allowance
 from kernelwright.verify.observe import first_line, seed_all
 from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.sensitivity import Rounding, add, may_be_rounding
@@ -51,6 +52,7 @@ def check_gradients(
     tolerance: Tolerance | None = None,
     strict: bool = True,
     words: str = "gradient",
+    sampled: Comparison | None = None,
 ) -> Comparison | None:
     """Compare the gradients of random linear functions of the outputs; None where the model has none.
 
@@ -60,7 +62,9 @@ def check_gradients(
     forward may ask what its inputs are. All three modules start from ``state``; ``double`` may be None, then eager is
     the reference, as it is for what float64 cannot do. Gradients of eager's own bits need none (an emitted file's are
     those of the original forward): float64 then makes no backward pass. Raises what says that memory is lacking; a
-    candidate's error is in the comparison. ``words`` begin the paths.
+    candidate's error is in the comparison. ``words`` begin the paths. ``sampled``: how far outputs are off in the batch
+    entries that float64 ran, where it ran no others (``double`` is None then): eager is off by as much elsewhere, and
+    its gradients by as much as the outputs.
     """
     combinations: list[str] | None = None if strict else [""]
     found: list[Found] = []
@@ -103,13 +107,18 @@ def check_gradients(
     structure: list[str] = []
     right = eager.outputs
 
+    off = from_sample(sampled, tolerance) if sampled is not None and double is None else {}
+    most = Allowance(*map(max, zip(*((a.units, a.relative, a.slices) for a in off.values())))) if off else None
+
     def compared(moved: Mapping[str, Sequence[Statistics]] | None = None) -> list[Comparison]:
-        parts = [compare(own.outputs, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved)
+        parts = [compare(own.outputs, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved,
+                         allowances={f"{_OUTPUTS}[{path!r}]": allowance for path, allowance in off.items()})
                  ] if strict else []
         for by, gradients in eager.gradients.items():
-            parts.append(taken_as_equal(gradients, _root(words, by)) if are_eagers else compare(
-                own.gradients.get(by, {}), gradients, _exact(reference, by, gradients), tolerance=tolerance,
-                root=_root(words, by), moved=moved))
+            root = _root(words, by)
+            parts.append(taken_as_equal(gradients, root) if are_eagers else compare(
+                own.gradients.get(by, {}), gradients, _exact(reference, by, gradients), tolerance=tolerance, root=root,
+                moved=moved, allowances=dict.fromkeys(flatten(gradients, root), most) if most else None))
         return parts
 
     parts = compared()

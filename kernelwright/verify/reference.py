@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.compare import compare
-from kernelwright.verify.computation import MOST_DRAWS, Spread, nonfinite, unexplained, without_lost
+from kernelwright.verify.computation import MOST_DRAWS, MULTIPLE, Spread, nonfinite, unexplained, without_lost
 from kernelwright.verify.distributions import squares_leave_range
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.kept import ByModel, Kept
@@ -239,7 +239,7 @@ class _Run:
         left = unexplained(expected, found, spread)
         with without_tf32():
             draws = drawn(self.eager, self.model.inputs, self.model.before, self.seed, range(spread.count, most),
-                          self.recording)
+                          self.recording, sums=1 / MULTIPLE)
             with closing(draws):
                 while left and (draw := next(draws, None)) is not None:
                     spread.add(expected, draw, self.part)

@@ -11,6 +11,7 @@ times what it was, lest a model that jumps (a comparison, a floor) excuses anyth
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -82,8 +83,9 @@ class Draw:
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
-          recording: bool = False) -> Iterator[Draw]:
+          recording: bool = False, sums: float = 0.0) -> Iterator[Draw]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
+    sums: that of `Rounding`.
 
     Calls that fail are left out, and where memory runs out there are fewer. Its state is as it was when all are over.
     """
@@ -91,7 +93,7 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
     try:
         for number in numbers:
             before.apply(eager)
-            rounding = Rounding(seed + number)
+            rounding = Rounding(seed + number, sums=sums)
             given = map_tensors(list(inputs), rounding.one_unit_off)
             arguments = clone_tensors(given)
             seed_all(seed)
@@ -146,17 +148,45 @@ def written_out() -> dict[Any, Callable[..., Any]]:
         aten.native_group_norm_backward, aten.native_batch_norm_backward, aten._fused_rms_norm_backward))
 
 
+#: Operators that add up elements of their largest operand, products of two operands, and what a window covers.
+_SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "std_mean", "nansum", "linalg_vector_norm", "norm", "prod"))
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"))
+_WINDOWS = frozenset(("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"))
+#: Units that a convolution's result may be off where a library transforms what it multiplies (Winograd, Fourier).
+_TRANSFORMED = 512.0
+
+
+def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> float:
+    """How many units in the last place the ``result`` of an operator may be off, by how many terms it adds: the square
+    root of their number (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019, theorem 2.4),
+    as nothing says in which order they are added. 1 for operators that add nothing up."""
+    tensors = [value for value in operands if isinstance(value, torch.Tensor) and value.numel()]
+    if not result.numel() or not tensors:
+        return 1.0
+    if name in _SUMS:
+        return math.sqrt(max(t.numel() for t in tensors) / result.numel())
+    if name in _PRODUCTS and len(tensors) > 1:
+        left, right = (tensors[0], tensors[1]) if name == "linear" else tensors[-2:]
+        batch = result.shape[0] if left.dim() == 3 == right.dim() else 1
+        return (left.numel() * right.numel() / (result.numel() * batch)) ** 0.25
+    if name in _WINDOWS and len(tensors) > 1:
+        weight = tensors[1]
+        return max(_TRANSFORMED, math.sqrt(weight.numel() / min(weight.shape[:2])))
+    return 1.0
+
+
 class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
-    that they are made of (`written_out`). unit: the relative size of a unit, by default that of each type.
-    ``is_wide``: whether all of them were of float64."""
+    that they are made of (`written_out`). unit: the relative size of a unit, by default that of each type. sums: what
+    part of their `summed_units` results move by, where that is more than one. ``is_wide``: whether all of them were of
+    float64."""
 
     seldom = SELDOM
 
-    def __init__(self, seed: int, unit: float | None = None) -> None:
+    def __init__(self, seed: int, unit: float | None = None, sums: float = 0.0) -> None:
         super().__init__()
-        self.seed, self.unit, self.is_wide = seed, unit, True
+        self.seed, self.unit, self.sums, self.is_wide = seed, unit, sums, True
         self.places = random.Random(seed)
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
@@ -167,14 +197,17 @@ class Rounding(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         if any(value.alias_info is not None for value in func._schema.returns):
             return results
-        if isinstance(results, torch.Tensor):
-            return self.one_unit_off(results)
-        if type(results) in (list, tuple):
-            return type(results)(self.one_unit_off(r) if isinstance(r, torch.Tensor) else r for r in results)
-        return results
+        def moved(result: Any) -> Any:
+            if not isinstance(result, torch.Tensor):
+                return result
+            units = self.sums * summed_units(func.overloadpacket.__name__, args, result) if self.sums else 1.0
+            return self.one_unit_off(result, max(1.0, units))
 
-    def one_unit_off(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of a floating tensor with elements a unit up or down; others, and those of 8 bits, as they are."""
+        return type(results)(map(moved, results)) if type(results) in (list, tuple) else moved(results)
+
+    def one_unit_off(self, tensor: torch.Tensor, units: float = 1.0) -> torch.Tensor:
+        """A copy of a floating tensor with elements a unit, or so many, up or down; others, and those of 8 bits, as
+        they are."""
         kind = tensor.dtype
         if not kind.is_floating_point or kind.itemsize < 2 or tensor.is_nested or tensor.layout != torch.strided \
                 or not tensor.numel():
@@ -184,7 +217,7 @@ class Rounding(TorchDispatchMode):
         wide = given.to(torch.promote_types(kind, torch.float32))
         limits = torch.finfo(kind)
         # Below the smallest normal number units are all of one size; infinities stay, as do zeros.
-        unit = self.unit or limits.eps
+        unit = units * (self.unit or limits.eps)
         step = (wide.abs() * unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
         moved = torch.where(wide == 0, wide, step.add_(wide))
