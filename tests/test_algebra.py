@@ -227,7 +227,18 @@ def test_nothing_collapses_without_permission() -> None:
     context = Context()
     result, applications = engine.rewrite_with(graph, context)
     assert not applications and result.outputs[0] is graph.outputs[0]
-    assert context.used == {id(y.origin)}
+    assert list(context.used) == [id(y.origin)]
+
+
+def test_an_operator_of_another_graph_ends_no_search() -> None:
+    """What a rule makes may be a node that another graph has, too, with the origin that it has there."""
+    x, w = leaf("x", 4, 64, 32), leaf("w", 16, 32, op="parameter")
+    foreign = anchor("linear", make("amax", x, axes=(0, 1), keepdim=True), w)
+    nested = make("amax", make("amax", x, axes=(0,), keepdim=True), axes=(1,), keepdim=True)
+    own = anchor("linear", nested, w)
+    rewriting = engine.rewrite(graph_of(make("mean", own, axes=(2,), keepdim=False)), H200)
+    assert "nested reductions" in [a.rule.name for a in rewriting.applications]
+    assert foreign.origin is not own.origin
 
 
 def test_collapse_only_where_the_roofline_gains() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from kernelwright.algebra.collapse import COLLAPSE
@@ -59,7 +59,7 @@ def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = 
     allowed: frozenset[int] = frozenset()
     tried: set[int] = set()
     most = max(1, _MOST_VISITS // max(1, len(list(graph.nodes()))))
-    while len(tried) < most and (candidates := context.used - tried - allowed):
+    while len(tried) < most and (candidates := [o for o in context.used if o not in tried and o not in allowed]):
         for candidate in _in_order(graph, candidates)[:most - len(tried)]:
             tried.add(candidate)
             context = Context(allowed | {candidate}, dropped=dropped)
@@ -71,8 +71,12 @@ def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = 
     return Rewriting(best, applied, before, cost, dropped)
 
 
-def _in_order(graph: Graph, origins: set[int]) -> list[int]:
-    return list(dict.fromkeys(id(n.origin) for n in graph.nodes() if id(n.origin) in origins))
+def _in_order(graph: Graph, origins: Sequence[int]) -> list[int]:
+    """Origins in the order of the graph; last those of no node of it, as what a rule makes may be an equal node of
+    another graph."""
+    known = dict.fromkeys(id(n.origin) for n in graph.nodes())
+    asked = set(origins)
+    return [*(o for o in known if o in asked), *(o for o in origins if o not in known)]
 
 
 def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...]]:
