@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,7 +18,7 @@ import typer
 
 from kernelwright import cli_frame
 from kernelwright import cli_options as options
-from kernelwright.cli_frame import INTERRUPTED, dumped, page, perform, silence_torch
+from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 
@@ -65,7 +66,10 @@ def optimize(
     """Write a file with ModelNew, checked against float64 and timed, and report on it."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        from kernelwright.pipeline import optimize as run
+        with importing():
+            with suppress(ImportError):  # a private name
+                import torch._dynamo  # noqa: F401  (which torch.export is made of)
+            from kernelwright.pipeline import optimize as run
 
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
@@ -96,7 +100,10 @@ def explain(
     """Show what would be replaced, by which mathematics; builds, checks and times nothing."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        from kernelwright.pipeline import explain as run
+        with importing():
+            with suppress(ImportError):  # a private name
+                import torch._dynamo  # noqa: F401  (which torch.export is made of)
+            from kernelwright.pipeline import explain as run
 
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,

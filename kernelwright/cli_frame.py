@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -18,6 +19,8 @@ from kernelwright.settings import cache_folder, colour_allowed
 
 INTERRUPTED = 130
 MOST_COLUMNS = 110
+#: New objects after which Python looks for cycles among them: its own 700 are one layer of a trace.
+_OBJECTS = 10_000
 
 #: The command line that is being run, for the report of a bug.
 arguments: list[str] = []
@@ -90,6 +93,20 @@ def _nothing_on_stdout() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, out)
         os.close(kept)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While PyTorch and its tracer are imported, nobody looks for cycles among what they make; nor later: it lives as
+    long as the process. What a run makes itself is looked at seldom enough that tracing a network does not wait for it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
 
 
 def silence_torch() -> None:

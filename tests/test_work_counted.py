@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 import torch
 from torch import nn
 
+from kernelwright.cli_frame import importing
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.modes import certify_both
 
@@ -74,3 +78,24 @@ def test_wrong_gradients_are_refused(monkeypatch):
     certificate, passes = certified(monkeypatch, Kernels, factor=1.01)
     assert not certificate.passed and passes[torch.float64] > 0
     assert certificate.recorded is not None and not certificate.recorded.passed
+
+
+def test_what_is_imported_before_there_is_a_model():
+    """Each of these takes from a third of a second to seconds; a run imports what it needs when it needs it."""
+    program = "import sys, kernelwright.pipeline; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
+    assert "kernelwright.pipeline" in loaded
+    assert not loaded & {"torch._dynamo", "torch._inductor", "sympy", "ray", "rich", "typer"}
+
+
+def test_nobody_looks_for_cycles_among_what_imports_made():
+    before, thresholds = gc.get_freeze_count(), gc.get_threshold()
+    try:
+        with importing():
+            made = [[number] for number in range(2000)]
+            assert not gc.isenabled()
+        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made) and gc.get_threshold()[0] > thresholds[0]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
