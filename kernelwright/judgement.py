@@ -16,6 +16,7 @@ from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -105,9 +106,12 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
         return [mode]
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
     strides: dict[bool, list[tuple[int, ...] | None]] = {}
+    model: nn.Module | None = None  # one for all calls: a large one takes a while
     for recording in mode.recordings:
         try:
-            found = flatten(given_by_model(problem, mode, example, settings, recording))
+            if model is None:
+                model = in_mode_of(problem.make_model(settings.seed), mode.model)
+            found = flatten(given_by_model(problem, model, example, settings, recording))
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares
                 return [mode]

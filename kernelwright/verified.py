@@ -13,7 +13,7 @@ import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from textwrap import shorten
 from types import ModuleType
@@ -36,14 +36,17 @@ from kernelwright.modes import ModeProgram, apart, as_called, distinct, original
 from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
+from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import available_memory, is_out_of_memory
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model, share_tables, written
+from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.turns import clock, without_device
+from kernelwright.tune.memory import machine, package_digest, recall, remember
 from kernelwright.verify.certificate import Certificate, default_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
@@ -59,6 +62,8 @@ _STEPPING = 6  # times the seconds of one check: what stepping back may take bef
 _LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
 _SHARE_OF_MEMORY = 0.05  # that is free, for what is known of each mode
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
+_CHECKED = "checked"  # what is kept of a mode of a file: how many trials it passed
+_EARLIER = "{} mode of this very file passed {} trials in an earlier run; {} of them were run again."
 _EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
 _VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
@@ -120,7 +125,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             if misfits:
                 modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
                 modes, text, emitted = built(problem, modes, example, target, device)
-        modes, failures = _checked(problem, modes, emitted, certificates, settings, stages, known)
+        modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known)
         if not failures:
             return modes, text, emitted, certificates
         seconds = max(_LEAST_SECONDS, stages.budget.share("verify"))
@@ -133,7 +138,8 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                 continue
             if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
                 if not any(m.plan.kernels for m in modes):
-                    given_by_model(problem, mode, example, settings, recording=False)
+                    model = in_mode_of(problem.make_model(settings.seed), mode.model)
+                    given_by_model(problem, model, example, settings, recording=False)
                     raise VerificationFailed(model=problem.class_name, finding=f"Failed: {failure.finding}")
                 stepped = {m.name: stepped_back(m, whole_mode(m.captured, failure.finding), device, failure.finding)
                            for m in modes if m.plan.kernels}
@@ -154,11 +160,15 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
         modes = [stepped.get(m.name, m) for m in modes]
 
 
-def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, certificates: dict[str, Certificate],
-             settings: Settings, stages: Stages, truths: Truths
+def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: ModuleType,
+             certificates: dict[str, Certificate], settings: Settings, stages: Stages, truths: Truths
              ) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
     """The modes, those in two whose calls fail in one gradient mode alone, and what failed: by program, or by the name
-    of a mode that fails alone. The certificates of those that pass are added to ``certificates``."""
+    of a mode that fails alone. The certificates of those that pass are added to ``certificates``.
+
+    A mode of the very file that passed in an earlier run is tried with less, as is one of a program that passed in
+    another mode: with those trials that tell most. Thorough runs try everything.
+    """
     failures: dict[Hashable, Failure] = {}
     checked: list[ModeProgram] = []
     waiting = len({m.program for m in modes if m.name not in certificates})
@@ -168,8 +178,11 @@ def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, ce
             checked.append(mode)
             continue
         known = any(m.program == mode.program for m in checked if m.name in certificates)
+        key = _key(problem, mode, text, settings)
+        earlier = recall(_CHECKED, key) if key and settings.effort != "thorough" else None
         try:
-            certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds, brief=known)
+            certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds,
+                                     brief=known or earlier is not None)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise
@@ -178,6 +191,12 @@ def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, ce
             continue
         if certificate.passed:
             certificates[mode.name] = certificate
+            count = sum(trial.gates for trial in certificate.trials)
+            if earlier is not None and count < earlier["trials"]:
+                mode = replace(mode, notes=(*mode.notes, _EARLIER.format(
+                    words_of(mode.name).capitalize(), int(earlier["trials"]), count)))
+            elif key and count > RECORDED:
+                remember(_CHECKED, key, {"trials": count})
             checked.append(mode)
             continue
         failing = mode
@@ -195,10 +214,18 @@ def _checked(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, ce
     return checked, failures
 
 
-def given_by_model(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings, recording: bool) -> Any:
-    """What the model gives for the example inputs. recording: whether gradients are recorded. Raises ForwardRaised, or
-    what says that memory is lacking."""
-    model = in_mode_of(problem.make_model(settings.seed), mode.model)
+def _key(problem: Problem, mode: ModeProgram, text: str, settings: Settings) -> str:
+    """What decides whether a mode of a file is right, but for what other files of the user's say, which the trials that
+    are run again see; "" where nobody can tell, as of a module from Python."""
+    if problem.source is None or problem.is_instance or not mode.plan.kernels:
+        return ""
+    return repr((machine(problem.device), package_digest(), problem.source, problem.class_name,
+                 shown_arguments(problem.init_inputs), mode.name, mode.recordings, settings.seed, settings.tiny, text))
+
+
+def given_by_model(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, recording: bool) -> Any:
+    """What ``model``, one of the problem's, gives for the example inputs. recording: whether gradients are recorded.
+    Raises ForwardRaised, or what says that memory is lacking."""
     try:
         with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
             warnings.simplefilter("ignore")

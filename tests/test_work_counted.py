@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from kernelwright.cli_frame import importing
+from kernelwright.pipeline import optimize
 from kernelwright.verify.certificate import Plan, default_trials
-from kernelwright.verify.modes import certify_both
+from kernelwright.verify.kept import Kept
+from kernelwright.verify.modes import RECORDED, certify_both
 
 TRIALS = Plan(trials=default_trials()[:3], repeats=0)
 
@@ -58,14 +60,19 @@ def certified(monkeypatch: pytest.MonkeyPatch, candidate: type[Layers], **option
     def inputs(seed: int) -> list[torch.Tensor]:
         return [torch.randn(5, 6, generator=torch.Generator().manual_seed(seed))]
 
-    return certify_both(lambda: made(Layers), lambda: made(candidate, **options), inputs, plan=TRIALS), passes
+    return certify_both(lambda: made(Layers), lambda: made(candidate, **options), inputs, plan=TRIALS,
+                        kept=Kept(truth_bytes=1 << 20)), passes
 
 
 def test_gradients_of_eagers_bits_need_no_backward_pass_in_float64(monkeypatch):
+    calls: Counter[torch.dtype] = Counter()
+    forward = Layers.forward
+    monkeypatch.setattr(Layers, "forward", lambda self, x: (calls.update([x.dtype]), forward(self, x))[1])
     certificate, passes = certified(monkeypatch, Kernels)
     assert certificate.passed and certificate.recorded is not None and certificate.recorded.gradients is not None
     assert passes[torch.float64] == 0 and passes[torch.float32] > 0
     assert "gradients are eager's, bit for bit" in certificate.sentence()
+    assert calls[torch.float64] == len(TRIALS.trials)  # the trials without gradients have told the rest
 
 
 def test_other_gradients_are_held_against_float64(monkeypatch):
@@ -99,3 +106,33 @@ def test_nobody_looks_for_cycles_among_what_imports_made():
     finally:
         gc.unfreeze()
         gc.set_threshold(*thresholds)
+
+
+PROBLEM = """\
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return (torch.tanh(x * FACTOR + 1) * torch.sigmoid(x)).sum(dim=1)
+
+def get_inputs():
+    return [torch.rand(64, 1000)]
+"""
+
+
+def test_a_second_run_of_the_same_file_repeats_the_trials_that_tell_most(tmp_path):
+    """What passed everything is tried with little when it is made again, and says so; another file is not."""
+
+    def trials(factor: int, effort: str = "quick") -> tuple[int, bool]:
+        path = tmp_path / "problem.py"
+        path.write_text(PROBLEM.replace("FACTOR", str(factor)))
+        result = optimize(path, effort=effort, budget=60, baselines="none", target="cpp", force=True)
+        certificate = result.modes[0].certificate
+        assert certificate is not None and certificate.passed and certificate.recorded is not None
+        return len(certificate.trials), any("in an earlier run" in note for note in result.notes)
+
+    first = trials(2)
+    assert first[0] > RECORDED and not first[1]
+    assert trials(2) == (RECORDED, True)
+    assert trials(3) == (first[0], False)
+    assert trials(2, "thorough") == (first[0], False)

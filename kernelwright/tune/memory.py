@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+import kernelwright
 import kernelwright.codegen
 from kernelwright.roofline.devices import processor_name
 from kernelwright.settings import cache_folder
@@ -50,6 +51,16 @@ def generator_digest() -> str:
     digest = hashlib.sha256()
     for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+@cache
+def package_digest() -> str:
+    """A digest of all of our own code."""
+    digest = hashlib.sha256()
+    folder = Path(kernelwright.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
 
 
