@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -79,7 +79,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)
     lesser = {m.name: tuning.less(m) for m in modes if slower.get(m.program) == SLOWER}
     while lesser and budget.left() >= _SHARE_OF_FIRST * took:
-        fewer = {name: mode for name, found in lesser.items() if (mode := next(found, None)) and mode.plan.kernels}
+        fewer = {name: mode for name, found in lesser.items() if (mode := _next(found)) and mode.plan.kernels}
         if not fewer:
             break
         modes, text, emitted, certificates = certified([fewer.get(m.name, m) for m in modes])
@@ -96,6 +96,16 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         with stages.stage("build"):
             modes, text, emitted = built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:
+    """The next program of fewer kernels; None where there is none, or none can be planned."""
+    try:
+        return next(found, None)
+    except Exception as error:
+        if not is_ours(error) or is_out_of_memory(error):
+            raise
+        return None
 
 
 def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any], device: Device, settings: Settings

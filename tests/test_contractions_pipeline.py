@@ -193,7 +193,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     monkeypatch.setattr(verified, "given_by_model", lambda *_, recording: None)
     monkeypatch.setattr(verified, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
+    monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
     for module in (judgement, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")

@@ -511,7 +511,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
     monkeypatch.setattr(verified, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_: ({}, {}))
+    monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
     for module in (judgement, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     monkeypatch.setattr(verified, "misfit", lambda *_: "")

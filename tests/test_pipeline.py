@@ -142,7 +142,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     Where every kernel is spoiled, the model's own forward is what is written."""
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
-    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_: {})
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(judgement, "is_slower", lambda *_: False)
     monkeypatch.setattr("kernelwright.algebra.engine._GAIN", 1e9)  # rules apply whether they pay or not
     emit_file = programs.emit_file
@@ -370,7 +370,7 @@ def test_nothing_to_gain(tmp_path):
 
 def test_example_inputs_that_do_not_fit(tmp_path, monkeypatch):
     """Kernels that would never run are neither certified nor timed nor kept."""
-    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_: {})  # it is the misfit that is told
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})  # it is the misfit that is told
     path = write_problem(tmp_path, "sliced", """
         class Model(nn.Module):
             def forward(self, x):
