@@ -220,6 +220,18 @@ def test_recurrent_layer_with_dropout_draws() -> None:
     assert operators(graph).count("aten.lstm.input") == 2
 
 
+@pytest.mark.parametrize(("forward", "draws"), [
+    (lambda m, x: F.scaled_dot_product_attention(x, x, x), False),
+    (lambda m, x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), True),
+    (lambda m, x: F.rrelu(x, training=False), False), (lambda m, x: F.rrelu(x, training=True), True),
+    (lambda m, x: m.cells(x)[0], False), (lambda m, x: m.drops(x)[0], True)])
+def test_what_drops_nothing_draws_nothing(forward: Any, draws: bool) -> None:
+    """Otherwise gradients of every model with attention would be left to PyTorch."""
+    model = Of(forward, cells=nn.LSTM(6, 6), drops=nn.LSTM(6, 6, 2, dropout=0.5)).double().train()
+    graph = check_capture(model, (normal(3, 4, 6),))
+    assert any(n.get("serial", -1) >= 0 for n in graph.nodes()) == draws
+
+
 # Aliases -----------------------------------------------------------------------------------------
 
 
@@ -273,3 +285,20 @@ def test_a_changed_part_is_refused_or_right() -> None:
 
     with contextlib.suppress(NotCapturable):
         check_capture(Of(forward), (X,))
+
+
+@pytest.mark.parametrize("change", [
+    lambda y: y.unsqueeze_(1), lambda y: y.transpose_(0, 1), lambda y: y.t_(), lambda y: y.unsqueeze_(0).squeeze_(0),
+    lambda y: y.swapaxes_(0, 1).add_(1), lambda y: y.unsqueeze_(1).mul_(2)])
+def test_a_tensor_that_gets_another_shape_in_place(change: Any) -> None:
+    def forward(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.tanh(x)
+        row = y[0]
+        change(y)
+        return y * 2, row + 1
+
+    check_capture(Of(forward), (normal(3, 4),))
+    with pytest.raises(NotCapturable):
+        capture(Of(lambda m, x: x.unsqueeze_(0) * 2), (normal(3, 4),))
+    with pytest.raises(NotCapturable):
+        capture(Of(lambda m, x: m.buffer_a.unsqueeze_(0) * x, buffer_a=normal(4)), (normal(3, 4),))

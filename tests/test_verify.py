@@ -8,12 +8,14 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, certify, default_trials, trial
+from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.memory import FINITE_POISON, INTEGER_POISON, differ_by_poison
 
@@ -640,3 +642,27 @@ def test_honest_reorderings_pass_every_distribution(model, candidate) -> None:
     found = judged(candidate, model, row_inputs)
     assert found.passed, found.why
     assert len(found.trials) == len(default_trials())
+
+
+@pytest.mark.parametrize("form", ["plain", "causal", "mask", "added", "heads", "scale"])
+def test_attention_in_float64_drops_what_float32_drops(form: str) -> None:
+    """On a GPU the two have kernels of their own, which draw in other ways."""
+    torch.manual_seed(1)
+    query, key, value = torch.randn(2, 4, 7, 8), torch.randn(2, 4, 11, 8), torch.randn(2, 4, 11, 5)
+    more: dict[str, Any] = {"dropout_p": 0.4}
+    if form == "heads":
+        key, value, more["enable_gqa"] = key[:, :2], value[:, :2], True
+    more |= {"causal": {"is_causal": True}, "mask": {"attn_mask": torch.rand(2, 1, 7, 11) < 0.7},
+             "added": {"attn_mask": torch.randn(7, 11)}, "scale": {"scale": 0.3}}.get(form, {})
+    torch.manual_seed(2)
+    wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, **more)
+    after = torch.get_rng_state()
+    torch.manual_seed(2)
+    wide = {k: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for k, v in more.items()}
+    found = drawn_in_float32(torch.nn.functional.scaled_dot_product_attention,
+                             (query.double(), key.double(), value.double()), wide)
+    assert found.dtype is torch.float64
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(torch.get_rng_state(), after), "as much is drawn as in one call"
+    assert drawn_in_float32(torch.nn.functional.scaled_dot_product_attention,
+                            (query.double(), key.double(), value.double()), {}) is NotImplemented

@@ -74,6 +74,7 @@ def planned(file: Path, *, tiny: bool) -> dict[str, Any]:
     """The record of one problem file. tiny: with the values of its TINY."""
     import torch
 
+    from kernelwright.ir.ops.leaves import PART
     from kernelwright.problem import load_problem
     from kernelwright.programs import Stages, understand
     from kernelwright.progress import Progress
@@ -86,8 +87,7 @@ def planned(file: Path, *, tiny: bool) -> dict[str, Any]:
     example = problem.make_inputs(0)
     modes, notes = understand(problem, example, GENERIC_CPU, settings, Stages(Progress()))
     found = {mode.name: {"operators": len(mode.captured.operators()), "kernels": len(mode.plan.kernels),
-                         "parts": sum(n.op == "opaque" and n["target"] == "kernelwright.part"
-                                      for n in mode.captured.nodes()),
+                         "parts": sum(n.get("target") == PART for n in mode.captured.nodes()),
                          "problem": _difference(mode, example)} for mode in modes}
     wrong = [f"{name}: {mode['problem']}" for name, mode in found.items() if mode["problem"]]
     return {"state": "wrong" if wrong else "planned", "error": "; ".join(wrong), "modes": found, "notes": list(notes)}
@@ -119,8 +119,10 @@ def _difference(mode: Any, example: list[Any]) -> str:
         own = found.get(path)
         if not isinstance(own, torch.Tensor) or own.shape != right.shape:
             return f"{path} is {getattr(own, 'shape', None)}, not {tuple(right.shape)}"
-        scale = right.double().abs().max().item() if right.numel() else 0.0
-        error = (own.double() - right.double()).abs().max().item() if right.numel() else 0.0
+        own, right = own.double().flatten(), right.double().flatten()
+        counts = ~(own == right) & ~(own.isnan() & right.isnan())
+        scale = right[right.isfinite()].abs().max().item() if right.isfinite().any() else 0.0
+        error = (own - right)[counts].abs().max().item() if counts.any() else 0.0
         if not error <= _TOLERANCE * max(scale, 1e-6):
             return f"{path} differs by {error:.2g} of {scale:.2g}"
     return ""

@@ -70,6 +70,8 @@ from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
 _LITERAL_ELEMENTS = 64
+#: Operators that give a tensor itself another shape, and change no element.
+_VIEWS_IN_PLACE = frozenset({"unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_"})
 
 
 class Converter:
@@ -110,7 +112,7 @@ class Converter:
             elif node.op == "output":
                 results = list(node.args[0])
             elif node.op == "call_function":
-                node.target = OPERATORS.get(node.target, node.target)
+                node.target = self._as_view(node, OPERATORS.get(node.target, node.target))
                 try:
                     self.values[node] = self._call(node)
                 except NotCapturable as reason:
@@ -151,6 +153,15 @@ class Converter:
         checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
                                     tuple(known), asks, checks))
+
+    def _as_view(self, node: torch.fx.Node, target: Any) -> Any:
+        """The operator that gives as a view what one in place makes of its operand's shape, of which nobody else
+        knows."""
+        if getattr(getattr(target, "overloadpacket", None), "__name__", "") not in _VIEWS_IN_PLACE:
+            return target
+        if node.args[0].op == "placeholder":
+            raise NotCapturable(f"{name_of(target)} changes the shape of a tensor that it was given")
+        return functional_of(target)
 
     def _without_updates(self, results: list[Any]) -> list[Any]:
         """The results that the user gets; those before them in a program without writes are new values of buffers."""
@@ -249,7 +260,7 @@ class Converter:
             asked = arguments.get("assert_msg") == ASKED
             self.checks.append(Check(truth(arguments["self"]), waited=asked))
             return None
-        if not node.users and not _draws(node.target) and not may_refuse(target):
+        if not node.users and not _draws(node.target, arguments) and not may_refuse(target):
             return None
         value = self._convert(node, target, arguments, origin)
         if not node.users and may_refuse(target):
@@ -294,7 +305,7 @@ class Converter:
 
     def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, laid out as in the trace where it draws random numbers."""
-        if not _draws(node.target):
+        if not _draws(node.target, arguments):
             return arguments
         names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
         traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
@@ -311,7 +322,7 @@ class Converter:
     def _opaque(self, operator: Any, target: str, arguments: dict[str, Any], like: Any, origin: Origin) -> Node:
         """A torch call that gives what is ``like`` the trace's tensors."""
         serial = -1
-        if _draws(operator) or "instance_norm" in target:
+        if _draws(operator, arguments) or "instance_norm" in target:
             serial, self.serial = self.serial, self.serial + 1
         call = opaque_of(operator, target, arguments, like, serial, origin)
         if serial >= 0:
@@ -452,6 +463,10 @@ class Converter:
         return result
 
 
-def _draws(target: Any) -> bool:
-    """Whether an operator may draw from torch's random stream."""
-    return torch.Tag.nondeterministic_seeded in target.tags
+def _draws(target: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call of an operator may draw from torch's random stream: attention and recurrent layers do not without
+    dropout, nor does what only training drops."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    rates = [arguments[name] for name in ("dropout_p", "dropout") if isinstance(arguments.get(name), (int, float))]
+    return 0 not in rates and all(arguments.get(name) is not False for name in ("train", "training"))
