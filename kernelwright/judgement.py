@@ -40,8 +40,8 @@ _SHARE_OF_FIRST = 0.5
 def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
           settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None
           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
-    """Build and verify what was planned, then choose contractions, drop the regions that lose and choose layouts by
-    measurement, verify what that changed, and time it; a mode that is not faster keeps the original.
+    """Build what was planned and check it briefly, then choose contractions, drop the regions that lose and choose
+    layouts by measurement, verify what that made of it, and time it; a mode that is not faster keeps the original.
 
     keep: gets the text of each file that passed its check, the last time before it is timed. Raises VerificationFailed
     where even a file without any kernel fails.
@@ -50,13 +50,13 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     tuning, truths, budget = Tuning(problem, example, target, device, settings, stages), Truths(problem.device), \
         stages.budget
 
-    def certified(modes: list[ModeProgram]) -> Certified:
-        return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after,
-                               truths)
+    def certified(modes: list[ModeProgram], *, brief: bool = False) -> Certified:
+        return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths,
+                               brief=brief)
 
     known = tuning.modes(planned, 0.0)
     began = clock()
-    modes, text, emitted, certificates = certified(known)
+    modes, text, emitted, certificates = certified(known, brief=budget.measures)
     took = clock() - began
     keep(text)
     if budget.measures:
@@ -66,14 +66,14 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         budget.done("tune")
         untried = tuning.untried
         better, other, _ = written(problem, better, example, target, device)
-        if other == text:
-            modes = better
-        elif budget.left() >= _SHARE_OF_FIRST * took:
+        if budget.left() >= _SHARE_OF_FIRST * took:  # all trials, also of a file that stays as it is
             modes, text, emitted, certificates = certified(better)
             keep(text)
-        else:
+        elif other != text:
             untried = ["There was no time to build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
+        else:
+            modes = better
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)

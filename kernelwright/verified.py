@@ -104,14 +104,15 @@ class Failure:
 
 def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                     settings: Settings, stages: Stages, tuned: Callable[[ModeProgram, StepBack], ModeProgram],
-                    known: Truths | None = None
+                    known: Truths | None = None, *, brief: bool = False
                     ) -> Certified:
     """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
     and the certificates by mode.
 
     tuned: tunes again what stepped back. known: what earlier certifications found out about the model, and gets what
-    this one does. Raises VerificationFailed where even a file without any kernel fails, and ForwardRaised where that is
-    because the model does.
+    this one does. brief: whether modes are tried with those trials alone that tell most, as one does before
+    measurements change the file. Raises VerificationFailed where even a file without any kernel fails, and
+    ForwardRaised where that is because the model does.
     """
     known = known if known is not None else Truths(problem.device)
     certificates: dict[str, Certificate] = {}
@@ -125,7 +126,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             if misfits:
                 modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
                 modes, text, emitted = built(problem, modes, example, target, device)
-        modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known)
+        modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known, brief=brief)
         if not failures:
             return modes, text, emitted, certificates
         seconds = max(_LEAST_SECONDS, stages.budget.share("verify"))
@@ -161,7 +162,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
 
 
 def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: ModuleType,
-             certificates: dict[str, Certificate], settings: Settings, stages: Stages, truths: Truths
+             certificates: dict[str, Certificate], settings: Settings, stages: Stages, truths: Truths, *, brief: bool
              ) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
     """The modes, those in two whose calls fail in one gradient mode alone, and what failed: by program, or by the name
     of a mode that fails alone. The certificates of those that pass are added to ``certificates``.
@@ -182,7 +183,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
         earlier = recall(_CHECKED, key) if key and settings.effort != "thorough" else None
         try:
             certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds,
-                                     brief=known or earlier is not None)
+                                     brief=brief or known or earlier is not None)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise

@@ -7,7 +7,7 @@ import torch
 from emitted_tools import short_budgets, write_problem
 
 import kernelwright
-from kernelwright import tuned
+from kernelwright import tuned, verified
 from kernelwright.errors import InvalidOption
 from kernelwright.settings import Settings
 from kernelwright.tune import budget as budgets
@@ -90,6 +90,22 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
     second = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", force=True)
     assert not measured and second.path.read_text() == text
     assert not any("no time" in note for note in (*first.notes, *second.notes))
+
+
+def test_the_first_check_is_brief_and_the_last_one_whole(monkeypatch, tmp_path):
+    """Trials of a file that measurements may change take time from these; the file that is written has them all."""
+    planned, certify = [], verified.certify_both
+
+    def watched(*arguments, plan, **rest):
+        planned.append(len(plan.trials))
+        return certify(*arguments, plan=plan, **rest)
+
+    monkeypatch.setattr(verified, "certify_both", watched)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=300)
+    brief = next(place for place, count in enumerate(planned) if count > verified.RECORDED)
+    assert brief > 0 and set(planned[:brief]) == {verified.RECORDED}
+    assert result.certificate.passed and len(result.certificate.trials) > verified.RECORDED
 
 
 def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch, tmp_path):
