@@ -763,6 +763,23 @@ def test_numbers_are_drawn_as_eager_draws_them(drawn: str, tmp_path: Path) -> No
     assert "_kernelwright_launch(" in source
 
 
+def test_views_of_what_kernels_read_as_well_lie_as_eagers_do(tmp_path: Path) -> None:
+    """The memory of a softmax is a library's, of which the kernel reads a copy of a part."""
+    original, emitted, source = emit(tmp_path, "shown_views", """
+        class Model(nn.Module):
+            def forward(self, x, y):
+                last = x.softmax(1)[:, -1:]
+                return last - 1.5 * y, last.flatten(1)
+
+        def get_inputs():
+            return [torch.randn(7, 6, 3, 2).half(), torch.randn(1, 1, 3, 1).half()]
+    """)
+    with torch.no_grad():
+        results = [model(*original.get_inputs()) for model in (original.Model(), emitted.ModelNew())]
+    assert [r.stride() for r in results[0]] == [r.stride() for r in results[1]] == [(6, 6, 2, 1), (36, 1)]
+    assert "_kernelwright_launch(" in source
+
+
 def test_statements_of_any_length(tmp_path: Path) -> None:
     """Many tensors that are made once, many arguments and results, and one with a long name: a line ends where a
     statement goes on."""

@@ -8,7 +8,7 @@ import keyword
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
@@ -110,8 +110,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     # What is a view to the caller, and to a call that draws numbers in the order of memory, may be a copy to kernels.
     called = {s.node for s in steps if isinstance(s, TorchStep)}
     drawn_over = [n for s in steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for n in s.node.inputs]
-    shown = {n: f"{names[n]}_shown" for n in dict.fromkeys([*computed_results(plan), *drawn_over])
-             if n in kernel_reads and n in called}
+    looked_at = {below: None for n in (*computed_results(plan), *drawn_over) for below in _views_below(n)}
+    shown = {n: f"{names[n]}_shown" for n in looked_at if n in kernel_reads and n in called}
     seen = {**names, **shown}
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
     maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
@@ -122,8 +122,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     while place < len(steps):
         step = steps[place]
         if isinstance(step, TorchStep):
-            draws = step.node.get("serial", -1) >= 0
-            lines += _torch_lines(step.node, names, places, given=seen if draws else names,
+            outside = step.node.get("serial", -1) >= 0 or (step.node.kind == "view" and step.node in looked_at)
+            lines += _torch_lines(step.node, names, places, given=seen if outside else names,
                                   contiguous=step.node in kernel_reads, cuda=cuda,
                                   shown=shown.get(step.node, ""))
             done = [names[n] for n in last[place]]
@@ -210,6 +210,14 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
     head = _signature(f"_kernelwright_{mode}_given", [names[in_own_order(leaf)] for leaf in leaves])
     return ["", "", *head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
             *(f"    {line}" for line in (*lines, *_wrapped(f"return ({', '.join(texts.values())},)")))]
+
+
+def _views_below(node: Node) -> Iterator[Node]:
+    """A node, and what it is a view of."""
+    yield node
+    while node.kind == "view":
+        node = node.inputs[0]
+        yield node
 
 
 def _readers(steps: Iterable[Step]) -> Counter[Node]:
