@@ -458,6 +458,41 @@ def test_an_odd_part_stays_with_pytorch(kind: str, tmp_path: Path) -> None:
         assert getattr(new.odd, "calls", 0) == getattr(old.odd, "calls", 0)
 
 
+def test_a_part_that_a_trace_calls_otherwise(tmp_path: Path) -> None:
+    """A forward may ask whether it is traced, and then keep a mask that hides nothing: both calls give the same."""
+    original, emitted, result = emit(tmp_path, "traced", """
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x, mask=None):
+        if x.isnan().any():
+            x = x.nan_to_num()
+        x = self.linear(x)
+        return x if mask is None else x * mask
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.odd = Odd()
+
+    def forward(self, x):
+        traced = type(x) is not torch.Tensor
+        return torch.tanh(self.odd(x, torch.ones_like(x) if traced else None) * 2) + 1
+
+def get_inputs():
+    return [torch.rand(16, 8)]
+""")
+    torch.manual_seed(0)
+    old = original.Model()
+    torch.manual_seed(0)
+    new = emitted.ModelNew()
+    for x in (torch.rand(16, 8), torch.full((16, 8), float("nan"))):
+        with torch.no_grad(), kernels_run(emitted, 1):
+            torch.testing.assert_close(new(x), old(x))
+
+
 def test_hooks_that_come_later(tmp_path: Path) -> None:
     """On a part that stays with PyTorch they run beside kernels; elsewhere the original computation runs them."""
     original, emitted, _ = emit(tmp_path, "parts", PARTS.replace("KIND", "decides"))
