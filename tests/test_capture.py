@@ -236,6 +236,17 @@ def test_an_input_that_an_operator_hands_on_is_that_input() -> None:
         0, None, None]
 
 
+def test_a_sum_over_one_element_keeps_the_sign_of_a_zero() -> None:
+    class Outer(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("abcd,abck->abdk", x, y)
+
+    inputs = [torch.tensor([0.0, -0.0, 2.0]).expand(2, 2, 1, 3), torch.tensor([-1.0, 1.0]).expand(2, 2, 1, 2)]
+    graph = capture(Outer(), inputs)
+    (found,) = evaluate(graph.outputs, values_of(Outer(), graph, inputs))
+    assert torch.equal(1 / found, 1 / Outer()(*inputs))
+
+
 def test_the_same_result_twice_is_one_output() -> None:
     def twice(m: Any, x: torch.Tensor) -> Any:
         y = x + 1
