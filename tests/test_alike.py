@@ -117,6 +117,10 @@ def _half_norm(m: Plain, x: torch.Tensor) -> torch.Tensor:
 
 
 #: Pairs that differ by rounding alone, and where nobody has a digit.
+def _cancelling(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack([k * 1e15 + x.double().flatten()[0] + k / 3 for k in (7, -9, 1.3, 3, -2.1)])
+
+
 ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
     (lambda m, x: (x * 3).sum(-1), lambda m, x: x.sum(-1) * 3),
     (lambda m, x: (x * 0.1 + x * 0.2 - x * 0.3).sign(), lambda m, x: (x * (0.1 + 0.2) - x * 0.3).sign()),
@@ -129,6 +133,8 @@ ROUNDED: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = (
     # What an operator rounds within itself, or a narrow type on the way, is all that some results are.
     (_half_norm, lambda m, x: _half_norm(m, x) * 0.0),
     (lambda m, x: F.gelu(x - 9), lambda m, x: (x - 9) * 0.5 * torch.erfc((9 - x) / 2**0.5)),
+    # Sums that cancel, of which another order leaves another fraction.
+    (lambda m, x: torch.frac(_cancelling(x).sum(0)), lambda m, x: torch.frac(_cancelling(x).flip(0).sum(0))),
     (lambda m, x: F.tanhshrink(x.bfloat16() * 0.03), lambda m, x: F.tanhshrink(x.bfloat16().float() * 0.03).bfloat16()),
 )
 

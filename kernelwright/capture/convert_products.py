@@ -90,7 +90,7 @@ def _einsum(a: Arguments) -> Node:
 
     first = arranged(operands[0], left, batch, rows, summed)
     second = arranged(operands[1], right, batch, summed, columns)
-    # Where nothing but axes of one element is summed, eager multiplies, and a product of -0 is no sum that starts at +0.
+    # Where nothing but axes of one element is summed, eager multiplies: a product may be -0, a sum starts at 0.
     product = make("matmul" if _count(summed, sizes) > 1 else "mul", first, second)
     order = batch + rows + columns
     product = reshape(product, tuple(sizes[c] for c in order))

@@ -295,15 +295,26 @@ _MOVES = frozenset((
     "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
 
 
+#: Operators that add: in another order their partial sums are others, and have a rounding each that is no smaller than
+#: a term's. Terms of less than 32 bits are added in 32.
+_SUMS = frozenset((
+    "sum", "mean", "cumsum", "var", "var_mean", "std", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot",
+    "convolution", "avg_pool2d", "avg_pool3d", "linear"))
+
+
 class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
-    Every result is moved, those of few bits, too, so that a jump is met in either direction."""
+    Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
+    """
 
     seldom = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in _MOVES:
             return func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _SUMS:
+            args = [self.one_unit_off(value) if isinstance(value, torch.Tensor) and value.dtype.itemsize >= 4 else value
+                    for value in args]
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -347,10 +358,11 @@ class _Truth:
             return Observed("no float64")
 
     def moved(self, path: str) -> list[torch.Tensor]:
-        """The values under other rounding."""
+        """The values under other rounding: by one unit of the last place, and by one or two in every second call."""
         if self._moved is None:
             self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
-                                   rounding=_OtherRounding(number)) for number in range(_DRAWS)]
+                                   rounding=_OtherRounding(number, share=1.0 - number % 2 / 2))
+                           for number in range(_DRAWS)]
         return [o.values[path] for o in self._moved if path in o.values]
 
     def tied(self, path: str) -> list[torch.Tensor]:
