@@ -33,6 +33,7 @@ from kernelwright.errors import ForwardRaised, VerificationFailed, describe, whe
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
@@ -343,6 +344,8 @@ def _trials(problem: Problem, mode: ModeProgram, settings: Settings, seconds: fl
     finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
     informative = {"with Inf"} if finite else set()
     signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
+    # A product whose terms vanish has the sign of whichever was added last.
+    adds = any(isinstance(s.kernel, Contraction) for s in mode.plan.kernels)
     if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
         # So it is where a running product leaves the range of its type: zero times infinity.
         informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
@@ -354,7 +357,8 @@ def _trials(problem: Problem, mode: ModeProgram, settings: Settings, seconds: fl
     return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
                   # Other values and other parameters are tried whatever the budget: the model's own hide faults.
                   required=2, budget_seconds=seconds,
-                  tolerance=Tolerance(nonfinite="sign" if signed else "position", zeros="sign" if signed else "any"),
+                  tolerance=Tolerance(nonfinite="sign" if signed else "position",
+                                      zeros="any" if not signed else "sums" if adds else "sign"),
                   informative=frozenset(informative),
                   # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.
                   sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))

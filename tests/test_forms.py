@@ -460,7 +460,7 @@ def test_an_odd_part_stays_with_pytorch(kind: str, tmp_path: Path) -> None:
 
 def test_a_part_that_a_trace_calls_otherwise(tmp_path: Path) -> None:
     """A forward may ask whether it is traced, and then keep a mask that hides nothing: both calls give the same."""
-    original, emitted, result = emit(tmp_path, "traced", """
+    original, emitted, _ = emit(tmp_path, "traced", """
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()

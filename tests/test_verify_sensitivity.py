@@ -327,16 +327,18 @@ def test_what_outputs_are_differentiated_by_is_drawn_where_they_lie(device: str)
 
 
 def test_sums_of_many_terms_move_by_what_their_order_may_lose() -> None:
-    """Units by the square root of the number of terms; of a convolution's result what a library's transforms lose."""
+    """Units by the square root of a reduction's number of terms, and by a product's; of a convolution's result what a
+    library's transforms lose."""
     x, row, weight = torch.ones(64, 4096), torch.ones(4096), torch.ones(8, 4096)
     image, window = torch.ones(2, 3, 9, 9), torch.ones(4, 3, 3, 3)
     aten = torch.ops.aten
     for operator, operands, units in (
             (aten.sum.dim_IntList, (x, [1]), 64.0), (aten.mean.default, (x,), 512.0),
-            (aten.var_mean.correction, (x, [1]), 64.0), (aten.mm.default, (x, weight.t()), 64.0),
-            (aten.addmm.default, (torch.ones(8), x, weight.t()), 64.0), (aten.mv.default, (x, row), 64.0),
-            (aten.bmm.default, (x[None].expand(3, -1, -1), weight.t()[None].expand(3, -1, -1)), 64.0),
-            (aten.linear.default, (x, weight, torch.ones(8)), 64.0), (aten.exp.default, (x,), 1.0),
+            (aten.var_mean.correction, (x, [1]), 64.0), (aten.mm.default, (x, weight.t()), 4096.0),
+            (aten.addmm.default, (torch.ones(8), x[:, :100], weight.t()[:100]), 100.0),
+            (aten.mv.default, (x, row), 4096.0),
+            (aten.bmm.default, (x[None].expand(3, -1, -1), weight.t()[None].expand(3, -1, -1)), 4096.0),
+            (aten.linear.default, (x, weight, torch.ones(8)), 4096.0), (aten.exp.default, (x,), 1.0),
             (aten.convolution.default, (image, window, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), 512.0)):
         results = operator(*operands)
         for result in results if isinstance(results, tuple) else (results,):
@@ -361,3 +363,45 @@ def test_what_a_library_loses_in_millions_of_terms_is_rounding(device: str) -> N
                         lambda seed, shape=shape: [torch.rand(shape, device=device)],
                         plan=Plan(trials=(TrialPlan(0), TrialPlan(1, "signed zeros"), TrialPlan(2, "offset"))))
         assert found.passed and not found.separate, found.why
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_a_device_multiplies_in_tf32_moves_by_its_units() -> None:
+    x, weight = torch.rand(2, 16, 24, 24, device="cuda"), torch.rand(8, 16, 3, 3, device="cuda")
+    exact = nn.functional.conv2d(x.double(), weight.double())
+    for allowed, least, most in ((True, 1e-5, 1e-2), (False, 1e-9, 1e-5)):
+        with torch.backends.cudnn.flags(allow_tf32=allowed), sensitivity.Rounding(1):
+            moved = nn.functional.conv2d(x, weight)
+        assert least < float((moved - exact).abs().max() / exact.abs().max()) < most
+
+
+def test_draws_that_lack_memory_are_no_other_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager is off by what rounding explains; where there is no memory to see that, it is not accused."""
+    def lacking(*_: object, **__: object) -> object:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    model = Cancelling()
+    trials = (TrialPlan(0),)
+    monkeypatch.setattr("kernelwright.verify.reference.drawn", lacking)
+    monkeypatch.setattr("kernelwright.verify.sensitivity.drawn", lacking)
+    near = certify(lambda: model, lambda: model, lambda seed: [torch.rand(4, 4096)], plan=Plan(trials=trials))
+    assert not near.separate, near.why
+
+    class Other(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (1.5 if x.dtype == torch.float64 else 1.0)
+
+    far = certify(Other, Other, lambda seed: [torch.rand(4, 64)], plan=Plan(trials=trials))
+    assert far.trials[0].reference.startswith("eager with TF32 off: float64 failed")
+
+
+def test_a_sum_that_vanishes_has_any_sign() -> None:
+    """Of a number too small for the type the order of a sum may decide the sign; of a zero it does not."""
+    exact = torch.tensor([[-1e-60, 0.0, 1.0]], dtype=torch.float64)
+    eager, own = torch.tensor([[-0.0, 0.0, 1.0]]), torch.tensor([[0.0, 0.0, 1.0]])
+    assert not compare(own, eager, exact, tolerance=Tolerance(zeros="sign")).passed
+    assert compare(own, eager, exact, tolerance=Tolerance(zeros="sums")).passed
+    exact[0, 0] = -0.0
+    assert not compare(own, eager, exact, tolerance=Tolerance(zeros="sums")).passed

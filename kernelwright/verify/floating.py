@@ -68,9 +68,10 @@ def judge(
             f"NaN or Inf stands wrong at {found.misplaced} of {found.elements} elements, first at "
             f"{found.first_misplaced}: {got:g} instead of {by_eager:g} (float64: {expected:g})"
         ] = "nonfinite"
-    if found.zero_signs and limits.zero_signs:
+    signs = {"sign": found.zero_signs, "sums": found.zero_signs - found.vanished_signs}.get(limits.zeros, 0)
+    if signs:
         problems[
-            f"{found.zero_signs} of {found.elements} elements are zeros of the wrong sign, first at "
+            f"{signs} of {found.elements} elements are zeros of the wrong sign, first at "
             f"{found.first_zero_sign}"
         ] = "zero-sign"
     floor = limits.noise_units if is_noise or not has_scale else 1.0

@@ -87,7 +87,7 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
     sums: that of `Rounding`.
 
-    Calls that fail are left out, and where memory runs out there are fewer. Its state is as it was when all are over.
+    Calls that fail are left out. Its state is as it was when all are over. Raises what says that memory is lacking.
     """
     after = State.of(eager, parameters=False)
     try:
@@ -102,12 +102,17 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
             if called.error is None:
                 state = State.of(eager, parameters=False, owned=False).tracked()
                 yield Draw(given, arguments, called.outputs, state, rounding.is_wide)
+    finally:
+        after.apply(eager)
+
+
+def while_memory_lasts(draws: Iterator[Draw]) -> Iterator[Draw]:
+    """Those of ``draws`` that memory does for: what the others would have excused is refused."""
+    try:
+        yield from draws
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        # Fewer draws: what they would have excused is refused.
-    finally:
-        after.apply(eager)
 
 
 def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expected: Any, reference: Reference,
@@ -121,7 +126,7 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     found = Moved()
     eager_state = State.of(eager, parameters=False).tracked()
     truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
-    for draw in drawn(eager, inputs, before, seed, range(DRAWS), recording):
+    for draw in while_memory_lasts(drawn(eager, inputs, before, seed, range(DRAWS), recording)):
         add(found.outputs, part(draw.outputs), expected, reference.outputs, "output", tolerance, draw.is_wide)
         add(found.state, draw.state, eager_state, truth, "state", tolerance, draw.is_wide)
         if reference.inputs is not None and not identical(draw.given, draw.arguments):
@@ -154,12 +159,16 @@ _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "v
 _WINDOWS = frozenset(("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"))
 #: Units that a convolution's result may be off where a library transforms what it multiplies (Winograd, Fourier).
 _TRANSFORMED = 512.0
+#: Units of float32 in one of TF32, and the most that a product may be off: no more than one in TF32 is.
+_TF32 = 4096.0
 
 
 def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> float:
-    """How many units in the last place the ``result`` of an operator may be off, by how many terms it adds: the square
-    root of their number (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019, theorem 2.4),
-    as nothing says in which order they are added. 1 for operators that add nothing up."""
+    """How many units in the last place the ``result`` of an operator may be off, by how many terms it adds. Of a
+    reduction that is the square root of their number (Higham and Mary, A new approach to probabilistic rounding error
+    analysis, 2019, theorem 2.4), as nothing says in which order they are added; of a product, whose terms one thread
+    adds one after the other, their number (Higham, Accuracy and stability of numerical algorithms, 2002, section 3.1),
+    as terms of one sign lose in one direction. 1 for operators that add nothing up."""
     tensors = [value for value in operands if isinstance(value, torch.Tensor) and value.numel()]
     if not result.numel() or not tensors:
         return 1.0
@@ -168,19 +177,27 @@ def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> fl
     if name in _PRODUCTS and len(tensors) > 1:
         left, right = (tensors[0], tensors[1]) if name == "linear" else tensors[-2:]
         batch = result.shape[0] if left.dim() == 3 == right.dim() else 1
-        return (left.numel() * right.numel() / (result.numel() * batch)) ** 0.25
+        return min(_TF32, math.sqrt(left.numel() * right.numel() / (result.numel() * batch)))
     if name in _WINDOWS and len(tensors) > 1:
         weight = tensors[1]
-        return max(_TRANSFORMED, math.sqrt(weight.numel() / min(weight.shape[:2])))
+        return min(_TF32, max(_TRANSFORMED, weight.numel() / min(weight.shape[:2])))
     return 1.0
+
+
+def _is_in_tf32(name: str, operands: Sequence[Any]) -> bool:
+    """Whether a device may round what an operator multiplies to TF32: then another rounding is one of these units."""
+    flags = torch.backends.cudnn if name in _WINDOWS or name == "convolution_backward" else torch.backends.cuda.matmul \
+        if name in _PRODUCTS else None
+    return flags is not None and bool(flags.allow_tf32) and any(
+        isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == torch.float32 for value in operands)
 
 
 class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
-    that they are made of (`written_out`). unit: the relative size of a unit, by default that of each type. sums: what
-    part of their `summed_units` results move by, where that is more than one. ``is_wide``: whether all of them were of
-    float64."""
+    that they are made of (`written_out`), and what a device multiplies in TF32 moves by units of that. unit: the
+    relative size of a unit, by default that of each type. sums: what part of their `summed_units` results move by,
+    where that is more than one. ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
@@ -194,13 +211,16 @@ class Rounding(TorchDispatchMode):
         if (steps := written_out().get(func)) is not None:
             with self:
                 return steps(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if _is_in_tf32(name, args):
+            args = tuple(self.one_unit_off(v, _TF32) if isinstance(v, torch.Tensor) else v for v in args)
         results = func(*args, **(kwargs or {}))
         if any(value.alias_info is not None for value in func._schema.returns):
             return results
         def moved(result: Any) -> Any:
             if not isinstance(result, torch.Tensor):
                 return result
-            units = self.sums * summed_units(func.overloadpacket.__name__, args, result) if self.sums else 1.0
+            units = self.sums * summed_units(name, args, result) if self.sums else 1.0
             return self.one_unit_off(result, max(1.0, units))
 
         return type(results)(map(moved, results)) if type(results) in (list, tuple) else moved(results)

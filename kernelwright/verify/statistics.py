@@ -58,6 +58,7 @@ class Statistics:
     first_misplaced: tuple[int, ...] = ()
     at_misplaced: tuple[float, float, float] = (0.0, 0.0, 0.0)
     zero_signs: int = 0  # zeros of another sign than eager and the reference agree on
+    vanished_signs: int = 0  # of these, where the reference is a number too small for the type
     first_zero_sign: tuple[int, ...] = ()
     slices: list[SliceSums] = field(default_factory=list)
     is_wide: bool = False  # of a draw: nothing but float64 was rounded otherwise
@@ -184,6 +185,7 @@ def _add_block(
         if count and not statistics.zero_signs:
             statistics.first_zero_sign = _index(int(zeros.flatten().to(torch.uint8).argmax()), where, c.shape, shape)
         statistics.zero_signs += count
+        statistics.vanished_signs += int((zeros & (r != 0)).sum()) if count else 0
     # A sum is finite only where all of its terms are.
     if bool((c.sum() + e.sum() + rounded.sum()).isfinite()):
         statistics.compared += c.numel()

@@ -25,7 +25,8 @@ class Tolerance:
     be off where eager has no correct digit. ``nonfinite``: "exact" tells NaN, +Inf and -Inf apart; "sign" lets NaN and
     an infinity stand for one another, as the order of a sum decides between them, and tells +Inf from -Inf;
     "position" only asks that non-finite values stand at the same places. ``zeros``: "sign" tells 0.0 from -0.0 where
-    eager and the reference agree on it, "any" only counts them (`OutputError.zero_signs`).
+    eager and the reference agree on it, "sums" only where the result itself is zero, and no number too small for its
+    type, whose sign the order of a sum may decide, "any" only counts them (`OutputError.zero_signs`).
     """
 
     atol: float | None = None
@@ -41,13 +42,12 @@ class Tolerance:
         usual = DEFAULT_TOLERANCE.get(dtype, 1e-5)
         atol, rtol, scaled = (usual if v is None else v for v in (self.atol, self.rtol, self.scaled))
         return Limits(atol, rtol, scaled, self.multiple, self.noise_units, self.nonfinite,
-                      self.zeros == "sign")
+                      self.zeros)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a `Tolerance` for one dtype; ``nonfinite`` as there; ``zero_signs``: whether signs of zeros
-    count."""
+    """The numbers of a `Tolerance` for one dtype; ``nonfinite`` and ``zeros`` as there."""
 
     atol: float
     rtol: float
@@ -55,4 +55,4 @@ class Limits:
     multiple: float
     noise_units: float
     nonfinite: str = "exact"
-    zero_signs: bool = False
+    zeros: str = "any"
