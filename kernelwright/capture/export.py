@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export.graph_signature import OutputKind
 
 from kernelwright import errors
 from kernelwright.capture import tracing
@@ -120,11 +121,20 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure
-    observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked))
+    observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked),
+                             traced=_strides(program))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
                                                          asks=asks)
+
+
+def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:
+    """Those of all tensors that a forward returns, in order."""
+    outputs = zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True)
+    values = [node.meta.get("val") for spec, node in outputs
+              if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, torch.fx.Node)]
+    return [tuple(value.stride()) for value in values if isinstance(value, torch.Tensor)]
 
 
 def _check_state(changed: Sequence[str], check_state: Callable[[], Sequence[str]] | None, name: str, file: str | None

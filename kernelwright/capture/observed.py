@@ -1,13 +1,14 @@
 """What an eager call gives beside values: which tensors its results are, and how far gradients of them reach.
 
-A graph has values alone. Here the model runs once on tensors without data (PyTorch's fake tensors), with autograd
-recording as in the user's call, and its results are looked at.
+A graph has values alone. Here the model runs once on tensors without data, with autograd recording as in the user's
+call, and its results are looked at.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,8 @@ class Observed:
 
 
 def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
-            recording: bool, as_they_are: bool) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
+            recording: bool, as_they_are: bool, traced: Sequence[tuple[int, ...]] | None = None
+            ) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
     """The results of ``model(*inputs, **named)`` in order, tensors or not, and the inputs and parameters of which it
     matters whether they require gradients. None in place of results where the forward runs on real tensors only.
 
@@ -49,6 +51,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
     as_they_are: let only those tensors require gradients that do, for a forward that asks which; otherwise all inputs
     and parameters do, but those of which PyTorch refuses it (the target of a loss without a gradient for it, a leaf
     that is written into). The model is the caller's to spend: the forward may leave buffers and attributes changed.
+    traced: the strides of all tensors among the results in a trace; what is cheaper is believed where it has them, too.
     """
     everything: frozenset[Given] = frozenset((
         *(place for place, leaf in enumerate(pytree.tree_leaves((tuple(inputs), named)))
@@ -59,7 +62,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-            return _observed(model, inputs, named, kept, recording, forced)
+            return _observed(model, inputs, named, kept, recording, forced, traced)
         except Exception:  # a tensor that may not require gradients, or an operator without a shape rule
             return None
         finally:
@@ -84,10 +87,55 @@ def _differentiable(tensor: torch.Tensor) -> bool:
 
 
 def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
-              recording: bool, forced: frozenset[Given]) -> tuple[Observed, ...]:
+              recording: bool, forced: frozenset[Given], traced: Sequence[tuple[int, ...]] | None
+              ) -> tuple[Observed, ...]:
+    """The results of one run: with all tensors on PyTorch's meta device, whose operators know shapes and gradients and
+    cost next to nothing, else on fake tensors, which stand for those of any device.
+
+    Libraries choose by the device how they store results, so fake tensors decide where those of the meta device lie
+    otherwise than traced. What the forward reads from elsewhere has values, which a run on fake tensors leaves alone.
+    """
+    if not kept and traced is not None:
+        with suppress(Exception), _on_meta(model):  # a device that nobody knows, or values that the forward asks for
+            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext())
+            if [r.strides for r in found if r.strides is not None] == list(traced):
+                return found
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode)
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(type(tensor))
+    strided = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return strided.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def _on_meta(model: torch.nn.Module) -> Iterator[None]:
+    """While active, the parameters and buffers of ``model`` are tensors of the meta device: one for each."""
+    homes = [(home, name, tensor) for module in model.modules() for home in (module._parameters, module._buffers)
+             for name, tensor in home.items() if tensor is not None]
+    others: dict[int, torch.Tensor] = {}
+    for _, _, tensor in homes:
+        if id(tensor) not in others:
+            meta = _meta(tensor)
+            others[id(tensor)] = torch.nn.Parameter(meta, tensor.requires_grad) \
+                if isinstance(tensor, torch.nn.Parameter) else meta
+    try:
+        for home, name, tensor in homes:
+            home[name] = others[id(tensor)]
+        yield
+    finally:
+        for home, name, tensor in homes:
+            home[name] = tensor
+
+
+def _run(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
+         recording: bool, forced: frozenset[Given], stand_in: Callable[[torch.Tensor], torch.Tensor],
+         mode: AbstractContextManager[Any]) -> tuple[Observed, ...]:
     leaves, structure = pytree.tree_flatten((tuple(inputs), named))
-    given = [mode.from_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    given = [stand_in(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     # Autograd stands above the mode: it sees the model's own tensors.
     names: dict[int, Given] = {id(t): text for text, t in kept.items() if not t.requires_grad}
     names |= {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
