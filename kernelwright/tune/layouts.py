@@ -52,6 +52,8 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
     """Time the torch calls of a plan's graph that are convolutions and could be channels-last, those with most work
     first, for so many seconds; {} where the memory does not do for it. What earlier runs measured is known."""
     nodes = [n for n in plan.graph.nodes() if can_be_channels_last(n) and n not in plan.contractions]
+    if not nodes:
+        return {}
     alike: dict[Hashable, list[Node]] = {}
     for node in nodes:
         alike.setdefault(_form(node), []).append(node)
