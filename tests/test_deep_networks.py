@@ -25,7 +25,7 @@ from kernelwright.emit.program import make_program
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice
-from kernelwright.roofline.devices import H200
+from kernelwright.roofline.devices import GENERIC_CPU, H200
 
 SIZES = (8, 16, 32, 64, 128)
 
@@ -86,6 +86,58 @@ class UNet(nn.Module):
         return x
 
 
+class Squeezed(nn.Module):
+    """A block whose gate is the mean of a convolution, which may be that of sums, on a residual stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.side, self.gate = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        return x + y * torch.sigmoid(self.gate(self.side(y).mean((2, 3))))[:, :, None, None]
+
+
+class Scaled(nn.Module):
+    """The mean of a scaled and normed convolution beside the block, without a stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.side, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x)) + self.norm(self.side(x) * 2).mean((2, 3), keepdim=True)
+
+
+class Linears(nn.Module):
+    """Two linear layers without an activation between, of which a sum is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + self.second(self.first(x)).sum(1, keepdim=True))
+
+
+class Products(nn.Module):
+    """The mean of a product of matrices on a residual stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (torch.relu(x) @ self.weight).mean(1, keepdim=True)
+
+
+class Stream(Products):
+    """The same with the mean of the stream, which is that of the products of all blocks before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + x.mean(1, keepdim=True)
+
+
 def chain(kind: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
     return lambda blocks: nn.Sequential(*(kind() for _ in range(blocks)))
 
@@ -125,3 +177,26 @@ def test_work_is_near_linear(kind, monkeypatch):
         most = twice * log2(twice) / (size * log2(size))
         grown = {stage: after[stage] / before[stage] for stage in after}
         assert max(grown.values()) < most, f"{size} to {twice} nodes and edges: {grown}, {some}"
+
+
+COLLAPSING = {"squeeze and excitation": (Squeezed, (2, 4, 160, 160), "sum of a convolution", 1.0),
+              "scaled norm": (Scaled, (2, 4, 160, 160), "sum of a convolution", 1.0),
+              "two linear layers": (Linears, (4, 8192, 16), "sum of a linear layer", 1.0),
+              "products": (Products, (4, 8192, 16), "sum of a matrix product", 1.0),
+              "means of a stream": (Stream, (4, 8192, 16), "sum of a matrix product", 0.0)}
+
+
+@pytest.mark.parametrize("kind", COLLAPSING)
+def test_deciding_what_to_collapse_is_near_linear(kind):
+    """Each block has an operator that pays to collapse, however small a part of the whole that is: it does in this
+    share of the blocks. What the means of a stream are of is looked at some products back, no further."""
+    block, shape, rule, share = COLLAPSING[kind]
+    counted = []
+    for blocks in SIZES:
+        graph = capture(chain(block)(blocks).eval(), (torch.randn(shape),))
+        found = []
+        counted.append(calls(lambda graph=graph, found=found: found.append(rewrite(graph, GENERIC_CPU))))
+        assert sum(a.rule.name == rule for a in found[0].applications) >= share * blocks
+        assert found[0].seconds_after < (1.0 - 0.03 * share) * found[0].seconds_before
+    for (size, before), (twice, after) in pairwise(zip(SIZES, counted, strict=True)):
+        assert after / before < twice * log2(twice) / (size * log2(size)), counted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.filled import FILLED
 from kernelwright.algebra.identities import IDENTITIES
+from kernelwright.algebra.local import Decisions, NoFixpoint
 from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
@@ -25,13 +26,7 @@ _BY_ROOT: dict[str, tuple[Rule, ...]] = {
 }
 # A rule set that does not end is a bug of ours; this many applications, and for each node so many more, report it.
 _MOST_STEPS, _STEPS_PER_NODE = 10_000, 20
-#: Attempts to collapse one operator each, times nodes of the graph: what is tried beyond would take minutes.
-_MOST_VISITS = 200_000
-_GAIN = 0.97  # collapse where the estimate falls below this share
-
-
-class NoFixpoint(RuntimeError):
-    """The rules did not come to an end."""
+_GAIN = 0.97  # collapse where the estimate of what changes falls below this share
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +44,40 @@ class Rewriting:
 def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = frozenset()) -> Rewriting:
     """Apply the rules where they pay on ``device``, but those of the ``dropped`` classes and uses.
 
-    Identities always apply. For each linear operator that some rule could collapse, the graph is
-    rewritten with and without that permission, and the cheaper one is kept.
+    Identities always apply. Linear operators that some rule could collapse are decided one by one, each by the nodes
+    that appear and disappear with it (:mod:`kernelwright.algebra.local`).
     """
     before = graph_seconds(graph.roots(), device)
     context = Context(dropped=dropped)
     best, applied = rewrite_with(graph, context)
     cost = graph_seconds(best.roots(), device)
-    allowed: frozenset[int] = frozenset()
-    tried: set[int] = set()
-    most = max(1, _MOST_VISITS // max(1, len(list(graph.nodes()))))
-    while len(tried) < most and (candidates := [o for o in context.used if o not in tried and o not in allowed]):
-        for candidate in _in_order(graph, candidates)[:most - len(tried)]:
-            tried.add(candidate)
-            context = Context(allowed | {candidate}, dropped=dropped)
-            attempt, steps = rewrite_with(graph, context)
+    if context.used:
+        # What a torch call updates by itself has to be computed where nothing is left of the call.
+        roots = (*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks))
+        allowed = Decisions(roots, _replacement, device, dropped, _GAIN, _MOST_STEPS).decide()
+        if allowed:
+            attempt, steps = rewrite_with(graph, Context(allowed, dropped=dropped))
             attempt_cost = graph_seconds(attempt.roots(), device)
-            if attempt_cost < _GAIN * cost:
-                best, applied, cost, allowed = attempt, steps, attempt_cost, context.allowed
-                break
+            if attempt_cost < max(1.0, _GAIN) * cost:
+                best, applied, cost = attempt, steps, attempt_cost
     return Rewriting(best, applied, before, cost, dropped)
 
 
-def _in_order(graph: Graph, origins: Sequence[int]) -> list[int]:
-    """Origins in the order of the graph; last those of no node of it, as what a rule makes may be an equal node of
-    another graph."""
-    known = dict.fromkeys(id(n.origin) for n in graph.nodes())
-    asked = set(origins)
-    return [*(o for o in known if o in asked), *(o for o in origins if o not in known)]
+def _applied(built: Node, context: Context) -> tuple[Rule, Node] | None:
+    """The first rule that applies to a node whose inputs are in normal form, and what it makes of it."""
+    for candidate in _BY_ROOT.get(built.op, ()):
+        if not context.may_apply(candidate, built.origin):
+            continue
+        with made_for(built.origin):
+            replacement = candidate.rewrite(built, context)
+        if replacement is not None and replacement is not built:
+            return candidate, replacement
+    return None
+
+
+def _replacement(built: Node, context: Context) -> Node | None:
+    found = _applied(built, context)
+    return found[1] if found is not None else None
 
 
 def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...]]:
@@ -88,15 +89,11 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
 
     def rewritten(built: Node, context: Context) -> Node | None:
         """What the first rule that applies makes of a node whose inputs are in normal form."""
-        for candidate in _BY_ROOT.get(built.op, ()):
-            if not context.may_apply(candidate, built.origin):
-                continue
-            with made_for(built.origin):
-                replacement = candidate.rewrite(built, context)
-            if replacement is not None and replacement is not built:
-                applications.append(Application(candidate, repr(built), repr(replacement), built.origin))
-                return replacement
-        return None
+        found = _applied(built, context)
+        if found is None:
+            return None
+        applications.append(Application(found[0], repr(built), repr(found[1]), built.origin))
+        return found[1]
 
     def simplify(root: Node, context: Context) -> Node:
         """The normal form of a node: its inputs first, then rules until none applies."""

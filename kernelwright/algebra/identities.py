@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from math import prod
 
@@ -19,6 +20,12 @@ from kernelwright.algebra.build import (
 )
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
+
+#: Operators that rules see linear operators through.
+TRANSPARENT = frozenset(("add", "sub", "mul", "div", "neg", "cast", "reshape", "permute", "batch_norm_inference",
+                         "batch_norm_training"))
+#: How many nodes below a sum are looked at for linear operators that may be collapsed.
+_NEAR = 64
 
 
 def _attributes(node: Node) -> dict:
@@ -183,19 +190,21 @@ def reaches_anchor(node: Node, context: Context) -> bool:
 
 
 def _anchors(node: Node) -> Iterator[Node]:
-    """The linear operators below, through linear pointwise operators and views."""
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
+    """The linear operators below, through linear pointwise operators and views, those near first: what is far below is
+    of many terms, of which others read all but the last few."""
+    seen: set[Node] = {node}
+    waiting = deque([node])
+    visited = 0
+    while waiting and visited < _NEAR:
+        current = waiting.popleft()
+        visited += 1
         if current.kind == "linear":
             yield current
-        elif current.op in ("add", "sub", "mul", "div", "neg", "cast", "reshape", "permute", "batch_norm_inference",
-                            "batch_norm_training"):
-            stack += [i for i in current.inputs if i.kind != "leaf"]
+        elif current.op in TRANSPARENT:
+            for needed in current.inputs:
+                if needed.kind != "leaf" and needed not in seen:
+                    seen.add(needed)
+                    waiting.append(needed)
 
 
 @rule("sum of a sum of terms", *SUMS, law="sum(a + b) = sum(a) + sum(b)",
@@ -236,4 +245,4 @@ def reshape_twice(node: Node, context: Context) -> Node | None:
 IDENTITIES: tuple[Rule, ...] = (keep_axes, pool_to_mean, unit_axis, nested, through_reshape, through_permute,
                                 through_expand, through_factor, through_terms, reshape_twice)
 
-__all__ = ["IDENTITIES", "axis_groups", "reaches_anchor"]
+__all__ = ["IDENTITIES", "TRANSPARENT", "axis_groups", "reaches_anchor"]
