@@ -159,6 +159,7 @@ def test_live_randomness_stays_in_order() -> None:
     lambda m, x: (torch.rand(3), torch.tanh(x))[1],
     lambda m, x: torch.tanh(x) * torch.zeros_like(F.dropout(x, 0.5)),
     lambda m, x: torch.tanh(x) - torch.ones_like(m.norm(x)),
+    lambda m, x: (m.norm(x), torch.tanh(x))[1],
 ])
 def test_a_call_that_lasts_is_not_dropped_with_its_result(forward: Any) -> None:
     """It stays among what must be computed, once."""

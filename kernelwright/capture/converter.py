@@ -36,7 +36,7 @@ from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
-from kernelwright.capture.tracing import ASKED, name_of
+from kernelwright.capture.tracing import ASKED, UPDATING, name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
@@ -260,7 +260,7 @@ class Converter:
             asked = arguments.get("assert_msg") == ASKED
             self.checks.append(Check(truth(arguments["self"]), waited=asked))
             return None
-        if not node.users and not _draws(node.target, arguments) and not may_refuse(target):
+        if not node.users and not _lasts(node.target, arguments) and not may_refuse(target):
             return None
         value = self._convert(node, target, arguments, origin)
         if not node.users and may_refuse(target):
@@ -322,7 +322,7 @@ class Converter:
     def _opaque(self, operator: Any, target: str, arguments: dict[str, Any], like: Any, origin: Origin) -> Node:
         """A torch call that gives what is ``like`` the trace's tensors."""
         serial = -1
-        if _draws(operator, arguments) or "instance_norm" in target:
+        if _lasts(operator, arguments):
             serial, self.serial = self.serial, self.serial + 1
         call = opaque_of(operator, target, arguments, like, serial, origin)
         if serial >= 0:
@@ -461,6 +461,12 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
+
+
+def _lasts(target: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call changes something beside what it gives: the random stream, or statistics."""
+    updates = target in UPDATING and arguments["use_input_stats"] and arguments["running_mean"] is not None
+    return updates or _draws(target, arguments)
 
 
 def _draws(target: Any, arguments: dict[str, Any]) -> bool:

@@ -28,8 +28,23 @@ _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
     with (recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling(),
-          _scripts_as_python()):
+          _scripts_as_python(), _statistics_kept()):
         yield
+
+
+#: Operators that update statistics although their schemas say that they write nothing.
+UPDATING = frozenset({torch.ops.aten.instance_norm.default})
+
+
+@contextmanager
+def _statistics_kept() -> Iterator[None]:
+    """A trace keeps calls that update statistics where nobody reads what they give."""
+    added = UPDATING - torch.fx.node._side_effectful_functions
+    torch.fx.node._side_effectful_functions.update(added)
+    try:
+        yield
+    finally:
+        torch.fx.node._side_effectful_functions.difference_update(added)
 
 
 @contextmanager
