@@ -498,7 +498,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
                                     steps=(KernelStep("k", None, (), (), ()),)))
     judged = []
 
-    passed = SimpleNamespace(passed=True)
+    passed = SimpleNamespace(passed=True, trials=())
     failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False, trials=(),
                              sentence=lambda: "Failed: digits are lost")
 
@@ -515,7 +515,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     for module in (judgement, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
-    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
+    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
     _, (found,), text, certificates, _ = judgement.judge(
         problem, [own], [], "cpp", GENERIC_CPU, Settings(), programs.Stages(Progress()))
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"

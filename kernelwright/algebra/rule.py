@@ -39,12 +39,12 @@ class Context:
     """What a rule may ask while the engine walks.
 
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
-    used: anchors on which a rule was applied, in that order. dropped: what the rules of this attempt may not do, and
+    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and
     where a rule may not be applied.
     """
 
     allowed: frozenset[int] = frozenset()
-    used: dict[int, None] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
     dropped: frozenset[Exactness | Use] = frozenset()
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
@@ -53,7 +53,7 @@ class Context:
 
     def may_collapse(self, anchor: Node) -> bool:
         """Whether this anchor may be collapsed in this attempt; remembers that it was asked for."""
-        self.used[id(anchor.origin)] = None
+        self.used.add(id(anchor.origin))
         return id(anchor.origin) in self.allowed
 
 
