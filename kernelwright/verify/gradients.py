@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify import sensitivity
+from kernelwright.verify.choices import decided_otherwise, may_be_chosen, with_choices_of
 from kernelwright.verify.compare import compare, equal_bits, from_sample, taken_as_equal
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.floating import Allowance
@@ -117,7 +118,7 @@ def check_gradients(
     most = Allowance(*map(max, zip(*((a.units, a.relative, a.slices) for a in off.values())))) if off else None
 
     def compared(moved: Mapping[str, Sequence[Statistics]] | None = None) -> list[Comparison]:
-        parts = [compare(own.outputs, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved,
+        parts = [compare(mine, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved,
                          allowances={f"{_OUTPUTS}[{path!r}]": allowance for path, allowance in off.items()})
                  ] if strict else []
         for by, gradients in eager.gradients.items():
@@ -127,12 +128,17 @@ def check_gradients(
                 moved=moved, allowances=dict.fromkeys(flatten(gradients, root), most) if most else None))
         return parts
 
+    mine = own.outputs
     parts = compared()
     if strict and has_wrong_signs(parts[0]):
         others = [_tensors(given) for given in chosen_otherwise(model, inputs, state, seed, recording=True)]
         right = with_signs_of(own.outputs, eager.outputs, others)
         parts = compared()
     limits = tolerance or Tolerance()
+    if strict and may_be_chosen(parts[0]):
+        others = [_tensors(given) for given in decided_otherwise(model, inputs, state, seed, recording=True)]
+        mine = with_choices_of(own.outputs, right, others, limits)
+        parts = compared()
     if may_be_rounding(limits, *parts):
         moved: dict[str, list[Statistics]] = {}
         for draw, is_wide in _drawn(model, inputs, state, seed, combinations, eager, strict):

@@ -14,7 +14,9 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -22,8 +24,8 @@ from torch import nn
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
+from kernelwright.problem.memory import available_memory, is_out_of_memory
+from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors, tensors_of
 from kernelwright.verify.observe import call, identical, seed_all
 from kernelwright.verify.records import Comparison, OutputError, Reference
 from kernelwright.verify.state import State
@@ -32,6 +34,8 @@ from kernelwright.verify.tolerance import Tolerance
 
 #: How many calls of eager are made.
 DRAWS = 4
+#: Of the memory that is free, what results of draws take that are held side by side.
+_SHARE_OF_MEMORY = 0.25
 #: What is noted where that decided.
 WIDENED = ("eager's errors are the largest of a few calls, in which each operator's result is rounded one unit in the "
            "last place up or down")
@@ -113,6 +117,22 @@ def while_memory_lasts(draws: Iterator[Draw]) -> Iterator[Draw]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+
+
+def outputs_of(draws: Iterator[Draw]) -> list[Any]:
+    """What eager gave in ``draws``, as many as take `_SHARE_OF_MEMORY` of what is free, and one at least."""
+    found: list[Any] = []
+    most = 1.0
+    with closing(draws):
+        for draw in while_memory_lasts(draws):
+            if not found:
+                tensors = tensors_of(draw.outputs)
+                free = min((available_memory(device) or inf for device in {t.device for t in tensors}), default=inf)
+                most = _SHARE_OF_MEMORY * free / max(1, sum(t.numel() * t.element_size() for t in tensors))
+            found.append(draw.outputs)
+            if len(found) + 1 > most:
+                break
+    return found
 
 
 def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expected: Any, reference: Reference,

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
 from kernelwright.verify.observe import call, seed_all
 from kernelwright.verify.records import Comparison
-from kernelwright.verify.sensitivity import drawn, while_memory_lasts
+from kernelwright.verify.sensitivity import drawn, outputs_of
 from kernelwright.verify.state import State
 
 #: How many calls of eager are made: one in which each tie is decided otherwise, and others in which half of them are.
@@ -52,8 +52,7 @@ def chosen_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, see
             found.append(called.outputs)
     finally:
         after.apply(eager)
-    draws = while_memory_lasts(drawn(eager, inputs, before, seed, range(ROUNDINGS), recording))
-    return found + [draw.outputs for draw in draws]
+    return found + outputs_of(drawn(eager, inputs, before, seed, range(ROUNDINGS), recording))
 
 
 def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from torch import nn
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.timing.turns import clock
+from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen, with_choices_of
 from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
@@ -328,6 +329,17 @@ class Bench:
             if all(c is None or c.passed for c in again):
                 found = again
                 calls.notes.append(WIDENED)
+        if may_be_chosen(*found) and not self.unchanged:
+            others = decided_otherwise(self.eager, inputs, model.before, plan.seed, self.recording)
+            own = with_choices_of(own, right, [part(o) for o in others], tolerance)
+            all_own = with_choices_of(all_own, full, others, tolerance)
+            again = compared(Moved())
+            if may_be_rounding(tolerance, *again):
+                again = compared(move(self.eager, inputs, model.before, plan.seed, right,
+                                      reference._replace(outputs=exact), tolerance, part, recording=self.recording))
+            if all(c is None or c.passed for c in again):
+                found = again
+                calls.notes.append(CHOSEN)
         if reference.separate:
             problems[f"PyTorch gives here something else than the model in float64: {reference.separate}"] = "separate"
         if reference.other is not None and not found[0].passed and compare(

@@ -1,0 +1,88 @@
+"""Places and jumps that rounding decides: a kernel may decide them otherwise, but nothing else."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from kernelwright.verify import certify
+from kernelwright.verify.certificate import Certificate, Plan
+from kernelwright.verify.choices import CHOSEN
+from kernelwright.verify.records import TrialPlan
+
+
+class Given(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.function(x)
+
+
+def judged(model: Callable[..., object], candidate: Callable[..., object], inputs: Callable[[int], list[torch.Tensor]]
+           ) -> Certificate:
+    trials = tuple(TrialPlan(seed, "as given", False) for seed in range(6))
+    return certify(lambda: Given(model), lambda: Given(candidate), inputs, plan=Plan(trials=trials))
+
+
+def nearly_equal(seed: int) -> list[torch.Tensor]:
+    """Rows of other terms, of which the first four have one sum but for rounding, and the others a smaller one."""
+    rows = torch.randn(8, 4096, generator=torch.Generator().manual_seed(seed))
+    rows[:, 0] -= (rows.double().sum(1) - torch.tensor([5.0] * 4 + [4.0] * 4)).float()
+    return [rows]
+
+
+def whole(seed: int) -> list[torch.Tensor]:
+    return [torch.randint(-2, 3, (16, 12), generator=torch.Generator().manual_seed(seed)).float()]
+
+
+def halves(seed: int) -> list[torch.Tensor]:
+    return [torch.randint(0, 5, (40,), generator=torch.Generator().manual_seed(seed)) / 4]
+
+
+def by_chunks(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(len(x))
+    for part in x.flip(1).split(7, 1):
+        total = total + part.sum(1)
+    return total
+
+
+def jump(total: torch.Tensor) -> torch.Tensor:
+    """1 or 2, by what is left of a sum that is nearly another row's."""
+    return torch.where(total[:4] > total[0], 1.0, 2.0)
+
+
+def last_of_equals(x: torch.Tensor) -> torch.Tensor:
+    return x.shape[1] - 1 - x.flip(1).argmax(1)
+
+
+@pytest.mark.parametrize(("model", "candidate"), [
+    (lambda x: x.sum(1).argmax(), lambda x: by_chunks(x).argmax()),
+    (lambda x: jump(x.sum(1)), lambda x: jump(by_chunks(x))),
+])
+def test_what_rounding_decides_may_be_decided_otherwise(model, candidate):
+    found = judged(model, candidate, nearly_equal)
+    assert found.passed
+    assert any(CHOSEN in trial.notes for trial in found.trials)
+
+
+@pytest.mark.parametrize(("model", "wrong", "inputs"), [
+    # A place that no rounding leads to, beside those that it does.
+    (lambda x: x.sum(1).argmax(), lambda x: x.sum(1).argmax() + 4, nearly_equal),
+    (lambda x: jump(x.sum(1)), lambda x: jump(x.sum(1)) * 1.01, nearly_equal),
+    # Equal values: the first of them is the one, also where they were rounded on the way.
+    (lambda x: x.argmax(1), last_of_equals, whole),
+    (lambda x: (x * 0.3).exp().argmax(1), lambda x: last_of_equals((x * 0.3).exp()), whole),
+    (lambda x: x.softmax(1).max(1).indices, lambda x: last_of_equals(x.softmax(1)), whole),
+    # A bound that a value meets.
+    (lambda x: x > 0.5, lambda x: x >= 0.5, halves),
+    (lambda x: torch.where(x * 2 - 1 > 0, x, -x), lambda x: torch.where(x * 2 - 1 >= 0, x, -x), halves),
+    (lambda x: torch.nn.functional.hardshrink(x + 1, 1.5), lambda x: torch.where(x + 1 < 1.5, 0.0, x + 1), halves),
+    (lambda x: (x * 4).floor(), lambda x: (x * 4 - 1e-6).floor(), halves),
+    (lambda x: (x * 4).long(), lambda x: (x * 4 - 1e-6).long(), halves),
+])
+def test_what_it_does_not_decide_may_not(model, wrong, inputs):
+    assert not judged(model, wrong, inputs).passed
+    assert judged(model, model, inputs).passed
