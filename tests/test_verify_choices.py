@@ -54,6 +54,19 @@ def jump(total: torch.Tensor) -> torch.Tensor:
     return torch.where(total[:4] > total[0], 1.0, 2.0)
 
 
+def equal_rows(seed: int) -> list[torch.Tensor]:
+    return [torch.randn(1, 300, generator=torch.Generator().manual_seed(seed)).expand(3, 300).contiguous()]
+
+
+WEIGHT = torch.randn(300, 5, generator=torch.Generator().manual_seed(99))
+
+
+def by_place(x: torch.Tensor) -> torch.Tensor:
+    """A product of matrices in which every row is added in another order."""
+    return torch.stack([sum(a @ b for a, b in zip(row.split(7 + n), WEIGHT.split(7 + n), strict=True))
+                        for n, row in enumerate(x)])
+
+
 def last_of_equals(x: torch.Tensor) -> torch.Tensor:
     return x.shape[1] - 1 - x.flip(1).argmax(1)
 
@@ -66,6 +79,16 @@ def test_what_rounding_decides_may_be_decided_otherwise(model, candidate):
     found = judged(model, candidate, nearly_equal)
     assert found.passed
     assert any(CHOSEN in trial.notes for trial in found.trials)
+
+
+def test_equal_rows_of_a_product_may_differ():
+    """A library adds each row in an order of its own, as a kernel does."""
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x @ WEIGHT).argmax(0)
+
+    assert judged(model, lambda x: by_place(x).argmax(0), equal_rows).passed
+    assert not judged(model, lambda x: ((x @ WEIGHT).argmax(0) + 3) % 6, lambda seed: [torch.cat((
+        equal_rows(seed)[0], -9 * equal_rows(seed)[0]))]).passed
 
 
 @pytest.mark.parametrize(("model", "wrong", "inputs"), [

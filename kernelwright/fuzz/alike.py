@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import Rounding
+from kernelwright.verify.sensitivity import SUMS, Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
@@ -295,13 +295,6 @@ _MOVES = frozenset((
     "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
 
 
-#: Operators that add: in another order their partial sums are others, and have a rounding each that is no smaller than
-#: a term's. Terms of less than 32 bits are added in 32.
-_SUMS = frozenset((
-    "sum", "mean", "cumsum", "var", "var_mean", "std", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot",
-    "convolution", "avg_pool2d", "avg_pool3d", "linear"))
-
-
 class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
     Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
@@ -312,9 +305,8 @@ class _OtherRounding(Rounding):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in _MOVES:
             return func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in _SUMS:
-            args = [self.one_unit_off(value) if isinstance(value, torch.Tensor) and value.dtype.itemsize >= 4 else value
-                    for value in args]
+        if func.overloadpacket.__name__ in SUMS:
+            args = self.terms_off(args)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -48,6 +48,12 @@ _PERIOD = 131071
 ROUNDING = frozenset(("elements", "output", "slice"))
 
 
+#: Operators that add: in another order their partial sums are others, and have a rounding each that is no smaller than
+#: a term's. Terms of less than 32 bits are added in 32.
+SUMS = frozenset((
+    "sum", "mean", "cumsum", "var", "var_mean", "std", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot",
+    "convolution", "avg_pool2d", "avg_pool3d", "linear"))
+
 @dataclass
 class Moved:
     """Statistics of eager's results under other rounding, by the path of each output and of each state."""
@@ -87,18 +93,19 @@ class Draw:
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
-          recording: bool = False, sums: float = 0.0) -> Iterator[Draw]:
+          recording: bool = False, sums: float = 0.0, inexact: bool = False) -> Iterator[Draw]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
     sums: that of `Rounding`.
 
-    Calls that fail are left out. Its state is as it was when all are over. Raises what says that memory is lacking.
+    inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs are not. Calls that fail
+    are left out. Its state is as it was when all are over. Raises what says that memory is lacking.
     """
     after = State.of(eager, parameters=False)
     try:
         for number in numbers:
             before.apply(eager)
-            rounding = Rounding(seed + number, sums=sums)
-            given = map_tensors(list(inputs), rounding.one_unit_off)
+            rounding = RoundingOfInexact(seed + number) if inexact else Rounding(seed + number, sums=sums)
+            given = list(inputs) if inexact else map_tensors(list(inputs), rounding.one_unit_off)
             arguments = clone_tensors(given)
             seed_all(seed)
             with rounding:
@@ -174,7 +181,8 @@ def written_out() -> dict[Any, Callable[..., Any]]:
 
 
 #: Operators that add up elements of their largest operand, products of two operands, and what a window covers.
-_SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "std_mean", "nansum", "linalg_vector_norm", "norm", "prod"))
+_REDUCTIONS = frozenset((
+    "sum", "mean", "var", "var_mean", "std", "std_mean", "nansum", "linalg_vector_norm", "norm", "prod"))
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"))
 _WINDOWS = frozenset(("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"))
 #: Units that a convolution's result may be off where a library transforms what it multiplies (Winograd, Fourier).
@@ -192,7 +200,7 @@ def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> fl
     tensors = [value for value in operands if isinstance(value, torch.Tensor) and value.numel()]
     if not result.numel() or not tensors:
         return 1.0
-    if name in _SUMS:
+    if name in _REDUCTIONS:
         return math.sqrt(max(t.numel() for t in tensors) / result.numel())
     if name in _PRODUCTS and len(tensors) > 1:
         left, right = (tensors[0], tensors[1]) if name == "linear" else tensors[-2:]
@@ -216,14 +224,15 @@ class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
     that they are made of (`written_out`), and what a device multiplies in TF32 moves by units of that. unit: the
-    relative size of a unit, by default that of each type. sums: what part of their `summed_units` results move by,
+    relative size of a unit, by default that of each type, which is one or two of the last place; share: how much of it.
+    sums: what part of their `summed_units` results move by,
     where that is more than one. ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
-    def __init__(self, seed: int, unit: float | None = None, sums: float = 0.0) -> None:
+    def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, sums: float = 0.0) -> None:
         super().__init__()
-        self.seed, self.unit, self.sums, self.is_wide = seed, unit, sums, True
+        self.seed, self.unit, self.share, self.sums, self.is_wide = seed, unit, share, sums, True
         self.places = random.Random(seed)
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
@@ -257,11 +266,16 @@ class Rounding(TorchDispatchMode):
         wide = given.to(torch.promote_types(kind, torch.float32))
         limits = torch.finfo(kind)
         # Below the smallest normal number units are all of one size; infinities stay, as do zeros.
-        unit = units * (self.unit or limits.eps)
+        unit = units * self.share * (self.unit or limits.eps)
         step = (wide.abs() * unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
         moved = torch.where(wide == 0, wide, step.add_(wide))
         return moved.to(kind).requires_grad_(tensor.requires_grad)
+
+    def terms_off(self, args: Sequence[Any]) -> list[Any]:
+        """Operands of one of `SUMS` with each term a unit off."""
+        return [self.one_unit_off(value) if isinstance(value, torch.Tensor) and value.dtype.itemsize >= 4 else value
+                for value in args]
 
     def _units(self, like: torch.Tensor, each: int) -> torch.Tensor:
         """1, 0 or -1 for each element: one in 2 ``each`` goes up, as many go down, where ``each`` is above 1; half up
@@ -276,6 +290,63 @@ class Rounding(TorchDispatchMode):
             pool = self.pools[key] = pool[:_PERIOD].repeat(like.numel() // _PERIOD + 2)
         place = self.places.randrange(_PERIOD)
         return pool[place:place + like.numel()].view(like.shape)
+
+
+class RoundingOfInexact(Rounding):
+    """Moves those results alone that an operator rounded, and equal ones alike: what float32 computes exactly, and ties
+    of equal values, stay as they are; but for products of matrices, of which a library adds equal rows in orders that
+    depend on their place."""
+
+    seldom = 1
+    by_place = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (steps := written_out().get(func)) is not None:
+            with self:
+                return steps(*args, **kwargs)
+        exact = self._exact(func, args, kwargs)
+        results = func(*args, **kwargs)
+        if exact is None:
+            return results
+        moved = func(*self.terms_off(args), **kwargs) if func.overloadpacket.__name__ in SUMS else results
+        rights, others = iter(tensors_of(exact)), iter(tensors_of(moved))
+        self.by_place = func.overloadpacket.__name__ in _PRODUCTS | _WINDOWS
+
+        def rounded(result: torch.Tensor) -> torch.Tensor:
+            right, other = next(rights), next(others)
+            if not result.is_floating_point() or result.dtype == torch.float64 or right.shape != result.shape:
+                return result
+            return torch.where(result.double() == right, result, self.one_unit_off(other))
+
+        found = map_tensors(results, rounded)
+        self.by_place = False
+        return found
+
+    @staticmethod
+    def _exact(func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator gives in float64 for its operands; None where it draws, writes, or takes no float64."""
+        if torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable or any(
+                value.alias_info is not None for value in func._schema.returns):
+            return None
+        arguments, named = (map_tensors(value, lambda t: t.double() if t.is_floating_point() else t)
+                            for value in (list(args), kwargs))
+        if func.overloadpacket.__name__ == "_to_copy":
+            return arguments[0]
+        try:
+            return func(*arguments, **named)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return None
+
+    def _units(self, like: torch.Tensor, each: int) -> torch.Tensor:
+        """1 or -1 for each element, by its bits: one of a multiplied hash of them; or by its place."""
+        if self.by_place:
+            return super()._units(like, 1)
+        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[like.element_size()]
+        mixed = (like.contiguous().view(whole).long() + self.seed * 7919) * 2654435761
+        return ((mixed >> 17) & 1).float() * 2 - 1
 
 
 def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,
