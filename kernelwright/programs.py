@@ -110,7 +110,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
         Contraction, "cuda")
     served: list[tuple[str, Questions, dict[str, bool], list[ModeProgram]]] = []  # what each mode asked, and is told
-    for mode, candidate in _models(problem, settings.seed).items():
+    models = _models(problem, settings.seed)
+    in_training, in_inference = (modes_of(models[name]) for name in ("training", "inference"))
+    for mode, candidate in models.items():
         left: dict[str, str] = {}
         asked, answers = Questions(), modes_of(candidate)
         alike = next((e for e in served if e[1].same_answers(e[2], answers)), None)
@@ -144,6 +146,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                     raise
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *unplanned(graph), recordings), device))
             made.append(modes[-1])
+            # The mode of a module tells what it was told, where it follows.
+            asked.others = asked.others or not all(in_training.get(p) and not in_inference.get(p) for p in asked.told)
             if {recording for m in made for recording in m.recordings} == {False, True}:
                 served.append((mode, asked, answers, made))
         notes += [f"{path} stays with PyTorch in {words_of(mode)} mode: {reason.rstrip('.')}."

@@ -112,6 +112,20 @@ def test_a_question_that_no_module_of_the_model_answers(asks, monkeypatch, no_na
     assert counted(model, monkeypatch)[0] == 3
 
 
+class Deaf(Fused):
+    """Of which no flag tells what it was told."""
+
+    def train(self, mode: bool = True) -> Deaf:
+        self.scale = 1.0 if mode else 2.0
+        return self
+
+
+@pytest.mark.parametrize(("layer", "exports"), [(Fused(4, 4).eval(), 2), (Deaf(4, 4).eval(), 3)])
+def test_modules_that_do_something_when_they_are_put_into_a_mode(layer, exports, monkeypatch, no_names):
+    """A constructor that leaves them in evaluation leaves them as inference has them, if they follow."""
+    assert counted(Of(by_layer, layer, nn.Dropout(0.5).eval()), monkeypatch) == (exports, 2)
+
+
 def counted(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """How many exports there were, and how many programs came of them. Each mode computes what the model does."""
     exports = []

@@ -98,9 +98,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable(_reason(error), place) from error
     if asked or left or bound_questions():
         questions.gradients = True
-    if left or any(kind.train is not torch.nn.Module.train or kind.eval is not torch.nn.Module.eval
-                   for kind in map(type, work.modules())):  # what the two do besides
-        questions.others = True
+    questions.others = questions.others or bool(left)
+    questions.told |= {path for path, module in work.named_modules() if type(module).train is not torch.nn.Module.train
+                       or type(module).eval is not torch.nn.Module.eval}
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
         place = drawing(fresh() if fresh is not None else copy.deepcopy(model), copy.deepcopy(list(inputs)), recording)

@@ -182,16 +182,19 @@ class Questions:
     """What a forward asked of the mode that it runs in. A forward computes the same in modes of the same answers.
 
     gradients: whether they are recorded (a function that differentiates itself may ask). modules: paths of those that
-    were asked whether they are in training. others: the training mode matters in ways that no list of modules tells.
+    were asked whether they are in training. told: paths of those that do something of their own when they are put into
+    a mode. others: the training mode matters in ways that no list of modules tells.
     """
 
     gradients: bool = False
     modules: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
     others: bool = False
 
     def same_answers(self, one: Mapping[str, bool], other: Mapping[str, bool]) -> bool:
         """Whether modules in the modes ``one`` and ``other`` (by path) answer alike."""
-        return not self.others and all(one.get(path) == other.get(path) for path in self.modules)
+        return not self.others and all(
+            one.get(path) == other.get(path) for path in self.modules | self.told)
 
 
 @contextmanager

@@ -39,7 +39,10 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
 
 
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:
-    """``model`` with its modules in the modes of the same paths."""
+    """``model`` with its modules in the modes of the same paths. Nothing is told to one whose modules are in them: what
+    a module does when it is told, beside changing its mode, would undo what a constructor left."""
+    if modes_of(model) == modes:
+        return model
     model.train(modes[""])
     for path, module in model.named_modules():
         module.training = modes.get(path, module.training)
