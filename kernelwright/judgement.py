@@ -121,7 +121,7 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
         try:
             if model is None:
                 model = in_mode_of(problem.make_model(settings.seed), mode.model)
-            found = flatten(given_by_model(problem, model, example, settings, recording))
+            found = flatten(given_by_model(problem, mode, example, settings, recording, model))
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares
                 return [mode]

@@ -140,8 +140,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                 continue
             if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
                 if not any(m.plan.kernels for m in modes):
-                    model = in_mode_of(problem.make_model(settings.seed), mode.model)
-                    given_by_model(problem, model, example, settings, recording=False)
+                    given_by_model(problem, mode, example, settings, recording=False)
                     raise VerificationFailed(model=problem.class_name, finding=f"Failed: {failure.finding}")
                 stepped = {m.name: stepped_back(m, whole_mode(m.captured, failure.finding), device, failure.finding)
                            for m in modes if m.plan.kernels}
@@ -193,13 +192,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             continue
         if certificate.passed:
             certificates[mode.name] = certificate
-            count = sum(trial.gates for trial in certificate.trials)
-            if earlier is not None and count < earlier["trials"]:
-                mode = replace(mode, notes=(*mode.notes, _EARLIER.format(
-                    words_of(mode.name).capitalize(), int(earlier["trials"]), count)))
-            elif key and count > RECORDED:
-                remember(_CHECKED, key, {"trials": count})
-            checked.append(mode)
+            checked.append(_with_earlier(mode, certificate, key, earlier) if key else mode)
             continue
         failing = mode
         if len(mode.recordings) == 2 and mode.plan.kernels and (
@@ -225,9 +218,23 @@ def _key(problem: Problem, mode: ModeProgram, text: str, settings: Settings) -> 
                  shown_arguments(problem.init_inputs), mode.name, mode.recordings, settings.seed, settings.tiny, text))
 
 
-def given_by_model(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, recording: bool) -> Any:
-    """What ``model``, one of the problem's, gives for the example inputs. recording: whether gradients are recorded.
-    Raises ForwardRaised, or what says that memory is lacking."""
+def _with_earlier(mode: ModeProgram, certificate: Certificate, key: str, earlier: dict[str, float] | None
+                  ) -> ModeProgram:
+    """The mode with a note on the trials of an earlier run that were not run again. What passed more is remembered."""
+    count = sum(trial.gates for trial in certificate.trials)
+    if earlier is not None and count < earlier["trials"]:
+        note = _EARLIER.format(words_of(mode.name).capitalize(), int(earlier["trials"]), count)
+        return replace(mode, notes=(*mode.notes, note))
+    if count > RECORDED:
+        remember(_CHECKED, key, {"trials": count})
+    return mode
+
+
+def given_by_model(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings, recording: bool,
+                   made: nn.Module | None = None) -> Any:
+    """What the model gives for the example inputs. recording: whether gradients are recorded. made: the model in this
+    mode, where it was made. Raises ForwardRaised, or what says that memory is lacking."""
+    model = made if made is not None else in_mode_of(problem.make_model(settings.seed), mode.model)
     try:
         with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
             warnings.simplefilter("ignore")

@@ -196,7 +196,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
     for module in (judgement, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
-    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model")
+    problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
     rest = ([], "cuda", H200, Settings(), Stages(Progress()))
     _, (result,), *_ = judgement.judge(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
