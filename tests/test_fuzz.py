@@ -302,6 +302,20 @@ def get_init_inputs():
 '''
 
 
+class Rows(torch.nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x):
+        return (x * 2).reshape(self.shape)
+
+
+def test_another_shape_is_told():
+    found = oracles._unexplained(Rows((2, 6)), Rows((3, 4)), [torch.ones(12)], False)
+    assert found.kind == "shape" and "(3, 4), in eager (2, 6)" in found.words
+
+
 def test_what_eager_is_not_in_float64_is_unclear_unless_kernels_are_not_it_either(monkeypatch):
     outcome = oracles.check(_BY_TYPE, "kernels")
     assert (outcome.status, outcome.stage) == ("unclear", "verify"), outcome

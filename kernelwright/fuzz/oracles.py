@@ -366,6 +366,10 @@ def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], fini
     outputs, eager = results
     found = list(expected)
     for path, index in _places(graph).items():
+        shapes = [tuple(tensor.shape) for tensor in (outputs[path], eager[path], expected[index])]
+        if len(set(shapes)) > 1:
+            own, theirs, captured = shapes
+            return Disagreement("shape", f"{path} has shape {own}, in eager {theirs}, in its graph {captured}")
         # Where the model itself overflows, any order of its operations may overflow elsewhere; and what eager gives is
         # right, also where it is what its type made of a value on the way.
         overflows = bool((eager[path].isfinite() != expected[index].isfinite()).any())
