@@ -18,6 +18,7 @@ from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, cer
 from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.memory import FINITE_POISON, INTEGER_POISON, differ_by_poison
+from kernelwright.verify.state import call_in_float64
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -666,3 +667,32 @@ def test_attention_in_float64_drops_what_float32_drops(form: str) -> None:
     assert torch.equal(torch.get_rng_state(), after), "as much is drawn as in one call"
     assert drawn_in_float32(torch.nn.functional.scaled_dot_product_attention,
                             (query.double(), key.double(), value.double()), {}) is NotImplemented
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_draws_within_attention_of_many_heads_are_seen(weights: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own call holds those of attention, or of dropout, which draw."""
+    seen = []
+
+    def noted(func: Any, args: Any, kwargs: Any) -> Any:
+        seen.append(getattr(func, "__name__", ""))
+        return drawn_in_float32(func, args, kwargs)
+
+    monkeypatch.setattr("kernelwright.verify.state.drawn_in_float32", noted)
+    layer = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).double().train()
+    x = torch.rand(2, 3, 8, dtype=torch.float64)
+    torch.manual_seed(0)
+    wanted = layer(x, x, x, need_weights=weights)[0]
+    torch.manual_seed(0)
+    found = call_in_float64(_Attending(layer, weights), [x])
+    assert ("dropout" if weights else "scaled_dot_product_attention") in seen
+    torch.testing.assert_close(found, wanted)
+
+
+class _Attending(nn.Module):
+    def __init__(self, layer: nn.Module, weights: bool) -> None:
+        super().__init__()
+        self.layer, self.weights = layer, weights
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, x, need_weights=self.weights)[0]

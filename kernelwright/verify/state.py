@@ -251,12 +251,21 @@ def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection
     default, limits = torch.get_default_dtype(), torch.finfo
     torch.set_default_dtype(torch.float64)
     torch.finfo = limits if as_is else _limits_of_float32  # type: ignore[misc, assignment]
+    asks = nn.functional.has_torch_function
+    if not as_is:  # attention of many heads would be one call for a mode, which then sees none of what draws in it
+        nn.functional.has_torch_function = _no_mode_looks
     try:
         with nullcontext() if as_is else _InFloat64(narrowings):
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)
         torch.finfo = limits  # type: ignore[misc]
+        nn.functional.has_torch_function = asks
+
+
+def _no_mode_looks(operands: Any) -> bool:
+    """Of tensors that nobody's class overrides, that no mode does either."""
+    return any(type(t) not in (torch.Tensor, nn.Parameter, type(None)) for t in operands)
 
 
 _finfo = torch.finfo
