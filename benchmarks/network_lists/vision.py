@@ -53,7 +53,7 @@ NETWORKS = (
     _classifier("efficientnet_b0"),
     _classifier("efficientnet_v2_s", tiny_size=32),
     _classifier("googlenet", options={"init_weights": False}),
-    _classifier("inception_v3", size=299, tiny_size=80, options={"init_weights": False}),
+    _classifier("inception_v3", size=299, tiny_size=80, options={"init_weights": False}, tiny={"aux_logits": False}),
     _classifier("maxvit_t", 16, maker="MaxVit", options={
         "input_size": (224, 224), "stem_channels": 64, "block_channels": [64, 128, 256, 512],
         "block_layers": [2, 2, 5, 2], "head_dim": 32, "stochastic_depth_prob": 0.2, "partition_size": 7}, tiny={
