@@ -102,6 +102,17 @@ def test_batch_norm_with_cumulative_average(training: bool) -> None:
         check_capture(model, (X,))
 
 
+@pytest.mark.parametrize("given", ["weight", "bias"])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_with_a_scale_or_a_shift_alone(given: str, training: bool) -> None:
+    """So convolutions standardize their weights, with a gain."""
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None if training else m.buffer_mean, None if training else m.buffer_mean.abs() + 1,
+                            training=training, **{given: m.buffer_gain.view(-1)}) * 2
+
+    check_capture(Of(forward, buffer_gain=normal(6, 1), buffer_mean=normal(6)), (X,))
+
+
 def test_batch_norm_called_twice_is_not_captured_wrongly() -> None:
     model = Of(lambda m, x: m.norm(m.norm(x)), norm=nn.BatchNorm1d(6)).double()
     try:

@@ -418,8 +418,12 @@ class Converter:
 
     def _batch_norm(self, node: torch.fx.Node, a: dict[str, Any], origin: Origin) -> Node:
         x = a["input"]
-        if (a["weight"] is None) != (a["bias"] is None) or not isinstance(x, Node):
-            raise NotCapturable("batch norm with a scale and no shift")
+        if not isinstance(x, Node):
+            raise NotCapturable("batch norm of a number")
+        if (a["weight"] is None) != (a["bias"] is None):  # so weights are standardized, with a gain
+            other = a["bias"] if a["weight"] is None else a["weight"]
+            a = {name: make("literal", value=float(name == "weight"), shape=other.shape, dtype=other.dtype)
+                 if name in ("weight", "bias") and value is None else value for name, value in a.items()}
         if not x.size:  # PyTorch asks for no sizes then, and leaves the statistics as they are
             return copied(x)
         rest = [a["weight"], a["bias"]] if a["weight"] is not None else []
