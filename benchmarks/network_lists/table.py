@@ -14,6 +14,11 @@ OUTCOMES = {"whole": "whole", "in part": "in part", "PyTorch's": "the file is Py
             "wrong": "wrong", "failed": "crashed, hung or ended in an error of ours"}
 
 
+_PREFACE = """whole: every mode has kernels, and nothing is left to PyTorch for want of a graph (operators without kernels
+of ours stay torch calls in it). in part: submodules, or a mode, stay with PyTorch. seconds: processor time of a plan,
+wall time of a whole run."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A network: its set and name, the outcome (a key of `OUTCOMES`), why it is not whole, and what was measured."""
@@ -38,7 +43,8 @@ def table(records: Sequence[Path]) -> str:
     rows = [_row(record) for _, record in sorted(found.items())]
     timed = any(row.ratios for row in rows)
     groups = list(dict.fromkeys(row.group for row in rows))
-    lines = ["| set | networks | " + " | ".join(OUTCOMES.values()) + " |", "| --- " * (len(OUTCOMES) + 2) + "|"]
+    lines = [_PREFACE, "", "| set | networks | " + " | ".join(OUTCOMES.values()) + " |",
+             "| --- " * (len(OUTCOMES) + 2) + "|"]
     for group in (*groups, "all"):
         own = [row for row in rows if group in (row.group, "all")]
         counts = [sum(row.outcome == outcome for row in own) for outcome in OUTCOMES]
@@ -69,7 +75,10 @@ def _row(record: dict[str, Any]) -> Row:
         reasons = (_shortened(f"{error['code']}: {error['what']}" if coded else str(error)),)
         is_refused = state == "refused" or (state == "error" and coded)
         outcome = "wrong" if state in ("wrong", "failed") else "refused" if is_refused else "failed"
-    return Row(group, name, outcome, _by_block(reasons), kernels, record.get("seconds") or 0.0, _ratios(result))
+    unseen = dict.fromkeys(f"the plan was not evaluated: {_shortened(facts['evaluated'])}" for facts in modes.values()
+                           if facts.get("evaluated"))
+    return Row(group, name, outcome, (*_by_block(reasons), *unseen), kernels, record.get("seconds") or 0.0,
+               _ratios(result))
 
 
 def _shortened(text: str) -> str:
