@@ -14,9 +14,9 @@ OUTCOMES = {"whole": "whole", "in part": "in part", "PyTorch's": "the file is Py
             "wrong": "wrong", "failed": "crashed, hung or ended in an error of ours"}
 
 
-_PREFACE = """whole: every mode has kernels, and nothing is left to PyTorch for want of a graph (operators without kernels
-of ours stay torch calls in it). in part: submodules, or a mode, stay with PyTorch. seconds: processor time of a plan,
-wall time of a whole run."""
+_PREFACE = """whole: every mode has kernels, and nothing is left to PyTorch for want of a graph (operators without
+kernels of ours stay torch calls in it). in part: submodules, or a mode, stay with PyTorch. seconds: processor time of a
+plan, wall time of a whole run."""
 
 
 @dataclass(frozen=True)
