@@ -179,24 +179,23 @@ def test_work_is_near_linear(kind, monkeypatch):
         assert max(grown.values()) < most, f"{size} to {twice} nodes and edges: {grown}, {some}"
 
 
-COLLAPSING = {"squeeze and excitation": (Squeezed, (2, 4, 160, 160), "sum of a convolution", 1.0),
-              "scaled norm": (Scaled, (2, 4, 160, 160), "sum of a convolution", 1.0),
-              "two linear layers": (Linears, (4, 8192, 16), "sum of a linear layer", 1.0),
-              "products": (Products, (4, 8192, 16), "sum of a matrix product", 1.0),
-              "means of a stream": (Stream, (4, 8192, 16), "sum of a matrix product", 0.0)}
+COLLAPSING = {"squeeze and excitation": (Squeezed, (2, 4, 160, 160), "sum of a convolution"),
+              "scaled norm": (Scaled, (2, 4, 160, 160), "sum of a convolution"),
+              "two linear layers": (Linears, (4, 8192, 16), "sum of a linear layer"),
+              "products": (Products, (4, 8192, 16), "sum of a matrix product"),
+              "means of a stream": (Stream, (4, 8192, 16), "sum of a matrix product")}
 
 
 @pytest.mark.parametrize("kind", COLLAPSING)
 def test_deciding_what_to_collapse_is_near_linear(kind):
-    """Each block has an operator that pays to collapse, however small a part of the whole that is: it does in this
-    share of the blocks. What the means of a stream are of is looked at some products back, no further."""
-    block, shape, rule, share = COLLAPSING[kind]
+    """Each block has an operator that pays to collapse, however small a part of the whole that is: it does in each."""
+    block, shape, rule = COLLAPSING[kind]
     counted = []
     for blocks in SIZES:
         graph = capture(chain(block)(blocks).eval(), (torch.randn(shape),))
         found = []
         counted.append(calls(lambda graph=graph, found=found: found.append(rewrite(graph, GENERIC_CPU))))
-        assert sum(a.rule.name == rule for a in found[0].applications) >= share * blocks
-        assert found[0].seconds_after < (1.0 - 0.03 * share) * found[0].seconds_before
+        assert sum(a.rule.name == rule for a in found[0].applications) >= blocks
+        assert found[0].seconds_after < 0.97 * found[0].seconds_before
     for (size, before), (twice, after) in pairwise(zip(SIZES, counted, strict=True)):
         assert after / before < twice * log2(twice) / (size * log2(size)), counted

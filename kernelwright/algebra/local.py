@@ -49,6 +49,7 @@ class Decisions:
     made: dict[Node, frozenset[int]] = field(default_factory=dict)  # of what rules made, for whom they asked
     made_for: dict[int, list[Node]] = field(default_factory=dict)  # the other way round
     asked: dict[int, set[Node]] = field(default_factory=dict)  # for each operator, nodes of the source graph
+    final: set[Node] = field(default_factory=set)  # normal forms of nodes of the source graph
     absorbs: set[Node] = field(default_factory=set)  # nodes of the source graph to which rules were applied
     count: dict[Node, int] = field(default_factory=dict)  # how many readers a normal form has
     moved: dict[Node, Node] = field(default_factory=dict)  # what is read in place of a form that disappeared
@@ -126,7 +127,8 @@ class Decisions:
             asked = self.made.get(node, frozenset())
             if asked & context.allowed - self.allowed:
                 return None
-            known_asked.update(asked)
+            if node not in self.final:  # a term, whatever it is made of: rules that see through it ask themselves
+                known_asked.update(asked)
             return found
 
         while stack:
@@ -166,6 +168,7 @@ class Decisions:
                     self.made_for.setdefault(origin, []).append(other)
         for origin in asked:
             self.asked.setdefault(origin, set()).add(node)
+        self.final.add(form)
         if applied:
             self.absorbs.add(node)
 
