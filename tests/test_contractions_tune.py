@@ -20,6 +20,7 @@ import torch
 from test_contractions_plan import contractions
 from torch import nn
 
+from kernelwright.algebra.engine import rewrite
 from kernelwright.build.module import BuildFailed
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda import contraction
@@ -29,7 +30,7 @@ from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Tiling
+from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.describe import tiling_reasons, tiling_words
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
@@ -68,6 +69,23 @@ def a_case(model: nn.Module | None = None, shape: tuple[int, ...] = (4, 6), some
 
 def trial(seconds: float, *errors: float, scheme: str = "fp16x3") -> Trial:
     return Trial(Choice(scheme, TILING), seconds, tuple(Error(e, 3 * e) for e in errors))
+
+
+def test_operands_are_numbers_where_other_kernels_found_their_scales():
+    """A norm's variance is not negative: rows of NaN would be timed on the path that sums them again."""
+    graph = capture(nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 32)), (torch.randn(16, 48),))
+    rewritten = rewrite(graph, H200).graph
+    plan = make_plan(rewritten, graph, contractions={n: Choice("fp16x3") for n in rewritten.nodes() if can_contract(n)})
+    step = next(s for s in plan.kernels if isinstance(s.kernel, Contraction))
+    scales = tune.scales(step)
+    assert {n.op for n in scales} >= {"mean"} and all(n.kind != "leaf" for n in scales)
+    for distribution in accuracy.DISTRIBUTIONS:
+        values = accuracy.operands(step.inputs, {}, distribution, torch.device("cpu"), scales)
+        x = accuracy._whole(step.kernel.left, step.kernel.left_domain, values, torch.float32)
+        assert x.isfinite().all(), distribution
+    # What the operand itself is, and what is added to results as large as they are, has both signs.
+    both = a_case(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 6))).step
+    assert not tune.scales(both)
 
 
 def test_the_fastest_of_the_accurate_ones():

@@ -42,7 +42,8 @@ class Case:
 
     saved_seconds: what its reductions, or computing it twice, save of what is to be done after it; infinite where that
     is not known. rounding, exact: the forms to try instead where it is known that rounding the operands to 11 bits is
-    accurate enough, or that it is not. statistics: inputs that follow from the contraction's own results.
+    accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's own
+    results, or are what other kernels found of its operands.
     """
 
     step: KernelStep

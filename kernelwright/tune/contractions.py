@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, prod
 
 import torch
 
@@ -24,6 +24,9 @@ from kernelwright.build.library import build_libraries
 from kernelwright.codegen.cuda.contraction import tilings
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.expressions import Load
+from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
@@ -102,6 +105,20 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
 # With a device ------------------------------------------------------------------------------------
 
 
+def scales(step: KernelStep) -> frozenset[Node]:
+    """Inputs of a contraction's kernel by which operands or results are scaled or shifted: what other kernels computed,
+    of fewer elements than that has (variances, means, gates). Numbers of both signs in their place make operands NaN,
+    for which kernels take a slower path than for any of the model's."""
+    kernel = step.kernel
+    assert isinstance(kernel, Contraction)
+    found = set[Node]()
+    for domain, roots in ((kernel.left_domain, (kernel.left,)), (kernel.right_domain, (kernel.right,)),
+                          (kernel.domain, tuple(s.expression for s in (*kernel.stores, *kernel.all_reductions)))):
+        loaded = {step.inputs[e.buffer] for e in walk_expression(*roots) if isinstance(e, Load)}
+        found |= {n for n in loaded if n.kind != "leaf" and prod(n.shape) < prod(domain)}
+    return frozenset(found)
+
+
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
            build_all: Build = build_libraries, seconds: float = inf) -> tuple[dict[Node, Choice], dict[Node, str]]:
@@ -120,7 +137,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
     statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
     bare = [Case(some[0], (), min(saved(s, after) for s in some),
-                 statistics=statistics.get(variant(some[0]), frozenset())) for some in alike]
+                 statistics=statistics.get(variant(some[0]), frozenset()) | scales(some[0])) for some in alike]
     keys = [_key(case, device, most, strict=strict) for case in bare]
     measured = {key: recall(key) for key in keys}
     missing = _Cases({k: partial(_with_forms, c, device, most, strict=strict) for k, c in zip(keys, bare, strict=True)
