@@ -107,7 +107,8 @@ def entries(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A container like ``value`` with ``change(part)`` in place of every part; ``value`` itself if it is none.
+    """A container like ``value`` with ``change(part)`` in place of every part, in the order of `entries`, and of what
+    else a list's, tuple's or dictionary's attributes are; ``value`` itself if it is none.
 
     No constructor of a class of the user's runs.
     """
@@ -119,7 +120,11 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
             return kind(map(change, value))
         items = {key: change(part) for key, part in value.items()} if isinstance(value, dict) else \
             [change(part) for part in value]
-        made = _made(kind, items, {name: change(part) for name, part in getattr(value, "__dict__", {}).items()})
+        held = items.values() if isinstance(items, dict) else items
+        same = {id(part): new for (_, part), new in zip(entries(value) or (), held, strict=True)}
+        # An attribute may be one of the parts by another name, as those of a model's outputs are.
+        made = _made(kind, items, {name: same[id(part)] if id(part) in same else change(part)
+                                   for name, part in getattr(value, "__dict__", {}).items()})
         if isinstance(value, collections.defaultdict):
             made.default_factory = value.default_factory
         return made

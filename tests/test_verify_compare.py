@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 
@@ -10,8 +11,11 @@ import torch
 from test_verify import random
 
 from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
-from kernelwright.verify.flatten import clone_tensors, flatten
+from kernelwright.verify.choices import with_choices_of
+from kernelwright.verify.computation import without_lost
+from kernelwright.verify.flatten import clone_tensors, flatten, map_paths, tensors_of
 from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
+from kernelwright.verify.ties import with_signs_of
 
 
 def one(candidate, eager, reference, **options):
@@ -284,3 +288,34 @@ def test_distributions(name: str) -> None:
         assert bool((first[0] < 0).any()) and bool((first[0] > 0).any())
     if name == "heavy-tailed":
         assert float(first[0].abs().max()) >= 100
+
+
+class Named(collections.OrderedDict):
+    """As results of large libraries' models are: each part is an attribute, too; and one that is no part."""
+
+    def __init__(self, **parts: object) -> None:
+        super().__init__(**parts)
+        self.__dict__.update(parts)
+        self.extra = torch.full((3,), 7.0)
+
+
+def test_parts_that_are_attributes_too_are_met_once() -> None:
+    """What works by paths takes each part for the one that it is, also behind attributes of a class of its own."""
+    eager = [Named(x=torch.tensor([0.0, -0.0, 3.0]), inner=[Named(y=torch.tensor([1.0, 2.0]))]), torch.tensor([5.0])]
+    own = [Named(x=torch.tensor([-0.0, -0.0, 3.0]), inner=[Named(y=torch.tensor([1.0, 4.0]))]), torch.tensor([6.0])]
+    met: list[str] = []
+    copied = map_paths(eager, lambda path, tensor: (met.append(path), tensor + 1)[1])
+    assert met == list(flatten(eager)) and copied[0].x is copied[0]["x"] and copied[0].extra.tolist() == [7.0] * 3
+    assert torch.equal(copied[0]["inner"][0].y, torch.tensor([2.0, 3.0])) and copied[1].item() == 6.0
+    signs = with_signs_of(own, eager, [own])
+    assert torch.signbit(signs[0].x).tolist() == [True, True, False] and torch.equal(signs[1], eager[1])
+    chosen = with_choices_of(own, eager, [own], Tolerance())
+    assert chosen[0]["inner"][0]["y"].tolist() == [1.0, 2.0] and chosen[1].item() == 5.0
+    lost = [Named(x=torch.tensor([torch.inf, 1.0, 3.0]), inner=[Named(y=torch.tensor([1.0, 2.0]))]),
+            torch.tensor([5.0])]
+    found = without_lost(lost, [{"x": torch.tensor([1e30, 1.0, 3.0], dtype=torch.float64),
+                                 "inner": [{"y": torch.tensor([1.0, 2.0], dtype=torch.float64)}]},
+                                torch.tensor([5.0], dtype=torch.float64)])
+    assert found is not None and torch.isnan(found[0][0].x).tolist() == [True, False, False]
+    assert found[0][1].item() == 5.0
+    assert len(tensors_of(clone_tensors(eager))) == len(tensors_of(eager))

@@ -405,3 +405,13 @@ def test_a_sum_that_vanishes_has_any_sign() -> None:
     assert compare(own, eager, exact, tolerance=Tolerance(zeros="sums")).passed
     exact[0, 0] = -0.0
     assert not compare(own, eager, exact, tolerance=Tolerance(zeros="sums")).passed
+
+
+def test_a_softmax_of_large_scores_moves_as_its_scores_do() -> None:
+    """Its largest score is one of them, not a unit above: the exponential of a unit of 1e12 is infinite."""
+    scores = torch.tensor([[1e12, 2e12, 1.5e12, -torch.inf], [3.0, 2.0, 1.0, 0.0]])
+    for sums in (0.0, 1 / 32):
+        with sensitivity.Rounding(4, sums=sums):
+            for moved in (torch.softmax(scores, 1), torch.log_softmax(scores, 1).exp()):
+                assert torch.allclose(moved, torch.softmax(scores, 1), rtol=1e-5, atol=0.0)
+        assert torch.isfinite(torch.logsumexp(scores, 1)).all()

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import SUMS, Rounding
+from kernelwright.verify.sensitivity import MOVES, SUMS, Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
@@ -288,13 +288,6 @@ class _Rules(NamedTuple):
     extreme: bool
 
 
-#: Operators that cast, move or choose, and round nothing of their own.
-_MOVES = frozenset((
-    "_to_copy", "clone", "copy", "copy_", "cat", "stack", "index", "index_select", "gather", "flip", "roll", "where",
-    "constant_pad_nd", "repeat", "embedding", "max", "min", "amax", "amin", "maximum", "minimum", "neg", "abs", "relu",
-    "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
-
-
 class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
     Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
@@ -303,7 +296,7 @@ class _OtherRounding(Rounding):
     seldom = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in _MOVES:
+        if func.overloadpacket.__name__ in MOVES:
             return func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in SUMS:
             args = self.terms_off(args)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.verify.flatten import flatten, map_tensors
+from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.records import Comparison
 from kernelwright.verify.sensitivity import ROUNDING, drawn, outputs_of
 from kernelwright.verify.state import State
@@ -46,10 +46,8 @@ def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance
     """``candidate`` with eager's elements where it is not within the tolerance of these, but of those of one of
     ``others``."""
     right, draws = flatten(eager), [flatten(other) for other in others]
-    paths = iter([path for path, leaf in flatten(candidate).items() if isinstance(leaf, torch.Tensor)])
 
-    def replaced(value: torch.Tensor) -> torch.Tensor:
-        path = next(paths)
+    def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
         expected = right.get(path)
         if type(value) not in (torch.Tensor, nn.Parameter) or not isinstance(expected, torch.Tensor) \
                 or (expected.shape, expected.dtype) != (value.shape, value.dtype) or value.dtype.is_complex:
@@ -61,7 +59,7 @@ def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance
                 met |= _within(value, other, tolerance)
         return torch.where(met & ~_within(value, expected, tolerance), expected, value).detach()
 
-    return map_tensors(candidate, replaced)
+    return map_paths(candidate, replaced)
 
 
 def _within(value: torch.Tensor, other: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:

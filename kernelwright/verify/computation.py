@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.verify.flatten import flatten, map_tensors
+from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.floating import judge
 from kernelwright.verify.sensitivity import Draw, add
 from kernelwright.verify.statistics import NOISE_SHARE, SliceSums, Statistics, measure_error, plain_tensor
@@ -232,14 +232,12 @@ def _whole_pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, to
 
 def _without(values: Any, masks: dict[str, torch.Tensor]) -> Any:
     """``values`` with NaN, or zeros among whole numbers, for the elements of its tensors that ``masks`` choose."""
-    paths = iter([path for path, leaf in flatten(values).items() if isinstance(leaf, torch.Tensor)])
-
-    def without(tensor: torch.Tensor) -> torch.Tensor:
-        mask = masks.get(next(paths))
+    def without(path: str, tensor: torch.Tensor) -> torch.Tensor:
+        mask = masks.get(path)
         if mask is None or not bool(mask.any()):
             return tensor
         inexact = tensor.dtype.is_floating_point or tensor.dtype.is_complex
         found = plain_tensor(tensor).masked_fill(mask.to(tensor.device), torch.nan if inexact else 0)
         return torch.view_as_complex(found) if tensor.dtype.is_complex else found
 
-    return map_tensors(values, without)
+    return map_paths(values, without)

@@ -12,6 +12,8 @@ import torch
 from kernelwright.containers import entries, mapped
 from kernelwright.problem.inputs import fresh_copy
 
+_NO_KEY = object()
+
 
 def flatten(value: Any, root: str = "output") -> dict[str, Any]:
     """Return the leaves of nested containers by path, in order.
@@ -52,6 +54,22 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         return copy.deepcopy(value)
     except Exception:  # a leaf of an unknown kind that cannot be copied is shared
         return value
+
+
+def map_paths(value: Any, function: Callable[[str, torch.Tensor], torch.Tensor], root: str = "output") -> Any:
+    """`map_tensors` with the path of each tensor in `flatten`; what that does not tell of stays as it is."""
+    if isinstance(value, torch.Tensor):
+        return function(root, value)
+    parts = entries(value)
+    if parts is None:
+        return map_tensors(value, clone)
+    keys = iter([key for key, _ in parts])
+
+    def changed(part: Any) -> Any:
+        key = next(keys, _NO_KEY)
+        return map_tensors(part, clone) if key is _NO_KEY else map_paths(part, function, f"{root}[{key!r}]")
+
+    return mapped(value, changed)
 
 
 def clone_tensors(value: Any) -> Any:

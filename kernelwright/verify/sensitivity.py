@@ -54,6 +54,13 @@ SUMS = frozenset((
     "sum", "mean", "cumsum", "var", "var_mean", "std", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot",
     "convolution", "avg_pool2d", "avg_pool3d", "linear"))
 
+#: Operators that cast, move or choose, and round nothing of their own.
+MOVES = frozenset((
+    "_to_copy", "clone", "copy", "copy_", "cat", "stack", "index", "index_select", "gather", "flip", "roll", "where",
+    "constant_pad_nd", "repeat", "embedding", "max", "min", "amax", "amin", "maximum", "minimum", "neg", "abs", "relu",
+    "clamp", "clamp_min", "clamp_max", "sort", "topk", "cummax", "cummin"))
+
+
 @dataclass
 class Moved:
     """Statistics of eager's results under other rounding, by the path of each output and of each state."""
@@ -223,9 +230,9 @@ def _is_in_tf32(name: str, operands: Sequence[Any]) -> bool:
 class Rounding(TorchDispatchMode):
     """Rounds the floating results of operators one unit in the last place up or down (one in `SELDOM` of those of less
     than 32 bits), but those that are memory of their operands. Operators that round on their way run as the operators
-    that they are made of (`written_out`), and what a device multiplies in TF32 moves by units of that. unit: the
-    relative size of a unit, by default that of each type, which is one or two of the last place; share: how much of it.
-    sums: what part of their `summed_units` results move by,
+    that they are made of (`written_out`; there the largest of a softmax is one of its elements), and what a device
+    multiplies in TF32 moves by units of that. unit: the relative size of a unit, by default that of each type, which
+    is one or two of the last place; share: how much of it. sums: what part of their `summed_units` results move by,
     where that is more than one. ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
@@ -233,19 +240,22 @@ class Rounding(TorchDispatchMode):
     def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, sums: float = 0.0) -> None:
         super().__init__()
         self.seed, self.unit, self.share, self.sums, self.is_wide = seed, unit, share, sums, True
+        self.within = False  # one that is written out
         self.places = random.Random(seed)
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (steps := written_out().get(func)) is not None:
-            with self:
-                return steps(*args, **(kwargs or {}))
+            return self._in_steps(steps, args, kwargs or {})
         name = func.overloadpacket.__name__
+        if self.within and name in MOVES:
+            return func(*args, **(kwargs or {}))
         if _is_in_tf32(name, args):
             args = tuple(self.one_unit_off(v, _TF32) if isinstance(v, torch.Tensor) else v for v in args)
         results = func(*args, **(kwargs or {}))
         if any(value.alias_info is not None for value in func._schema.returns):
             return results
+
         def moved(result: Any) -> Any:
             if not isinstance(result, torch.Tensor):
                 return result
@@ -253,6 +263,15 @@ class Rounding(TorchDispatchMode):
             return self.one_unit_off(result, max(1.0, units))
 
         return type(results)(map(moved, results)) if type(results) in (list, tuple) else moved(results)
+
+    def _in_steps(self, steps: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What an operator gives that runs as others."""
+        outer, self.within = self.within, True
+        try:
+            with self:
+                return steps(*args, **kwargs)
+        finally:
+            self.within = outer
 
     def one_unit_off(self, tensor: torch.Tensor, units: float = 1.0) -> torch.Tensor:
         """A copy of a floating tensor with elements a unit, or so many, up or down; others, and those of 8 bits, as
@@ -303,8 +322,7 @@ class RoundingOfInexact(Rounding):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (steps := written_out().get(func)) is not None:
-            with self:
-                return steps(*args, **kwargs)
+            return self._in_steps(steps, args, kwargs)
         exact = self._exact(func, args, kwargs)
         results = func(*args, **kwargs)
         if exact is None:

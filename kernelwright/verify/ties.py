@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors
+from kernelwright.verify.flatten import clone_tensors, flatten, map_paths
 from kernelwright.verify.observe import call, seed_all
 from kernelwright.verify.records import Comparison
 from kernelwright.verify.sensitivity import drawn, outputs_of
@@ -58,10 +58,9 @@ def chosen_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, see
 def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
     """``eager`` with the candidate's zeros where ``others`` have zeros of both signs."""
     own, draws = flatten(candidate), [flatten(other) for other in others]
-    paths = iter([path for path, leaf in flatten(eager).items() if isinstance(leaf, torch.Tensor)])
 
-    def replaced(value: torch.Tensor) -> torch.Tensor:
-        got = own.get(path := next(paths))
+    def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
+        got = own.get(path)
         if not value.dtype.is_floating_point or type(got) not in (torch.Tensor, nn.Parameter) \
                 or (got.shape, got.dtype) != (value.shape, value.dtype):
             return value
@@ -70,7 +69,7 @@ def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
             either |= (other == 0) & (torch.signbit(other) != torch.signbit(value))
         return torch.where(either & (value == 0) & (got == 0), got, value).detach()
 
-    return map_tensors(eager, replaced)
+    return map_paths(eager, replaced)
 
 
 class _Ties(TorchDispatchMode):
