@@ -415,3 +415,27 @@ def test_a_softmax_of_large_scores_moves_as_its_scores_do() -> None:
             for moved in (torch.softmax(scores, 1), torch.log_softmax(scores, 1).exp()):
                 assert torch.allclose(moved, torch.softmax(scores, 1), rtol=1e-5, atol=0.0)
         assert torch.isfinite(torch.logsumexp(scores, 1)).all()
+
+
+def test_what_tf32_rounds_is_no_other_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device multiplies in TF32, a library that loses as much without it computes the same; more is else."""
+    class Loses(nn.Module):
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.linear, self.share = nn.Linear(64, 32, bias=False), share
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = self.linear(x)
+            return result if x.dtype == torch.float64 else result * (1 + self.share)
+
+    def separate(share: float) -> str:
+        return certify(lambda: Loses(share), lambda: Loses(share), lambda seed: [torch.randn(16, 64)],
+                       plan=Plan(trials=(TrialPlan(0),))).separate
+
+    assert separate(2e-4)
+    monkeypatch.setattr("kernelwright.verify.reference._uses_tf32", lambda inputs: True)
+    monkeypatch.setattr(sensitivity, "_is_in_tf32",
+                        lambda name, operands: torch.backends.cudnn.allow_tf32 and name in ("mm", "linear"))
+    assert not separate(2e-4)
+    assert separate(1e-2)
