@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.memory import FINITE_POISON, poisoned_empty
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
 
@@ -98,3 +99,35 @@ def test_limits_of_a_type_are_those_of_the_models_own() -> None:
     for value, expected in zip(found, model(x), strict=True):
         torch.testing.assert_close(value.float(), expected)
     assert torch.finfo(torch.float64).eps < 1e-15
+
+
+def test_dropout_in_place_draws_in_place() -> None:
+    """On a GPU it draws from another stream than dropout that makes a tensor does."""
+    x = torch.rand(5, 7, dtype=torch.float64) + 1
+    calls: list[tuple[tuple, dict]] = []
+
+    def dropout(*args: object, **kwargs: object) -> torch.Tensor:
+        calls.append((args[1:], kwargs))
+        return nn.functional.dropout(*args, **kwargs)  # type: ignore[arg-type]
+
+    for args, kwargs in (((0.5, True, True), {}), ((), {"p": 0.5, "training": True, "inplace": True})):
+        given = x.clone()
+        result = drawn_in_float32(dropout, (given, *args), kwargs)
+        assert result is given and calls.pop() == (args, kwargs)
+        assert torch.equal(result, torch.where(result == 0, 0.0, 2 * x)) and (result == 0).any()
+    outside = drawn_in_float32(dropout, (x, 0.5), {})
+    assert outside is not x and calls.pop() == ((0.5,), {})
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device")])])
+@pytest.mark.parametrize("layer", [nn.Dropout(0.4), nn.Dropout(0.4, inplace=True), nn.Dropout2d(0.4, inplace=True),
+                                   nn.AlphaDropout(0.4)], ids=str)
+def test_float64_drops_what_float32_drops(layer: nn.Module, device: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), layer).to(device)
+    x = torch.rand(3, 4, 6, device=device)
+    torch.manual_seed(7)
+    single = model(x)
+    torch.manual_seed(7)
+    double = call_in_float64(float64_copy(model), [x.double()])
+    assert torch.allclose(single.double(), double, rtol=1e-5, atol=1e-6)

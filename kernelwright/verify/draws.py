@@ -37,10 +37,11 @@ def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
 
 
 def _dropped(func: Callable[..., Any], name: str, x: torch.Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """``x`` without the elements that float32 drops, the others divided by the share that is kept."""
+    """``x`` without the elements that float32 drops, the others divided by the share that is kept. What works in place
+    draws in another way on a GPU: so it does here."""
     share = kwargs.get("p", args[0] if args else 0.5)
-    in_place = name.endswith("_") or kwargs.pop("inplace", False) or (len(args) > 2 and bool(args[2]))
-    kept = func(torch.ones_like(x, dtype=torch.float32, requires_grad=False), *args[:2], **kwargs)
+    in_place = name.endswith("_") or kwargs.get("inplace", False) or (len(args) > 2 and bool(args[2]))
+    kept = func(torch.ones_like(x, dtype=torch.float32, requires_grad=False), *args, **kwargs)
     trains = kwargs.get("training", kwargs.get("train", args[1] if len(args) > 1 else True))
     scale = (kept != 0).double().mul_(1.0 / (1.0 - share) if trains and share < 1.0 else 1.0)
     return x.mul_(scale) if in_place else x * scale
