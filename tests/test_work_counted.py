@@ -98,11 +98,12 @@ def test_what_is_imported_before_there_is_a_model():
 
 def test_nobody_looks_for_cycles_among_what_imports_made():
     before, thresholds = gc.get_freeze_count(), gc.get_threshold()
+    gc.set_threshold(700, *thresholds[1:])  # whoever ran in this process before
     try:
         with importing():
             made = [[number] for number in range(2000)]
             assert not gc.isenabled()
-        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made) and gc.get_threshold()[0] > thresholds[0]
+        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made) and gc.get_threshold()[0] > 700
     finally:
         gc.unfreeze()
         gc.set_threshold(*thresholds)
