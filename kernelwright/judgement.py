@@ -66,7 +66,9 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         budget.done("tune")
         untried = tuning.untried
         better, other, _ = written(problem, better, example, target, device)
-        if budget.left() >= _SHARE_OF_FIRST * took:  # all trials, also of a file that stays as it is
+        # A file that stays as it is gets its other trials where these are more than what is done again for them.
+        worth = budget.share("verify") >= 2.0 * took if other == text else budget.left() >= _SHARE_OF_FIRST * took
+        if worth:
             modes, text, emitted, certificates = certified(better)
             keep(text)
         elif other != text:
