@@ -58,7 +58,7 @@ def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = 
         if allowed:
             attempt, steps = rewrite_with(graph, Context(allowed, dropped=dropped))
             attempt_cost = graph_seconds(attempt.roots(), device)
-            if attempt_cost < max(1.0, _GAIN) * cost:
+            if attempt_cost < max(1.0, _GAIN) * cost:  # each paid by itself: together they must not cost more
                 best, applied, cost = attempt, steps, attempt_cost
     return Rewriting(best, applied, before, cost, dropped)
 

@@ -39,8 +39,8 @@ class Context:
     """What a rule may ask while the engine walks.
 
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
-    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and
-    where a rule may not be applied.
+    used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and where a rule may
+    not be applied.
     """
 
     allowed: frozenset[int] = frozenset()

@@ -16,7 +16,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import torch
@@ -102,10 +101,10 @@ class Draw:
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
           recording: bool = False, sums: float = 0.0, inexact: bool = False) -> Iterator[Draw]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
-    sums: that of `Rounding`.
 
-    inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs are not. Calls that fail
-    are left out. Its state is as it was when all are over. Raises what says that memory is lacking.
+    sums: that of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs
+    are not. Calls that fail are left out. Its state is as it was when all are over. Raises what says that memory is
+    lacking.
     """
     after = State.of(eager, parameters=False)
     try:
@@ -141,7 +140,8 @@ def outputs_of(draws: Iterator[Draw]) -> list[Any]:
         for draw in while_memory_lasts(draws):
             if not found:
                 tensors = tensors_of(draw.outputs)
-                free = min((available_memory(device) or inf for device in {t.device for t in tensors}), default=inf)
+                free = min((available_memory(device) or math.inf for device in {t.device for t in tensors}),
+                           default=math.inf)
                 most = _SHARE_OF_MEMORY * free / max(1, sum(t.numel() * t.element_size() for t in tensors))
             found.append(draw.outputs)
             if len(found) + 1 > most:
