@@ -114,10 +114,13 @@ import torch
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        return (torch.tanh(x * FACTOR + 1) * torch.sigmoid(x)).sum(dim=1)
+        y = (x * FACTOR + 1) * x - 3  # pass after pass: one kernel wins on a machine that is busy, too
+        for step in range(6):
+            y = (y.abs() + step) * 0.5
+        return y.sum(dim=1)
 
 def get_inputs():
-    return [torch.rand(64, 1000)]
+    return [torch.rand(512, 4000)]
 """
 
 

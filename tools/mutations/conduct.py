@@ -211,7 +211,7 @@ FAULTS = (
           says=r"same memory|earlier result|overwritten"),
     Fault("cached by address", "results are kept by the input's address", _cached("{}.data_ptr()"), _STALE,
           frozenset({"WRONG-STALE", "CHEAT-STALE", "CHEAT-REPLAY", "WRONG-NONDETERMINISTIC", "WRONG-ALIAS"}),
-          says=r"earlier|other input|stored|kept"),
+          says=r"earlier|other input|stored|kept|same memory"),
     Fault("cached by shape", "results are kept by the input's shape", _cached("{}.shape"), _STALE,
           frozenset({"WRONG-STALE", "CHEAT-STALE", "CHEAT-REPLAY"}),
           says=r"earlier|other input|stored|kept"),
