@@ -42,8 +42,8 @@ from contractions_probes import PROBES, TEXT, probe  # noqa: E402
 from contractions_shapes import SHAPES  # noqa: E402
 
 from kernelwright.build.module import find_cuda_compiler  # noqa: E402
-from kernelwright.codegen.cuda.contraction import generate, tilings  # noqa: E402
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds  # noqa: E402
+from kernelwright.codegen.cuda.gemm.generate import generate, tilings  # noqa: E402
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.plan.contraction import Tiling  # noqa: E402

@@ -41,9 +41,9 @@ from cold_clock import cold_milliseconds  # noqa: E402
 from contraction_cases import ContractionCase, convolution  # noqa: E402
 
 from kernelwright.build.module import find_cuda_compiler  # noqa: E402
-from kernelwright.codegen.cuda.contraction_direct import generate, schedules  # noqa: E402
-from kernelwright.codegen.cuda.contraction_direct_normal import normal_form  # noqa: E402
-from kernelwright.codegen.cuda.contraction_direct_schedule import predicted_seconds  # noqa: E402
+from kernelwright.codegen.cuda.direct_conv.generate import generate, schedules  # noqa: E402
+from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form  # noqa: E402
+from kernelwright.codegen.cuda.direct_conv.schedules import predicted_seconds  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.tune.accuracy import Error  # noqa: E402
 

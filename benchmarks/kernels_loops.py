@@ -32,8 +32,8 @@ import torch.nn.functional as F
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from kernelwright.codegen.cuda.loops import chosen_schedule, generate  # noqa: E402
-from kernelwright.codegen.cuda.loops_schedule import Schedule, fits  # noqa: E402
+from kernelwright.codegen.cuda.loops.generate import chosen_schedule, generate  # noqa: E402
+from kernelwright.codegen.cuda.loops.schedule import Schedule, fits  # noqa: E402
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets  # noqa: E402
 from kernelwright.codegen.cuda.support import snippets  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402

@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cold_clock import cold_milliseconds
 
 from kernelwright.build.module import find_cuda_compiler
-from kernelwright.codegen.cuda import extrema, scans
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
+from kernelwright.codegen.cuda.scan import argreduce as extrema
+from kernelwright.codegen.cuda.scan import generate as scans
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced

@@ -27,8 +27,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kernelwright.codegen.cuda.spectral import generate
-from kernelwright.codegen.cuda.spectral_layout import Layout
+from kernelwright.codegen.cuda.fft_energy.generate import generate
+from kernelwright.codegen.cuda.fft_energy.layout import Layout
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.plan.kernels import SpectralEnergy
 

@@ -42,11 +42,11 @@ from kernels_loops import (  # noqa: E402
     translation_unit,
 )
 
-from kernelwright.codegen.cpp import loops as cpp_loops  # noqa: E402
-from kernelwright.codegen.cpp.support import snippets as cpp_snippets  # noqa: E402
-from kernelwright.codegen.cuda import loops as cuda_loops  # noqa: E402
-from kernelwright.codegen.cuda.loops_tiles import TileSchedule  # noqa: E402
-from kernelwright.codegen.loop_order import Walk  # noqa: E402
+from kernelwright.codegen.cpp.loops import generate as cpp_loops  # noqa: E402
+from kernelwright.codegen.cpp.support.snippets import snippets as cpp_snippets  # noqa: E402
+from kernelwright.codegen.cuda.loops import generate as cuda_loops  # noqa: E402
+from kernelwright.codegen.cuda.loops.tiles import TileSchedule  # noqa: E402
+from kernelwright.codegen.loops.order import Walk  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.emit.file import CPP_FLAGS  # noqa: E402
 from kernelwright.plan.expressions import Reduced  # noqa: E402

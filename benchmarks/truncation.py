@@ -24,10 +24,10 @@ import torch
 from contractions import DEVICE, FLUSH_BYTES, Job, Measured, compiled
 from contractions_shapes import SHAPES
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
-from kernelwright.codegen.cuda.contraction import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.generate import tilings
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncation
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", 128, 64, 8, 8, teams=2, overlap=12, raw_left=True)

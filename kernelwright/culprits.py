@@ -23,7 +23,7 @@ import torch
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.rule import Use
 from kernelwright.codegen.generate import generate, support_text
-from kernelwright.codegen.plan_evaluator import exact_reference, in_float64, widest
+from kernelwright.codegen.reference.plan import exact_reference, in_float64, widest
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.failures import is_ours
 from kernelwright.ir.evaluate import as_stored

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.codegen.plan_evaluator import filled
+from kernelwright.codegen.reference.plan import filled
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem

@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import has_skeleton
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import Level, StepBack
 from kernelwright.ir.evaluate import as_stored

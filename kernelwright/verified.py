@@ -27,7 +27,7 @@ from kernelwright.build.library import build_library
 from kernelwright.build.module import BuildFailed, check_cpp, compile_cuda, load_text
 from kernelwright.capture.batch import batch_independent
 from kernelwright.codegen.generate import KernelFailed
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
 from kernelwright.errors import ForwardRaised, VerificationFailed, describe, where_of
 from kernelwright.failures import is_ours, told

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.generate import support_text
 from kernelwright.plan.contraction import Contraction
 

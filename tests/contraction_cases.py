@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced

@@ -14,18 +14,18 @@ import torch
 from contraction_cases import ContractionCase
 from test_loops_cuda import aligned
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.contraction_joined import joined
-from kernelwright.codegen.contraction_turned import geometry_of
-from kernelwright.codegen.cuda import contraction_points
-from kernelwright.codegen.cuda.contraction import generate, tilings
-from kernelwright.codegen.cuda.contraction_epilogue import SLAB_ROWS, Epilogue, epilogue, slab_columns
-from kernelwright.codegen.cuda.contraction_pack import packing
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.gemm import points
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import SLAB_ROWS, Epilogue, epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.generate import generate, tilings
+from kernelwright.codegen.cuda.gemm.operands.prepack import packing
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
+from kernelwright.codegen.cuda.gemm.tap_folding import joined
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support import snippets
-from kernelwright.codegen.loop_evaluator import required_output_sizes
+from kernelwright.codegen.reference.loops import required_output_sizes
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.kernels import LoopKernel
 
@@ -215,9 +215,9 @@ def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
     """What is generated here guesses scales from a part of the elements, as it would of many more. ``least``: the
     number of elements of a scale that counts, of a convolution's x or of matrices (LEAST_DEPTH)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, least, 1)
-        patch.setattr(contraction_points, "LEAST_BYTES", 1)
-        patch.setattr(contraction_points, "LEAST_MATRIX_BYTES", 1)
+        patch.setattr(points, least, 1)
+        patch.setattr(points, "LEAST_BYTES", 1)
+        patch.setattr(points, "LEAST_MATRIX_BYTES", 1)
         yield
 
 

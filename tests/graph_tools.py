@@ -18,8 +18,8 @@ import kernelwright
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Application, Context
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import exact, filled, values_of
-from kernelwright.codegen.plan_evaluator import run_plan as run_plan  # for the tests that import it from here
+from kernelwright.codegen.reference.plan import exact, filled, values_of
+from kernelwright.codegen.reference.plan import run_plan as run_plan  # for the tests that import it from here
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, make, walk

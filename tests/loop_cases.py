@@ -12,7 +12,7 @@ from math import inf, nan, prod
 
 import torch
 
-from kernelwright.codegen.loop_evaluator import evaluate, required_output_sizes
+from kernelwright.codegen.reference.loops import evaluate, required_output_sizes
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, Whole
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 

@@ -16,7 +16,7 @@ from plan_tools import Of
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Context
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.generate import generate, support_text
 from kernelwright.codegen.source import KernelSource
 from kernelwright.emit.file import CPP_FLAGS

@@ -15,7 +15,7 @@ from torch import nn
 from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.ir.evaluate import evaluate
 
 NAMES = {rule.name for rule in COLLAPSE}

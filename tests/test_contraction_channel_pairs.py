@@ -16,11 +16,11 @@ from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction

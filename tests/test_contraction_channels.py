@@ -14,11 +14,11 @@ from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import Source, build, check_thread_order, run, source, unit
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
-from kernelwright.codegen.cuda.contraction_epilogue_channels import ReducingWalk
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReducingWalk
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced

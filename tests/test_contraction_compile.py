@@ -10,7 +10,7 @@ from compile_tools import check_compiles, needs_nvcc, troubles
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
 from test_contraction_channels import softmax
 
-from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.plan.contraction import Contraction, Tiling
 
 IMAGES = {"size": (56, 56), "window": (3, 3), "padding": 1}

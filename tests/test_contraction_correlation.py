@@ -15,10 +15,10 @@ from contraction_tools import all_generated, check_thread_order, compiled, gener
 from test_contraction_totals import SUM, totalled
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_correlation import Correlation, correlates, interval, slope_of
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.cuda import contraction_correlation
-from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gram import generate as gram
+from kernelwright.codegen.cuda.gram.problem import Correlation, correlates, interval, slope_of
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load
@@ -191,7 +191,7 @@ def test_what_it_refuses():
     assert not correlates(IMAGE.kernel)
     with pytest.raises(ValueError, match="k: no totals from products of x with itself"):
         generate(replace(IMAGE.kernel, scheme="correlation"), "k")
-    assert not contraction_correlation.takes(moments(convolution(1, 1, 256, 8, (9, 9), (3, 3))).kernel)
+    assert not gram.takes(moments(convolution(1, 1, 256, 8, (9, 9), (3, 3))).kernel)
 
 
 def test_lines_that_no_tap_reads_are_not_read(libraries):

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
 from test_loops_cuda import aligned, launch, source_text
 
-from kernelwright.codegen.contraction_evaluator import sums_of_products
-from kernelwright.codegen.cuda.contraction_direct import generate, schedules, suits
-from kernelwright.codegen.cuda.contraction_direct_lines import Schedule
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.direct_conv.cells import Schedule
+from kernelwright.codegen.cuda.direct_conv.generate import generate, schedules, suits
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.generate import support_text
-from kernelwright.codegen.loop_evaluator import required_output_sizes
+from kernelwright.codegen.reference.contraction import sums_of_products
+from kernelwright.codegen.reference.loops import required_output_sizes
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced

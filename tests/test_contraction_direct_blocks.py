@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_contraction_direct import CASES, assert_exact, build, conv, reducing, run
 
-from kernelwright.codegen.cuda import contraction_direct_blocks as blocks
-from kernelwright.codegen.cuda.contraction_direct import generate, schedules, suits
-from kernelwright.codegen.cuda.contraction_direct_layout import Layout
-from kernelwright.codegen.cuda.contraction_direct_lines import Schedule, phase_classes
-from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
-from kernelwright.codegen.cuda.contraction_direct_schedule import estimate, fits, predicted_seconds
+from kernelwright.codegen.cuda.direct_conv import summation_blocks as blocks
+from kernelwright.codegen.cuda.direct_conv.cells import Schedule, phase_classes
+from kernelwright.codegen.cuda.direct_conv.generate import generate, schedules, suits
+from kernelwright.codegen.cuda.direct_conv.layout import Layout
+from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
+from kernelwright.codegen.cuda.direct_conv.schedules import estimate, fits, predicted_seconds
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_forms import forms
 

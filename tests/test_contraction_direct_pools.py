@@ -15,11 +15,11 @@ from test_contraction_pools import lined, of_lines, pooled, with_much
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
 
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_direct import schedules, suits
-from kernelwright.codegen.cuda.contraction_direct_normal import normal_form
-from kernelwright.codegen.cuda.contraction_direct_schedule import predicted_seconds
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.direct_conv.generate import schedules, suits
+from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
+from kernelwright.codegen.cuda.direct_conv.schedules import predicted_seconds
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.plan.contraction import in_groups
 from kernelwright.plan.expressions import Index, Reduced
 from kernelwright.plan.kernels import Reduction, Store

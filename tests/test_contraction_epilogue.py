@@ -12,9 +12,9 @@ from contraction_cases import ContractionCase, cases, convolution, matmul, with_
 from contraction_tools import build, check_thread_order, guessed_scales, run, source, unit, wrong_scales
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Store

@@ -10,13 +10,13 @@ import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import Source, run, unit
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_epilogue_columns import MOST_VALUES
-from kernelwright.codegen.cuda.contraction_wgmma import core
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import MOST_VALUES
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import core
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store

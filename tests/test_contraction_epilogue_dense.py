@@ -12,11 +12,11 @@ from contraction_cases import ContractionCase, convolution, matmul, with_epilogu
 from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run, tilings_of_rows
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue_dense import SECTOR, least_overlap, stores_densely
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import SECTOR, least_overlap, stores_densely
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Store

@@ -11,8 +11,8 @@ from contraction_tools import all_generated, check_thread_order, compiled, run
 from test_contraction_channels import reducing
 from test_contraction_pools import pooled
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced

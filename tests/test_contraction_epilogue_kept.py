@@ -9,11 +9,11 @@ import pytest
 from contraction_cases import convolution, two_phase_cases
 from test_contraction_channels import BIASED, call, normed, reducing, softmax
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_epilogue_kept import SUM, kept, put, reads
-from kernelwright.codegen.cuda.contraction_epilogue_quotients import quotient_functions
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
+from kernelwright.codegen.cuda.gemm.epilogue.quotients import quotient_functions
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction

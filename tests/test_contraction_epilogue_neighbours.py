@@ -12,10 +12,10 @@ from contraction_tools import all_generated, check_thread_order, compiled, on_ho
 from test_contraction_epilogue_dense import with_two_stores
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_epilogue_neighbours import in_pairs
+from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import in_pairs
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index
 

@@ -15,12 +15,12 @@ from test_contraction_channel_pairs import PLANE, alone, chained, check, placed
 from test_contraction_channels import BIASED, call, channels_last, normed, reducing, softmax
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_epilogue_folds import folds
-from kernelwright.codegen.cuda.contraction_epilogue_quotients import decaying, shares
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds
+from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Constant, Reduced
 from kernelwright.plan.kernels import Reduction

@@ -23,10 +23,10 @@ from test_contraction_wgmma import check, check_on_the_device
 from test_contractions_twice_tune import captured
 from torch import nn
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_joined import joinable, joined
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index, Load, Reduced

@@ -11,8 +11,8 @@ from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, run
 from test_contraction_totals import totalled
 
-from kernelwright.codegen.cuda import contraction_points
-from kernelwright.codegen.cuda.contraction import generate
+from kernelwright.codegen.cuda.gemm import points
+from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("few_processors")
 def libraries():
     """The forms' libraries where every batch is a long one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_points, "LEAST_LONG", 1)
+        patch.setattr(points, "LEAST_LONG", 1)
         return dict(zip(FORMS, compiled(all_generated(list(FORMS.values())), sanitize=False), strict=True))
 
 

@@ -16,14 +16,14 @@ import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
 from test_loops_cuda import aligned, source_text
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction, operand_values, sums_of_products
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.contraction_rows import CHUNK
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_mma import core, tilings_mma
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import core, tilings_mma
+from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.reference.contraction import evaluate_contraction, operand_values, sums_of_products
 from kernelwright.plan.contraction import Tiling
 
 STAND_IN = """

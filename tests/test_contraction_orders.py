@@ -12,10 +12,10 @@ from contraction_tools import all_generated, check_thread_order, compiled, on_ho
 from test_contraction_channels import softmax
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction_cycles import cycles
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.cost import cycles
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction

@@ -11,10 +11,10 @@ import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul
 from contraction_tools import build, run
 
-from kernelwright.codegen.contraction_evaluator import operand_values
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_pack_windows
-from kernelwright.codegen.cuda.contraction_pack import packing
+from kernelwright.codegen.cuda.gemm.operands import prepack_windows
+from kernelwright.codegen.cuda.gemm.operands.prepack import packing
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.reference.contraction import operand_values
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Guard, Index, Load
@@ -138,8 +138,8 @@ def check(geometry: Geometry, inputs: list[torch.Tensor], workspace: torch.Tenso
 def test_large_weights_pass_tile_by_tile(monkeypatch):
     """A block takes all entries of a window, several at once, where there are many blocks."""
     chosen = [c for c in CASES if Geometry(c.kernel, TILING).entries > 1][::3]
-    monkeypatch.setattr(contraction_pack_windows, "_FEW_BLOCKS", 0)
-    monkeypatch.setattr(contraction_pack_windows, "_TILE_ENTRIES", 5)
+    monkeypatch.setattr(prepack_windows, "_FEW_BLOCKS", 0)
+    monkeypatch.setattr(prepack_windows, "_TILE_ENTRIES", 5)
     made = build([(c.kernel, TILING) for c in chosen], whole=False)
     assert sum("for (int first_entry" in source.text for _, source in made) > 2
     for case, one in zip(chosen, made, strict=True):

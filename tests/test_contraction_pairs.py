@@ -14,14 +14,14 @@ from test_contraction_channels import channels_last, softmax
 from test_contraction_pack import check as check_packed
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen import contraction_rows
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.contraction_rows import Rows, alike, has_two_phases
-from kernelwright.codegen.contraction_runs import Run, paired
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm import packed_layout
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.packed_layout import Rows, alike, has_two_phases
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
@@ -123,7 +123,7 @@ ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (PA
 def with_span(monkeypatch, span):
     """Runs of so many rows, none of which is known from before or known later."""
     monkeypatch.setattr(Rows, "span", span)
-    monkeypatch.setattr(contraction_rows, "_classes", contraction_rows._classes.__wrapped__)
+    monkeypatch.setattr(packed_layout, "_classes", packed_layout._classes.__wrapped__)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -132,7 +132,7 @@ def test_classes_are_those_of_the_usual_tiling(case):
     for tiling in {*tilings(case.kernel, "wgmma"), *tilings(case.kernel, "mma")}:
         if tiling.core in ("wgmma", "mma") and tiling.joined == 1:
             geometry = Geometry(case.kernel, tiling)
-            assert geometry.classes == contraction_rows._classes.__wrapped__(geometry)
+            assert geometry.classes == packed_layout._classes.__wrapped__(geometry)
 
 
 @pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])

@@ -16,11 +16,11 @@ from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue, slab_columns
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds, tilings
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced

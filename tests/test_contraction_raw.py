@@ -26,11 +26,11 @@ from test_contraction_epilogue_dense import DOUBLED, overlapping
 from test_contraction_totals import RELU, totalled
 from test_contraction_wgmma import NARROW, SEVERAL_PIECES, SMALL, TEAMS, check, check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
 RAW, WIDE_TEAMS = replace(SMALL, raw_left=True), replace(TEAMS, raw_left=True)

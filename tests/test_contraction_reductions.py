@@ -9,7 +9,7 @@ import torch
 from contraction_cases import convolution
 from torch.nn import functional
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
+from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store

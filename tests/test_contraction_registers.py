@@ -38,12 +38,12 @@ from test_contraction_totals import (
 )
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import COMPONENTS, Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_epilogue_warps import THERE
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import THERE
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load
 

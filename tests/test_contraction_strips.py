@@ -24,11 +24,11 @@ from test_contraction_pools import lined, pooled, with_much
 from test_contraction_totals import every, moments
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_strips import Strips
-from kernelwright.codegen.contraction_strips_kinds import suits
-from kernelwright.codegen.cuda.contraction import generate, tilings
-from kernelwright.codegen.cuda.contraction_strips_stores import made_up
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
+from kernelwright.codegen.cuda.gemm.generate import generate, tilings
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.store import made_up
+from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.expressions import Index

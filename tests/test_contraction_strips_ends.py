@@ -13,11 +13,11 @@ from test_contraction_strips import IMAGE, LONG, MANY, ROUNDED, tiling
 from test_contraction_totals import every, moments
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen import contraction_strips_cuts
-from kernelwright.codegen.contraction_strips import Strips
-from kernelwright.codegen.contraction_strips_kinds import SECTOR
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_strips_tilings import tilings_of_strips
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.row_buffered import problem
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
+from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
 
@@ -58,7 +58,7 @@ def all_strips(cases: list[tuple[ContractionCase, Tiling]]) -> list[Source]:
     """The texts of all cases, for a device of many multiprocessors and for one of few."""
     texts = [generated(case.kernel, made, f"short{n}") for n, (case, made) in enumerate(cases)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_strips_cuts, "_PROCESSORS", 1)
+        patch.setattr(problem, "_PROCESSORS", 1)
         return texts + [generated(case.kernel, made, f"whole{n}") for n, (case, made) in enumerate(cases)]
 
 
@@ -113,7 +113,7 @@ def test_no_two_warps_store_parts_of_a_sector():
     """Of images in one strip; without ends they do, where teams do not have all lines of a channel."""
     chosen = [(case, made) for case, made in CASES if made.teams > Strips(case.kernel, made).channel_blocks]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction_strips_cuts, "_PROCESSORS", 1)
+        patch.setattr(problem, "_PROCESSORS", 1)
         assert all(Strips(case.kernel, made).parts == 1 for case, made in chosen)
         texts = [watched(case, generated(case.kernel, replace(made, aligned=once), f"once{n}" if once else f"twice{n}"))
                  for once in (True, False) for n, (case, made) in enumerate(chosen)]

@@ -10,8 +10,8 @@ from contraction_tools import Source, compiled, generated, run
 from test_contraction_strips import IMAGE, LONG, MANY, VOLUME, tiling
 from test_contraction_wgmma import check
 
-from kernelwright.codegen.contraction_strips import Strips
-from kernelwright.codegen.cuda.contraction_strips_fill import ahead
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.row_ring import ahead
 from kernelwright.plan.expressions import Guard
 
 WHOLE = convolution(2, 1, 60, 64, (7, 140), (3, 3), padding=(1, 0), scheme="fp16")

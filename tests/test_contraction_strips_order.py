@@ -10,7 +10,7 @@ from contraction_cases import convolution
 from test_contraction_pools import lined, pooled
 from test_contraction_strips import tiling
 
-from kernelwright.codegen.contraction_strips import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.plan.contraction import Contraction, Tiling
 
 

@@ -13,9 +13,9 @@ from test_contraction_strips import proposed, tiling
 from test_contraction_totals import every
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_strips import Strips
-from kernelwright.codegen.contraction_strips_kinds import suits
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 
 
 def transposed(*shape, **options):

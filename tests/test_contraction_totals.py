@@ -23,12 +23,12 @@ from contraction_tools import (
 from test_contraction_channels import channels_last
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_epilogue import epilogue
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import meaning

@@ -11,9 +11,9 @@ from contraction_tools import all_generated, compiled, on_hopper, run
 from test_contraction_totals import average
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_wgmma_truncation as truncation
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncation
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 
 pytestmark = pytest.mark.usefixtures("few_processors")

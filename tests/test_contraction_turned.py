@@ -12,10 +12,10 @@ from test_contraction_channels import normed, softmax
 from test_contraction_wgmma import check as check_sums
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_turned import Turned
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
 

@@ -23,12 +23,12 @@ from contraction_tools import (
 )
 
 from kernelwright.build.module import find_cuda_compiler
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_tilings import tilings
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.codegen.cuda.contraction_wgmma_truncation import lost
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.precision.truncation_bias import lost
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply
 

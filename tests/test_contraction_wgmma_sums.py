@@ -12,11 +12,11 @@ from contraction_cases import ContractionCase, convolution, matmul, two_phase_ca
 from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.contraction_geometry import Geometry
-from kernelwright.codegen.cuda import contraction_wgmma_layout
-from kernelwright.codegen.cuda.contraction import generate
-from kernelwright.codegen.cuda.contraction_wgmma_layout import Layout
-from kernelwright.codegen.cuda.contraction_wgmma_stretches import most_stretches, stretch_numbers
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import threads
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import most_stretches, stretch_numbers
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 
 PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
@@ -64,9 +64,9 @@ def libraries():
     sources = all_generated(CHECKED)
     for name in ("rounds", "halves", "loop"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(contraction_wgmma_layout, "FEW", 0)
+            patch.setattr(threads, "FEW", 0)
             if name != "rounds":
-                patch.setattr(contraction_wgmma_layout, "_TURNING_REGISTERS", 1000)
+                patch.setattr(threads, "_TURNING_REGISTERS", 1000)
             if name == "loop":
                 patch.setattr(Layout, "halves", False)
             for n, (case, tiling) in enumerate(CHECKED):

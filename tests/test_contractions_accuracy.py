@@ -15,7 +15,7 @@ from test_contractions_tune import CPU, a_case
 from torch import nn
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction, sums_of_products
+from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store

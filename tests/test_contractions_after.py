@@ -13,7 +13,7 @@ from test_contractions_plan import Of
 from torch import nn
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cuda.loops import chosen_schedule
+from kernelwright.codegen.cuda.loops.generate import chosen_schedule
 from kernelwright.ir.node import Node, make
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced

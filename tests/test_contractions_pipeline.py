@@ -15,7 +15,7 @@ import kernelwright
 from kernelwright import emulated, judgement, verified
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.errors import VerificationFailed
 from kernelwright.modes import ModeProgram
 from kernelwright.plan.contraction import Contraction, Tiling

@@ -23,9 +23,9 @@ from torch import nn
 from kernelwright.algebra.engine import rewrite
 from kernelwright.build.module import BuildFailed
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cuda import contraction
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.gemm import generate as contraction
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph

@@ -14,7 +14,7 @@ from plan_tools import Of, contractions, kinds, narrow_plan, planned
 from torch import nn
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.contraction_evaluator import uses_reductions
+from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, walk
 from kernelwright.plan.planner import make_plan

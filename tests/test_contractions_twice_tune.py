@@ -17,8 +17,8 @@ import kernelwright
 from kernelwright import emulated
 from kernelwright.build.module import BuildFailed
 from kernelwright.capture.export import capture
-from kernelwright.codegen.contraction_evaluator import evaluate_contraction
-from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.gemm.generate import tilings
+from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import contraction_use, meaning

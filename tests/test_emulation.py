@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelwright.codegen.cuda import emulate
-from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated, emulation_text
+from kernelwright.codegen.cuda.emulation import compile as emulate
+from kernelwright.codegen.cuda.emulation.compile import EmulationError, compile_emulated, emulation_text
 from kernelwright.codegen.cuda.support import SNIPPETS, snippets
 
 ORDER = "KERNELWRIGHT_EMULATION_ORDER"
@@ -585,7 +585,7 @@ def test_refused_source_is_an_error_with_the_compilers_text() -> None:
 
 def test_every_header_of_the_emulation_is_in_its_text() -> None:
     folder = Path(emulate.__file__).parent
-    headers = [path.read_text() for path in folder.glob("emulation*.hpp")]
+    headers = [path.read_text() for path in folder.glob("*.hpp")]
     assert len(headers) > 1 and all(emulation_text().count(header) == 1 for header in headers)
 
 

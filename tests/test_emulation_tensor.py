@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.support import snippets
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))

@@ -14,9 +14,9 @@ from test_capture import Of
 from test_planner import check_model, kinds
 from test_scans import ScanCase, special, tensors
 
-from kernelwright.codegen.cpp import extrema as cpp
-from kernelwright.codegen.cuda import extrema as cuda
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cpp.scan import argreduce as cpp
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.scan import argreduce as cuda
 from kernelwright.plan.expressions import Index, Load, Reduced
 from kernelwright.plan.kernels import Extremum, Store
 

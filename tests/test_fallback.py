@@ -12,7 +12,7 @@ from torch import nn
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import run_plan, values_of
+from kernelwright.codegen.reference.plan import run_plan, values_of
 from kernelwright.culprits import Culprits
 from kernelwright.fallback import steps_back
 from kernelwright.plan.planner import make_plan

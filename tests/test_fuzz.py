@@ -18,7 +18,7 @@ import torch
 from kernelwright import programs
 from kernelwright.algebra import engine
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.errors import InvalidOption
 from kernelwright.fuzz import oracles, runner
 from kernelwright.fuzz.command import fuzz

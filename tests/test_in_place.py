@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import kernelwright
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.plan.planner import make_plan
 from kernelwright.report.text import render_text
 from kernelwright.tune import in_place, regions

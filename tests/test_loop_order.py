@@ -7,11 +7,11 @@ from math import prod
 import pytest
 from loop_cases import call, kernel_of, load, store
 
-from kernelwright.codegen.cpp.loops_tiles import MEMORY as CPP
-from kernelwright.codegen.cuda.loops_schedule import MEMORY as CUDA
-from kernelwright.codegen.cuda.loops_turns import Turn, conflicts
-from kernelwright.codegen.loop_order import Access, Walk, accesses, choose_walk, memory_order, tile, waste
-from kernelwright.codegen.loop_parts import apart
+from kernelwright.codegen.cpp.loops.tiles import MEMORY as CPP
+from kernelwright.codegen.cuda.loops.schedule import MEMORY as CUDA
+from kernelwright.codegen.cuda.loops.tile_threads import Turn, conflicts
+from kernelwright.codegen.loops.order import Access, Walk, accesses, choose_walk, memory_order, tile, waste
+from kernelwright.codegen.loops.two_kernels import apart
 
 N, C, S = 128, 64, 16384
 FIRST, LAST = (C * S, S, 1), (C * S, 1, C)

@@ -11,9 +11,9 @@ import torch
 from loop_cases import LoopCase
 from transposed_cases import reduction_cases, transposed_cases
 
-from kernelwright.codegen.cpp.loops import generate as generate_cpp
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.cuda.loops import generate as generate_cuda
+from kernelwright.codegen.cpp.loops.generate import generate as generate_cpp
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.loops.generate import generate as generate_cuda
 
 CASES = [*transposed_cases(), *reduction_cases()]
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from loop_cases import LoopCase, call, cases, kernel_of, load, store
 
-from kernelwright.codegen.cpp.loops import generate
-from kernelwright.codegen.cpp.support import snippets
+from kernelwright.codegen.cpp.loops.generate import generate
+from kernelwright.codegen.cpp.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant

@@ -11,10 +11,10 @@ import pytest
 import torch
 from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
 
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.expressions import apply_text, literal
-from kernelwright.codegen.cuda.loops import chosen_schedule, generate
-from kernelwright.codegen.cuda.loops_schedule import Schedule, fits
+from kernelwright.codegen.cuda.loops.generate import chosen_schedule, generate
+from kernelwright.codegen.cuda.loops.schedule import Schedule, fits
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.codegen.source import KernelSource

@@ -15,7 +15,7 @@ from test_capture import Of
 from test_planner import check_graph, check_model, kinds
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import run_plan
+from kernelwright.codegen.reference.plan import run_plan
 from kernelwright.ir.node import make
 from kernelwright.plan.planner import make_plan
 

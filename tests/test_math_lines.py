@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from contraction_tools import on_hopper
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets, snippets_of
 
 MEASURE = r"""

@@ -96,6 +96,6 @@ def test_records_and_their_table(tmp_path: Path) -> None:
 def test_a_plan_that_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = the_file(tmp_path, "wrong", "torch.tanh(x) * 2")
     assert planned(file, tiny=False)["state"] == "planned"
-    monkeypatch.setattr("kernelwright.codegen.plan_evaluator.run_plan",
+    monkeypatch.setattr("kernelwright.codegen.reference.plan.run_plan",
                         lambda plan, values: ([torch.zeros(4, 8)], {}))
     assert planned(file, tiny=False)["state"] == "wrong"

@@ -27,7 +27,7 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
-from kernelwright.codegen import loop_evaluator
+from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.ir.graph import Graph, memory
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
@@ -319,7 +319,7 @@ def test_what_is_loaded_is_rounded_where_the_model_converts_it(dtype: str) -> No
     plan = make_plan(graph_of(make("add", make("cast", x, to=dtype, shape=(64,), dtype=dtype), x)), graph_of())
     value = torch.randn(64)
     (step,) = plan.kernels
-    found, = loop_evaluator.evaluate(step.kernel, [value], dtype=torch.float32)
+    found, = loops_reference.evaluate(step.kernel, [value], dtype=torch.float32)
     assert torch.equal(found, value.to(getattr(torch, dtype)) + value)
 
 

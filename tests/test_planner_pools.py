@@ -16,7 +16,7 @@ from test_planner import check_model
 from torch import nn
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.plan_evaluator import run_plan
+from kernelwright.codegen.reference.plan import run_plan
 from kernelwright.ir.node import walk
 from kernelwright.plan.groups import roles_of
 from kernelwright.plan.kernels import LoopKernel

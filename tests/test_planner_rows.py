@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from graph_tools import assert_same, graph_of, leaf, run_plan
 from test_planner import Of, check_model, kinds
 
-from kernelwright.codegen import loop_evaluator
+from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.ir.node import constant, make
 from kernelwright.plan.expressions import Apply
 from kernelwright.plan.expressions import walk as walk_expression
@@ -64,7 +64,7 @@ def test_log_softmax_of_large_and_infinite_values() -> None:
     result = offset
     assert len(plan.kernels) == 1
     for step in plan.kernels:
-        result, = loop_evaluator.evaluate(step.kernel, [result], dtype=torch.float32)
+        result, = loops_reference.evaluate(step.kernel, [result], dtype=torch.float32)
     assert_same(result.reshape(4, 3), 2 * torch.log_softmax(offset.double(), 1), 1e-6)
 
 
@@ -79,7 +79,7 @@ def test_powers_are_what_pytorch_computes(exponent: float) -> None:
     functions = {e.function for s in step.kernel.outer_stores for e in walk_expression(s.expression)
                  if isinstance(e, Apply)}
     assert "neg" in functions and "pow" not in functions
-    found, = loop_evaluator.evaluate(step.kernel, [x], dtype=torch.float32)
+    found, = loops_reference.evaluate(step.kernel, [x], dtype=torch.float32)
     expected = -torch.pow(x, exponent)
     assert torch.equal(found.view(torch.int32)[~expected.isnan()], expected.view(torch.int32)[~expected.isnan()])
     assert found.isnan().equal(expected.isnan())

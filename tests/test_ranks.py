@@ -10,7 +10,7 @@ from torch import nn
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.codegen.generate import generate
-from kernelwright.codegen.plan_evaluator import run_plan, values_of
+from kernelwright.codegen.reference.plan import run_plan, values_of
 from kernelwright.errors import ForwardRaised
 from kernelwright.plan.planner import make_plan
 from kernelwright.roofline.devices import GENERIC_CPU

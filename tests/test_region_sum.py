@@ -13,14 +13,14 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from kernelwright.codegen.cpp import region_sum as cpp
-from kernelwright.codegen.cpp.support import snippets as cpp_snippets
-from kernelwright.codegen.cuda import region_sum as cuda
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cpp.region_sum import generate as cpp
+from kernelwright.codegen.cpp.support.snippets import snippets as cpp_snippets
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
+from kernelwright.codegen.cuda.region_sum import generate as cuda
 from kernelwright.codegen.cuda.support import snippets
-from kernelwright.codegen.region_axes import TooFineError, join_axes, split_by_key
-from kernelwright.codegen.regions import plan_stream
+from kernelwright.codegen.region_sum.axes import TooFineError, join_axes, split_by_key
+from kernelwright.codegen.region_sum.planning import plan_stream
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import RegionSum
 

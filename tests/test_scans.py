@@ -15,10 +15,10 @@ from loop_cases import LoopCase, call, contiguous, load
 from test_capture import Of
 from test_planner import check_graph, check_model, kinds
 
-from kernelwright.codegen.cpp import scans as cpp
-from kernelwright.codegen.cuda import scans as cuda
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.scan_evaluator import evaluate, required_output_sizes
+from kernelwright.codegen.cpp.scan import generate as cpp
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.scan import generate as cuda
+from kernelwright.codegen.reference.scans import evaluate, required_output_sizes
 from kernelwright.ir.node import make
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Scan, Store

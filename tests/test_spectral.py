@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from kernelwright.codegen.cpp.spectral import generate, layout
-from kernelwright.codegen.spectral_tables import (
+from kernelwright.codegen.cpp.fft_energy.generate import generate, layout
+from kernelwright.codegen.fft_energy.tables import (
     AxisSections,
     axis_sections,
     fold_matrix,
@@ -251,7 +251,7 @@ def test_fixed_cases_cover_sections_and_groups() -> None:
 
 def test_chunks_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Small memory limits: several chunks of entries, pairs and columns, in every combination."""
-    from kernelwright.codegen.cpp import spectral
+    from kernelwright.codegen.cpp.fft_energy import generate as spectral
 
     case = Case(3, 1, 40, 24, (6, 7, 90), (3, 2, 3), (1, 1, 2), (1, 1, 1), True)
     kernel, (x, weight) = case.kernel(), case.tensors()

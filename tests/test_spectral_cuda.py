@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.codegen.cuda import spectral_layout
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.cuda.spectral import generate
-from kernelwright.codegen.cuda.spectral_axes import choose_axis
-from kernelwright.codegen.cuda.spectral_layout import Layout
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.fft_energy import layout as sizes
+from kernelwright.codegen.cuda.fft_energy.axes import choose_axis
+from kernelwright.codegen.cuda.fft_energy.generate import generate
+from kernelwright.codegen.cuda.fft_energy.layout import Layout
 from kernelwright.codegen.cuda.support import snippets
 from kernelwright.plan.kernels import SpectralEnergy
 
@@ -135,12 +135,12 @@ def test_emulated_energy(name: str) -> None:
 
 def test_axis_by_axis_transform_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Volumes that do not fit shared memory, and every budget exceeded, give the same energies."""
-    import kernelwright.codegen.cuda.spectral_dft as dft
+    import kernelwright.codegen.cuda.fft_energy.dft as dft
 
     monkeypatch.setattr(dft, "fused", lambda layout: False)
-    monkeypatch.setattr(spectral_layout, "SPECTRUM_BUDGET", 20000)
-    monkeypatch.setattr(spectral_layout, "GRAM_BUDGET", 1 << 18)
-    monkeypatch.setattr(spectral_layout, "WEIGHT_BUDGET", 1 << 15)
+    monkeypatch.setattr(sizes, "SPECTRUM_BUDGET", 20000)
+    monkeypatch.setattr(sizes, "GRAM_BUDGET", 1 << 18)
+    monkeypatch.setattr(sizes, "WEIGHT_BUDGET", 1 << 15)
     for case in (
         Case(5, 1, 34, 6, (3, 5, 4), (2, 2, 3)),
         Case(3, 2, 5, 6, (5, 37), (3, 3), stride=2),

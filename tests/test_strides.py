@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.capture.export import capture
 from kernelwright.capture.strides import strides_of_eager
 from kernelwright.capture.tracing import traceable
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.fuzz.judge import evaluated
 
 pytestmark = pytest.mark.filterwarnings("ignore")

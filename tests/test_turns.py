@@ -10,8 +10,8 @@ from graph_tools import leaf
 from plan_tools import Of, planned
 from test_loops_cuda import CASES, run_case, source_text
 
-from kernelwright.codegen.cuda.emulate import compile_emulated
-from kernelwright.codegen.cuda.loops import generate
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
+from kernelwright.codegen.cuda.loops.generate import generate
 from kernelwright.ir.node import Node, make
 from kernelwright.plan import turns
 from kernelwright.plan.kernels import LoopKernel

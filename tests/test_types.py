@@ -16,13 +16,13 @@ from torch import nn
 
 import kernelwright
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cpp.loops import generate as generate_cpp
-from kernelwright.codegen.cuda.emulate import compile_emulated
+from kernelwright.codegen.cpp.loops.generate import generate as generate_cpp
+from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.expressions import C_TYPES
-from kernelwright.codegen.cuda.loops import generate as generate_cuda
+from kernelwright.codegen.cuda.loops.generate import generate as generate_cuda
 from kernelwright.codegen.cuda.math import scalar_snippets
 from kernelwright.codegen.cuda.support import SNIPPETS, snippets
-from kernelwright.codegen.plan_evaluator import values_of
+from kernelwright.codegen.reference.plan import values_of
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel

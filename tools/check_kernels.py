@@ -14,7 +14,7 @@ import torch
 
 from kernelwright.build.library import build_library
 from kernelwright.codegen.generate import generate, support_text
-from kernelwright.codegen.loop_evaluator import evaluate as evaluate_loop
+from kernelwright.codegen.reference.loops import evaluate as evaluate_loop
 from kernelwright.emit.launcher import make_launcher
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.pipeline import _load

@@ -30,8 +30,8 @@ sys.path[:0] = [str(ROOT), str(TESTS)]
 
 from contraction_cases import ContractionCase  # noqa: E402
 
-from kernelwright.codegen.cuda.contraction import tilings  # noqa: E402
-from kernelwright.codegen.cuda.contraction_direct import schedules  # noqa: E402
+from kernelwright.codegen.cuda.direct_conv.generate import schedules  # noqa: E402
+from kernelwright.codegen.cuda.gemm.generate import tilings  # noqa: E402
 from kernelwright.codegen.generate import TARGETS, generate_kernel  # noqa: E402
 from kernelwright.plan.contraction import Contraction, Tiling  # noqa: E402
 from kernelwright.plan.records import Kernel  # noqa: E402

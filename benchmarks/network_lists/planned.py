@@ -105,7 +105,7 @@ def _difference(mode: Any, example: list[Any]) -> str:
 
     import torch
 
-    from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
+    from kernelwright.codegen.reference.plan import filled, run_plan, values_of
     from kernelwright.problem.arguments import split
     from kernelwright.problem.inputs import map_tensors
     from kernelwright.verify.flatten import flatten

@@ -10,7 +10,7 @@ import torch
 
 from kernelwright.build.library import LAUNCHER
 from kernelwright.build.module import load_text
-from kernelwright.codegen.cuda.emulate import EmulationError, compile_emulated
+from kernelwright.codegen.cuda.emulation.compile import EmulationError, compile_emulated
 
 
 def load_emulated(text: str, kernels: str, name: str) -> ModuleType:

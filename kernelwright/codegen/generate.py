@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kernelwright.codegen.cpp import extrema as cpp_extrema
-from kernelwright.codegen.cpp import loops as cpp_loops
-from kernelwright.codegen.cpp import region_sum as cpp_region_sum
-from kernelwright.codegen.cpp import scans as cpp_scans
-from kernelwright.codegen.cpp import spectral as cpp_spectral
-from kernelwright.codegen.cpp import support as cpp_support
-from kernelwright.codegen.cuda import contraction as cuda_contraction
-from kernelwright.codegen.cuda import extrema as cuda_extrema
-from kernelwright.codegen.cuda import loops as cuda_loops
+from kernelwright.codegen.cpp.fft_energy import generate as cpp_spectral
+from kernelwright.codegen.cpp.loops import generate as cpp_loops
+from kernelwright.codegen.cpp.region_sum import generate as cpp_region_sum
+from kernelwright.codegen.cpp.scan import argreduce as cpp_extrema
+from kernelwright.codegen.cpp.scan import generate as cpp_scans
+from kernelwright.codegen.cpp.support import snippets as cpp_support
 from kernelwright.codegen.cuda import math as cuda_math
-from kernelwright.codegen.cuda import region_sum as cuda_region_sum
-from kernelwright.codegen.cuda import scans as cuda_scans
-from kernelwright.codegen.cuda import spectral as cuda_spectral
 from kernelwright.codegen.cuda import support as cuda_support
+from kernelwright.codegen.cuda.fft_energy import generate as cuda_spectral
+from kernelwright.codegen.cuda.gemm import generate as cuda_contraction
+from kernelwright.codegen.cuda.loops import generate as cuda_loops
+from kernelwright.codegen.cuda.region_sum import generate as cuda_region_sum
+from kernelwright.codegen.cuda.scan import argreduce as cuda_extrema
+from kernelwright.codegen.cuda.scan import generate as cuda_scans
 from kernelwright.codegen.source import KernelSource
 from kernelwright.failures import is_ours
 from kernelwright.plan.contraction import Contraction

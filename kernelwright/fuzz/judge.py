@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kernelwright.algebra.norms import batch_norm_affine
-from kernelwright.codegen.plan_evaluator import exact
+from kernelwright.codegen.reference.plan import exact
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.ir.registry import torch_dtype

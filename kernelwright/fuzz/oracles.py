@@ -22,7 +22,7 @@ from kernelwright.algebra.filled import of_numbers
 from kernelwright.algebra.rule import Context, Exactness
 from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
-from kernelwright.codegen.plan_evaluator import filled, run_plan, values_of
+from kernelwright.codegen.reference.plan import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.alike import SETTINGS, observe
 from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of

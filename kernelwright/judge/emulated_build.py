@@ -18,7 +18,7 @@ import torch
 from torch.utils import cpp_extension
 
 from kernelwright.build.module import find_cuda_compiler
-from kernelwright.codegen.cuda.emulate import emulation_text
+from kernelwright.codegen.cuda.emulation.compile import emulation_text
 from kernelwright.judge.emulated_text import emulated_text, uses_torch
 from kernelwright.settings import cache_folder
 

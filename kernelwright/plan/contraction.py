@@ -124,7 +124,7 @@ class Contraction:
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
     correlation   none are formed: totals, of which there must be nothing else, from products of x with itself in
-              float64 (:mod:`kernelwright.codegen.contraction_correlation`)
+              float64 (:mod:`kernelwright.codegen.cuda.gram.problem`)
 
     Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
 

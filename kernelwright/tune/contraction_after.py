@@ -10,8 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import prod
 
-from kernelwright.codegen.cuda.loops import chosen_schedule
-from kernelwright.codegen.cuda.loops_domain import normalise, passes
+from kernelwright.codegen.cuda.loops.generate import chosen_schedule
+from kernelwright.codegen.cuda.loops.normal_form import normalise, passes
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.contraction import Contraction

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.generate import generate_kernel
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction, Tiling

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from math import inf
 
-from kernelwright.codegen.cuda import contraction_correlation
-from kernelwright.codegen.cuda.contraction import tilings
-from kernelwright.codegen.cuda.contraction_direct import is_fast, schedules, suits
-from kernelwright.codegen.cuda.contraction_tilings import predicted_milliseconds
+from kernelwright.codegen.cuda.direct_conv.generate import is_fast, schedules, suits
+from kernelwright.codegen.cuda.gemm.generate import tilings
+from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
+from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -61,8 +61,8 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
 def _correlates(kernel: Contraction, columns: list[list[Choice]]) -> bool:
     """Whether a contraction's totals may come sooner from products of x with itself than by any tiling of ``columns``,
     by the guess."""
-    if not contraction_correlation.takes(kernel):
+    if not gram.takes(kernel):
         return False
     guesses = [predicted_milliseconds(replace(kernel, scheme=c.scheme, tiling=None), c.tiling) for column in columns
                for c in column if isinstance(c.tiling, Tiling) and c.tiling.core != "mma"]
-    return contraction_correlation.predicted_milliseconds(kernel) < min(guesses, default=inf)
+    return gram.predicted_milliseconds(kernel) < min(guesses, default=inf)

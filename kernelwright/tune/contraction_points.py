@@ -12,7 +12,7 @@ from math import prod
 
 import torch
 
-from kernelwright.codegen.contraction_evaluator import uses_reductions
+from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk

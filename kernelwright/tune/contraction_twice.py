@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from kernelwright.codegen.contraction_evaluator import uses_reductions
-from kernelwright.codegen.cuda.contraction import tilings
-from kernelwright.codegen.cuda.contraction_direct import suits
+from kernelwright.codegen.cuda.direct_conv.generate import suits
+from kernelwright.codegen.cuda.gemm.generate import tilings
+from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.bits import union
 from kernelwright.plan.contraction import Contraction

@@ -21,7 +21,7 @@ from math import inf, prod
 import torch
 
 from kernelwright.build.library import build_libraries
-from kernelwright.codegen.cuda.contraction import tilings
+from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction

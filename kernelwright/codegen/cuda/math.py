@@ -3,7 +3,7 @@
 ``SCALAR_SNIPPETS`` maps the name of a device function to its definition, for float and double.
 The functions are those of :mod:`kernelwright.ir.scalar`; they are as accurate as CUDA's mathematical
 functions (never the ``__expf`` family) and NaN propagates as in PyTorch. Those of
-:mod:`kernelwright.codegen.cuda.math_lines` take no branch, and those of
+:mod:`kernelwright.codegen.cuda.math_branch_free` take no branch, and those of
 :mod:`kernelwright.codegen.cuda.math_rounded` stand for some of them where operands were rounded.
 ``scalar_snippets`` adds what a snippet uses.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kernelwright.codegen.cuda.math_lines import STRAIGHT
+from kernelwright.codegen.cuda.math_branch_free import STRAIGHT
 from kernelwright.codegen.cuda.math_rounded import ROUNDED
 
 _HEAD = "static __device__ __forceinline__"

@@ -2,15 +2,15 @@
 
 Where the operands of a contraction are rounded as PyTorch rounds them to TF32 (`Contraction`, scheme fp16), or have 16
 bits by themselves, its results are off by some 2^-12 of their size. A function of them loses nothing that counts by an
-error of 2^-18 of its own, and what makes the others exact (`math_lines`) is half of their instructions. More would
-count: of inputs that are zero, or have few bits, nothing is rounded, and results are as PyTorch's but for what their
-functions are off, which a certificate lets be some 2^-17. Totals of positions are another matter: what rounding adds is
-gone from a mean of thousands, what a function is off is not.
+error of 2^-18 of its own, and what makes the others exact (`math_branch_free`) is half of their instructions. More
+would count: of inputs that are zero, or have few bits, nothing is rounded, and results are as PyTorch's but for what
+their functions are off, which a certificate lets be some 2^-17. Totals of positions are another matter: what rounding
+adds is gone from a mean of thousands, what a function is off is not.
 
-Instructions are those of one of eight unrolled steps for sm_90a, and what `math_lines` has of the same. Errors are in
-units of the last place, with the device's approximations as far off as they may be: from -4 to 4 (in brackets
-`math_lines`, over all floats), and over all floats, as an exponent that is rounded once is the further off the larger
-it is.
+Instructions are those of one of eight unrolled steps for sm_90a, and what `math_branch_free` has of the same. Errors
+are in units of the last place, with the device's approximations as far off as they may be: from -4 to 4 (in brackets
+`math_branch_free`, over all floats), and over all floats, as an exponent that is rounded once is the further off the
+larger it is.
 
 =========  ============  ====  ===========  ===  =================================================================
 function   instructions  were  -4 to 4      all  remarks
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.codegen.cuda.math_lines import device_text
+from kernelwright.codegen.cuda.math_branch_free import device_text
 
 ROUNDED: dict[str, str] = {
     "kw_rounded_sigmoid": device_text("kw_rounded_sigmoid", ("x",), """
@@ -53,7 +53,7 @@ ROUNDED: dict[str, str] = {
   return x * kw_quick_reciprocal(1.0f + kw_quick_exp2(t));""", "",
                                         "GELU in its tanh form, as exact as rounded operands leave it."),
 }
-"""Definitions by name, for float alone; they use those of `math_lines`."""
+"""Definitions by name, for float alone; they use those of `math_branch_free`."""
 
 _NAMES = re.compile("|".join(rf"\b{name.replace('rounded_', '')}(?=\()" for name in ROUNDED))
 

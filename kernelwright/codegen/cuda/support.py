@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelwright.codegen.cuda.tensor_core import TENSOR_NEEDS, TENSOR_SNIPPETS
-from kernelwright.codegen.cuda.tensor_core_mma import MMA_SNIPPETS
+from kernelwright.codegen.cuda.ptx.sm80 import MMA_SNIPPETS
+from kernelwright.codegen.cuda.ptx.sm90 import TENSOR_NEEDS, TENSOR_SNIPPETS
 
 _CHECK = r"""
 // Checked CUDA calls and launches: a failure returns a message that names the kernel.

@@ -1,0 +1,1 @@
+"""Loop kernels as C++ with OpenMP."""

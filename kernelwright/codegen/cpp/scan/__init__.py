@@ -1,0 +1,1 @@
+"""Scans and the places of extrema as C++ with OpenMP."""

@@ -1,0 +1,1 @@
+"""Snippets of C++ that generated kernels share."""

@@ -1,0 +1,1 @@
+"""Convolutions of few channels in float32 multiply-adds."""

@@ -1,0 +1,176 @@
+"""Compiles generated CUDA source for the CPU emulation and loads it, so that kernels run without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-fno-strict-aliasing",
+    # Nothing is fused that the source does not fuse, so results do not depend on the processor.
+    "-ffp-contract=off",
+    "-w",
+)
+# Object size, shift and float-cast checks are left out: the device defines what those operations do. Of -O2 the checks
+# make nearly three times as much work for the compiler, for kernels that are called a few times.
+_SANITIZE = (
+    "-O1",
+    "-fsanitize=alignment,bounds,null,integer-divide-by-zero,signed-integer-overflow",
+    "-DKERNELWRIGHT_EMULATION_SANITIZE=1",
+)
+#: The emulation's headers, each after those that it uses.
+_HEADERS = ("emulation", "fibers", "meetings", "shared", "blocks", "launches", "device", "math", "runtime", "tensor",
+            "mma")
+_BOUNDED_KERNEL = re.compile(r"__launch_bounds__\s*\(\s*(\w+)\s*(?:,[^()]*)?\)\s*(?:void\s+)?(\w+)\s*\(")
+
+
+class EmulationError(RuntimeError):
+    """The emulated source did not compile or load; the text holds the compiler's messages."""
+
+
+def emulation_text() -> str:
+    """The header that the compiler includes before the CUDA source: the texts beside this file, in one."""
+    return "\n".join(Path(__file__).with_name(f"{part}.hpp").read_text() for part in _HEADERS)
+
+
+def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
+    """Compile CUDA text that follows the contract of ``support.py`` for the CPU, and load it.
+
+    ``source`` exports its entry points as ``extern "C"`` functions; "device" pointers are the
+    process's own. With ``sanitize``, misaligned accesses, indices outside arrays of known extent,
+    null pointers, signed overflow and division by zero end the launch with a message.
+
+    The library is kept under ``$XDG_CACHE_HOME/kernelwright/emulation`` (``~/.cache`` without the
+    variable), under a name derived from the source, the header, the flags and the compiler, and is
+    compiled once. Processes and threads may call this at the same time. ``CXX`` names another
+    compiler than ``g++``.
+
+    Raises EmulationError when there is no compiler or it refuses the source.
+    """
+    wanted = os.environ.get("CXX") or "g++"
+    compiler = shutil.which(wanted)
+    if compiler is None:
+        raise EmulationError(f"the CUDA emulation needs a C++ compiler; {wanted} is not there")
+    flags = [*_FLAGS, *_processor_flags(), *(_SANITIZE if sanitize else ())]
+    header = emulation_text()
+    text = source + _launch_bounds(source)
+    environment = (header, _compiler_version(compiler), *flags)
+    folder = _cache_folder()
+    library = folder / f"{_digest(text, *environment)}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as build:
+            prepared = folder / f"{_digest(*environment)}.hpp"
+            with open(prepared.with_suffix(".lock"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # one process prepares, the others wait for it
+                _prepare_header(compiler, flags, header, prepared, Path(build))
+            _compile(compiler, flags, prepared, text, Path(build))
+            os.replace(Path(build, "kernel.so"), library)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise EmulationError(f"cannot load the emulated library {library}: {error}") from error
+
+
+def _prepare_header(
+    compiler: str, flags: list[str], text: str, header: Path, build: Path, stale_days: float = 2.0
+) -> None:
+    """Writes the header to ``header``, and beside it its precompiled form, which saves most of a compilation.
+
+    A precompiled form takes some 70 MB, so those of other versions that have lain unused are removed;
+    a compilation that misses one takes the header itself.
+    """
+    precompiled = header.with_name(header.name + ".gch")
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(precompiled)  # in use
+        return
+    copy = build / "emulation.hpp"
+    copy.write_text(text)
+    _run([compiler, *flags, "-x", "c++-header", copy.name, "-o", "emulation.gch"], build)
+    os.replace(copy, header)
+    os.replace(build / "emulation.gch", precompiled)
+    for other in header.parent.glob("*.gch"):
+        with contextlib.suppress(OSError):
+            if time.time() - other.stat().st_mtime > stale_days * 86400:
+                other.unlink()
+
+
+def _compile(compiler: str, flags: list[str], header: Path, text: str, build: Path) -> None:
+    """Writes ``kernel.cu`` to ``build`` and compiles it to ``kernel.so`` there.
+
+    Linking is a step of its own, without the sanitizer flags: they would link the sanitizer's
+    run-time library, whose part the header takes.
+    """
+    (build / "kernel.cu").write_text(text)
+    steps = (
+        [*flags, "-include", str(header.resolve()), "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"],
+        ["-shared", "-o", "kernel.so", "kernel.o", "-lpthread", "-ldl"],
+    )
+    for step in steps:
+        _run([compiler, *step], build)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    if result.returncode != 0:
+        raise EmulationError(f"the emulated CUDA source does not compile:\n{result.stderr[:8000]}")
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:40]
+
+
+def _launch_bounds(source: str) -> str:
+    """Text that registers each kernel's ``__launch_bounds__``, so that the emulation holds launches to them.
+
+    g++ has no place for the attribute. Bounds that are neither a number nor a constant of the
+    source's top level (a template's parameter) are left out.
+    """
+    lines = []
+    for bound, kernel in _BOUNDED_KERNEL.findall(source):
+        constant = rf"^(?:#define\s+{bound}\b|(?:static\s+)?constexpr\s+[\w\s]+\b{bound}\s*=)"
+        if bound.isdigit() or re.search(constant, source, re.MULTILINE):
+            lines.append(
+                f"static const bool kw_bounds_{len(lines)} = "
+                f'kw_emulation::register_launch_bounds("{kernel}", {bound});'
+            )
+    return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    # Absolute: a library finds its own file again at its first launch.
+    return Path(base if base else Path.home() / ".cache").absolute() / "kernelwright" / "emulation"
+
+
+@functools.cache
+def _processor_flags() -> tuple[str, ...]:
+    """Flags that make ``fmaf`` one instruction where the processor has it; results are the same without."""
+    try:
+        features = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ()
+    flags = re.search(r"^flags\s*:(.*)$", features, re.MULTILINE)
+    present = flags is not None and {"avx2", "fma"} <= set(flags.group(1).split())
+    return ("-mavx2", "-mfma") if present else ()
+
+
+@functools.cache
+def _compiler_version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace").stdout

@@ -1,0 +1,1 @@
+"""The spectral energy as CUDA."""

@@ -1,0 +1,139 @@
+"""The guess for tilings on wgmma: the time of all tiles on an H200.
+
+Of a step, the longest of what tensor cores, shared memory and L2 need for it and of the time in which its bytes arrive;
+of a tile, its steps and the way of its results to memory, beside each other where several tiles are in work at a time;
+rows and columns that are computed and dropped count. Results of one output phase of the last axis fill a part of each
+sector of memory that they touch, and all of it is counted; of both phases of a tile they fill it.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.operands.prepack_parts import looked_at
+from kernelwright.codegen.cuda.gemm.points import TWICE, guessed, ordinary_stores
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.plan.contraction import Contraction, Tiling
+
+#: Of an H200: multiprocessors, and a cycle of one: multiply-adds, bytes from shared memory, from L2, to memory.
+PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
+#: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
+_TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
+#: Of a wait for products whose sums are added up then, beside the additions: no product runs meanwhile (not measured).
+_WAIT_CYCLES = 100
+#: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
+#: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
+_ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
+#: The same where threads store what they have: a guess.
+_FRAGMENT_CYCLES = 20
+#: The same of a walk that reduces channels, a guess from its 10 to 15 instructions, and where it is over registers,
+#: from 3 to 8; and the share of these cycles in which warps issue instructions, which teams do in turns.
+_WALK_CYCLES, _FOLD_CYCLES, _ISSUED = 25, 12, 0.5
+#: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
+_CLUSTER_COST = 1.02
+_LAUNCH_CYCLES = 5000
+#: Cycles of a producer's warp for 32 rows and 8 channels of an x that is not packed: 90 instructions, two such warps on
+#: a scheduler.
+_ITEM_CYCLES = 500
+
+
+def _spread(kernel: Contraction, tiling: Tiling) -> float:
+    """Elements that go to memory for each row and column of a tile: two of two phases, and of one phase of several
+    those beside it, because memory takes whole sectors (of 8 elements). Of pools one for each window."""
+    stores = ordinary_stores(kernel)
+    if kernel.pools:
+        return tiling.phases / (kernel.pool_size * kernel.pool_lines)
+    if not kernel.axes or not stores or abs(stores[0].index.strides[-1]) != 1:
+        return 1
+    return 2 if tiling.phases == 2 else min(8, kernel.axes[-1].out_stride)
+
+
+def _element_bytes(kernel: Contraction) -> int:
+    """Bytes of an element of x."""
+    return 4 if kernel.scheme != "native" else 2
+
+
+def packing_cycles(geometry: Geometry) -> float:
+    """Cycles in which x is packed, or its scales are found, before the core begins."""
+    kernel = geometry.kernel
+    there = prod(kernel.left_domain) * _element_bytes(kernel)
+    if not geometry.tiling.takes_left:
+        moved = there + geometry.terms * geometry.left_term_bytes
+    elif not geometry.scaled or geometry.splits_left:
+        moved = 0
+    else:
+        moved = there // looked_at(prod(kernel.left_domain)) if guessed(geometry, "left") else there
+    return moved / (PROCESSORS * _MEMORY_BYTES)
+
+
+def _written(geometry: Geometry) -> float:
+    """Bytes of a tile's results; where channels are reduced, some are stored once for all of them."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    columns = min(tiling.columns, kernel.out_channels)
+    stored = [columns if store.index.strides[2] or not kernel.reductions else 1 for store in ordinary_stores(kernel)]
+    return 4 * min(tiling.rows, geometry.rows) * sum(stored or [columns]) * _spread(kernel, tiling)
+
+
+def _element_cycles(geometry: Geometry) -> float:
+    """Cycles of a thread's epilogue for an element."""
+    kernel, fragments = geometry.kernel, geometry.tiling.fragments
+    if fragments and not kernel.reductions:
+        return _FRAGMENT_CYCLES
+    walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
+    stores = not walks or any(store.index.strides[2] for store in kernel.stores)
+    return _ELEMENT_CYCLES * stores + (_FOLD_CYCLES if fragments else _WALK_CYCLES) * walks
+
+
+def cycles(geometry: Geometry, layout: Layout) -> float:
+    """Cycles of all tiles on one multiprocessor."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    products = 3 if geometry.terms == 2 else 1
+    element_bytes = _element_bytes(kernel)
+    half_rows = tiling.rows / 64 * products * max(16, tiling.depth) / 16  # products of 64 rows of a step's tap or pair
+    filling = 0.0
+    if tiling.raw_left:  # a warp waits for what it asked for before it asks for more
+        waits = ceil(layout.filling.each / layout.fill_batch) * _LATENCY
+        filling = (waits + layout.filling.each * _ITEM_CYCLES) / layout.filling.turns
+    total = 0.0
+    for group in layout.pieces:
+        for piece in group:
+            taps = len(piece.taps)
+            columns = 0 if layout.keeps_right else taps * tiling.columns
+            brought = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns)
+            of_x = 16 * layout.chunk_lines * piece.rows
+            if tiling.raw_left:
+                of_x = element_bytes * min(tiling.depth, kernel.in_channels) * piece.rows
+            asked = of_x + 16 * layout.tap_lines * columns / tiling.cluster
+            read = half_rows * taps * (64 + tiling.columns) * 32
+            step = max(half_rows * taps * 64 * tiling.columns * 16 / _PRODUCTS, asked / _L2_BYTES,
+                       (read + brought) / _SHARED_BYTES) + _STEP_CYCLES
+            # What a stage asks for as it falls empty is there when the others have been used.
+            arrival = layout.blocks * (_LATENCY + asked / _L2_BYTES) / (tiling.stages - 1)
+            if tiling.raw_left:
+                arrival = max(arrival, filling)
+            total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
+    steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
+    set_of_sums = layout.products * tiling.phases * tiling.columns / 2
+    steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
+    results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(geometry)
+    if in_registers(geometry):
+        results, element = 0.0, _REGISTER_CYCLES
+    tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
+        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
+    if tiling.packs_left:
+        moved = prod(kernel.left_domain) * element_bytes + geometry.terms * geometry.left_term_bytes
+        results += moved / tiles / _MEMORY_BYTES
+    # A warpgroup's own time: products, then the epilogue, while others multiply.
+    finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
+    alone = steps + finish
+    # A block that goes through all classes of its rows has as many more of the last wave, too.
+    together = len(geometry.classes) if layout.order == "stacked" else 1
+    waves = ceil(tiles / together / PROCESSORS) * together
+    if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
+        return waves * steps + 2 * geometry.partial_bytes / (PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
+    if tiling.teams > 1 or layout.blocks == 2:
+        issued = finish * _ISSUED * bool(kernel.reductions)
+        return waves * max(steps, results, issued, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
+    return waves * (steps + max(results, finish / layout.workers * bool(kernel.reductions)))

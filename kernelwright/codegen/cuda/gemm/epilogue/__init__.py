@@ -1,0 +1,1 @@
+"""What becomes of a tile's sums: stores, reductions over channels and positions, pools."""

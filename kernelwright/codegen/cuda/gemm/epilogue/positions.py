@@ -1,0 +1,172 @@
+"""Positions of convolutions as they lie in memory: runs, and the ordinals of positions in them.
+
+Rows of a slab that are no positions (what packing puts between the lines of x) leave gaps in what a tile stores. The
+*ordinal* of a position is its number among the positions of its class, in the order of rows; positions of a *run*,
+which neighbouring ordinals share, are neighbours in memory: all of an image, or a line of it where other lines belong
+to other classes, or where something else than what is stored moves along it in other steps.
+
+Where tiles have both output phases of a line of odd length, ordinals count one place more than it has positions, so
+that both phases of a row are neighbours from an even ordinal on, in shared memory, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, Walk, slab_columns, write_stores
+from kernelwright.codegen.cuda.gemm.points import (
+    PointEmitter,
+    coordinates,
+    device_function,
+    emitter_of,
+    entry_type,
+)
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.expressions import Expression, Index, Load, replaced
+from kernelwright.plan.kernels import Store
+
+#: Floats of a slab at most.
+_MOST_FLOATS = 128 * 64
+
+
+def outer_axes(geometry: Geometry) -> int | None:
+    """How many of the first axes are not part of a run of positions; None where positions are no neighbours."""
+    axes, phases = geometry.kernel.axes, geometry.tiling.phases
+    if not axes or axes[-1].out_stride != phases:
+        return None
+    outer = len(axes) - 1
+    while axes[-1].out_size % phases == 0 and outer and axes[outer - 1].out_stride == 1:
+        outer -= 1
+    return outer
+
+
+def domain_of_runs(kernel: Contraction, outer: int) -> tuple[int, ...]:
+    """The domain of the stores with all axes of a run as one."""
+    domain = kernel.domain
+    return *domain[:3 + outer], prod(domain[3 + outer:])
+
+
+def collapsed(stores: Sequence[Store], kernel: Contraction, outer: int) -> tuple[Store, ...] | None:
+    """The stores over `domain_of_runs`; None where some index does not move along a run in equal steps."""
+    def place(index: Index) -> Index:
+        step, inner = None, 1
+        for stride, size in zip(reversed(index.strides[3 + outer:]), reversed(kernel.domain[3 + outer:]), strict=True):
+            if size > 1:
+                if stride % inner or step not in (None, stride // inner):
+                    raise ValueError(index)
+                step = stride // inner
+            inner *= size
+        return Index((*index.strides[:3 + outer], step or 0), index.offset)
+
+    def load(node: Expression) -> Expression | None:
+        if not isinstance(node, Load):
+            return None
+        guards = tuple(replace(guard, index=place(guard.index)) for guard in node.guards)
+        return replace(node, index=place(node.index), guards=guards)
+
+    try:
+        return tuple(replace(store, index=place(store.index), expression=replaced(store.expression, load))
+                     for store in stores)
+    except ValueError:
+        return None
+
+
+def slab_of_tile(geometry: Geometry) -> tuple[int, int]:
+    """Columns of a slab without gaps, and its height in products of 64 rows: all that a tile has."""
+    tiling, columns = geometry.tiling, slab_columns(geometry.kernel, geometry.tiling)
+    while columns * tiling.rows * tiling.phases > _MOST_FLOATS and columns % 16 == 0:
+        columns //= 2
+    return columns, tiling.rows // SLAB_ROWS
+
+
+class RunsWalk(Walk):
+    """A walk over positions without gaps between them. A column of a slab holds the ordinals of its rows from
+    ``multiple`` on at or before the first one; ``outer`` axes are no part of a run."""
+
+    multiple = 1
+
+    def __init__(self, geometry: Geometry, name: str, outer: int) -> None:
+        super().__init__(geometry, name)
+        phases = geometry.tiling.phases
+        if phases * geometry.blocks[0] * geometry.tiling.rows >= 2**31:
+            self.kind = "long long"  # ordinals count positions
+        self.outer = outer
+        self.domain = domain_of_runs(self.kernel, outer)
+        #: Positions of a run, and the ordinals that it takes.
+        self.run = self.domain[-1]
+        self.ordinals = -(-self.run // phases) * phases
+        self.columns, self.height = slab_of_tile(geometry)
+        self.positions = phases * SLAB_ROWS * self.height
+        # A multiple of 4 floats, and 4 or 12 modulo 16: a core's fragments lie 8 rows x 4 pairs of columns.
+        self.strides = (phases, self.positions + 4)
+        self.floats = self.columns * self.strides[1]
+        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
+
+    def emit(self, walked: tuple[int, ...], lanes: int, kind: type[PointEmitter]) -> None:
+        """Give the walk an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
+        stores = collapsed(self.table.stores(self.stores), self.kernel, self.outer)
+        last = len(self.domain) - 1
+        self.emitter = emitter_of(self.kernel, self.domain, (*self.names[:3 + self.outer], "d"), (), stores,
+                                  walked=walked, lane_axis=last, lanes=lanes, kind=kind)
+        for number in range(len(self.table.values)):
+            self.emitter.reduced[IN_TABLE, number] = f"own_column{number}"
+        write_stores(self.emitter, self.kernel, stores)
+
+    def helpers(self) -> list[str]:
+        """``NAME_ordinal``, and ``NAME_row_place``, which the core calls."""
+        return [self._ordinal(), self._place()]
+
+    def unsigned(self, text: str) -> str:
+        """An ordinal, or a number of them, as an unsigned number."""
+        return f"{'unsigned' if self.kind == 'int' else '(unsigned long long)'}({text})"
+
+    def places(self, rest: str) -> list[str]:
+        """Define n and the positions along outer axes of the run with the number ``rest``, which is unsigned."""
+        lines = []
+        for a in reversed(range(self.outer)):
+            first, count = self._class(a)
+            stride = self.kernel.axes[a].out_stride
+            step = f"int({rest} % {count})" + f" * {stride}" * (stride > 1)
+            lines.append(f"const int p{a} = {step}{f' + {first}' if first else ''};")
+            rest = f"{rest} / {count}"
+        return [*lines, f"const {entry_type(self.kernel)} n = {rest};"]
+
+    def again(self, value: str, position: str) -> list[str]:
+        """Write an element of column ``o`` again whose scales are not usual: ``value`` at ``position`` of its run."""
+        axes, places, rest = self.kernel.axes, [], f"unsigned({position})"
+        for a in reversed(range(self.outer, len(axes))):
+            places.append(f"const int p{a} = {rest}" + (f" % {axes[a].out_size}u;" if a > self.outer else ";"))
+            rest = f"{rest} / {axes[a].out_size}u"
+        return [*places, f"{self.name}_again({value}, {', '.join(self.names)});"]
+
+    def _ordinal(self) -> str:
+        """``NAME_ordinal``: the places of a class that come before a row."""
+        kernel, phases, rows = self.kernel, self.geometry.tiling.phases, self.geometry.rows
+        lines = [*coordinates(self.geometry, self.kind), f"bool inside = row < {rows};",
+                 f"{self.kind} ordinal = inside ? n : {kernel.batch};"]
+        for a, axis in enumerate(kernel.axes):
+            both = phases == 2 and a == len(kernel.axes) - 1
+            count = -(-axis.out_size // 2) if both else self._class(a)[1]
+            all_of, u = (2 * count, f"2 * u{a}") if both else (count, f"u{a}")
+            lines += [f"ordinal = ordinal * {all_of} + (inside ? min({u}, {all_of}) : 0);",
+                      f"inside = inside && u{a} < {count};"]
+        lines += ["if (there != nullptr) *there = inside;", "return ordinal;"]
+        return device_function("The number of positions that come before a row, and whether it is one.", self.kind,
+                               f"{self.name}_ordinal", [f"{self.kind} row", "int phase_class", "bool* there = nullptr"],
+                               lines)
+
+    def _place(self) -> str:
+        """``NAME_row_place``: where a row of a slab lies in its columns."""
+        begin = f"begin / {self.multiple} * {self.multiple}" if self.multiple > 1 else "begin"
+        return device_function(
+            f"Where row {'(of two positions) ' * (self.geometry.tiling.phases == 2)}number `row` of a slab that begins "
+            "at first_row lies in its columns; -1: it is no position.", "int", f"{self.name}_row_place",
+            [f"{self.kind} first_row", "int row", "int phase_class"], [
+                "bool there;",
+                f"const {self.kind} ordinal = {self.name}_ordinal(first_row + row, phase_class, &there);",
+                f"const {self.kind} begin = {self.name}_ordinal(first_row, phase_class);",
+                f"return there ? int(ordinal - {begin}) : -1;"])

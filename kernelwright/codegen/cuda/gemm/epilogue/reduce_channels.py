@@ -1,0 +1,225 @@
+"""The epilogue of a contraction that reduces its output channels: softmax, sums, extrema, moments over them.
+
+A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
+they walk over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and exchange
+what they found. The first walk multiplies sums by their scales, unless these are not usual: then a loop before it
+finishes them in place, with care. A walk leaves in the slab what later ones would compute again
+(`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp
+are runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store:
+eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
+
+Of tiles with both output phases of the last axis (`epilogue.output_parity`) a slab has 128 positions, and a thread
+takes all channels of one, without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132.
+Positions 2u and 2u + 1 stand beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of
+a column: in 32 banks as they read and write the slab, and in one run of memory (of float32 128 bytes) as they store,
+where a line has 32 positions left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the
+slab at a time, at banks 2 * row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
+
+A slab of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
+each sum. Two teams with 128 columns have room for stages of 16 channels beside theirs. Sums take C registers for 64
+rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
+from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PITCH, PairOfChannels
+from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, quotient_functions
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
+    SLAB_ROWS,
+    UNROLL,
+    Walk,
+    operand_pointers,
+    turns,
+    write_stores,
+)
+from kernelwright.codegen.cuda.gemm.points import (
+    STARTS,
+    TAKES,
+    TWICE,
+    as_float,
+    coordinates,
+    reduced_lines,
+    straight,
+)
+from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.expressions import Expression, Reduced, walk
+from kernelwright.plan.kernels import Store
+
+_EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
+
+
+class ReducingWalk(Walk):
+    """Two lanes take a row. ``place``: a thread's place in a slab's columns, which are ``pitch`` floats apart."""
+
+    comment = "two lanes take a row, and reduce its channels before they store"
+    row_of = place = "thread / 32 * 16 + thread % 16"
+    row_stride, pitch = 1, SLAB_ROWS + 4
+    emitter_kind = QuotientEmitter
+    emitter: QuotientEmitter
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        super().__init__(geometry, name)
+        self.strides = (self.row_stride, self.pitch)
+        self.floats = self.columns * self.pitch
+        self.sum = f"row_sums[o * {self.pitch}]"
+        roots = [*self.kernel.reductions, *self.kernel.stores]
+        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                 entries=not turns(self.kernel))
+        self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
+        self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
+        # Walks of reductions that are still to come, and whether the slab has sums without their scales.
+        self.walks = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
+        self.raw = geometry.scaled
+        self.emitter = self._new_emitter()
+        # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
+        half = -(-self.kernel.out_channels // 2)
+        self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        rows, beyond = self.geometry.rows, self.beyond()
+        lines = ["const int g = group;", f"{self.kind} row = first_row + {self.row_of};"]
+        if beyond:
+            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
+                                                   f"there = row < {rows} && !({beyond});"]), "}"]
+        else:
+            lines.append(f"const bool there = row < {rows};")
+        lines += ["if (!there) row = 0;  // some position, of which nothing is written", *self.position(),
+                  *self.channels(), f"float* const row_sums = sums + {self.place};", *self.table.begins("first")]
+        if self.geometry.scaled:
+            lines += self._scaled()
+        for number, reduction in enumerate(self.kernel.reductions, 1):
+            lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
+        once = [s for s in self.kernel.stores if not s.index.strides[2]]
+        if self.along and not turns(self.kernel):
+            lines += self._stored(self.along, "there", self._walk)
+        if once:
+            lines += self._stored(once, "there && first == 0", list)
+        return lines + (self._turned() if turns(self.kernel) else [])
+
+    def helpers(self) -> list[str]:
+        """What quotients need."""
+        return quotient_functions(self.name) if self.emitter.divides else []
+
+    def _stored(self, stores: list[Store], condition: str, walked: Callable[[list[str]], list[str]]) -> list[str]:
+        """Stores, where ``condition`` holds, of what ``walked`` makes of one step."""
+        self.emitter.start_walk("")
+        write_stores(self.emitter, self.kernel, stores)
+        step = straight(self.emitter)
+        return [*self._fixed(), f"if ({condition}) {{", *indent(walked(step)), "}"]
+
+    def channels(self) -> list[str]:
+        """Define ``first`` and ``last``: which channels of its row a thread takes."""
+        return [f"const int first = thread / 16 % 2 * {self.part};",
+                f"const int last = min(first + {self.part}, {self.kernel.out_channels});"]
+
+    def exchanged(self, kind: str, result: str) -> list[str]:
+        """The statements by which the lanes of a row exchange what each of them found."""
+        return [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
+
+    def _new_emitter(self) -> QuotientEmitter:
+        """An emitter of walks over the channels, which has met nothing."""
+        emitter = self.emitter_with(self.table)
+        emitter.name = self.name
+        emitter.reduced[0, 0] = "sum"
+        return emitter
+
+    def _turned(self) -> list[str]:
+        """Stores by eight lanes a row, which ask the row's own lane for what its reductions gave."""
+        emitter = self._new_emitter()
+        asked = []
+        for part in dict.fromkeys(p for s in self.along for p in walk(s.expression) if isinstance(p, Reduced)):
+            if part.reduction > 0:
+                own = self.emitter.reduced[part.reduction, part.component]
+                emitter.reduced[part.reduction, part.component] = f"{own}_there"
+                asked.append(f"const float {own}_there = __shfl_sync(0xffffffffu, {own}, r);")
+        at = self.geometry.scaled * self.columns
+        for number in range(len(self.table.values)):
+            emitter.reduced[IN_TABLE, number] = f"columns[{at + number * self.columns} + o]"
+        write_stores(emitter, self.kernel, self.along)
+        step = straight(emitter)
+        self.emitter.used |= emitter.used
+        self.emitter.vectors |= emitter.vectors
+        self.emitter.divides |= emitter.divides
+        return ["__syncwarp();  // the sums of all rows are finished", "#pragma unroll 1",
+                "for (int r = thread % 32 / 8; r < 16; r += 4) {", *indent([
+                    *asked, f"const {self.kind} row = first_row + thread / 32 * 16 + r;",
+                    f"if (row >= {self.geometry.rows}) continue;", *self.position("continue"),
+                    "const float* const row_sums = sums + thread / 32 * 16 + r;", *emitter.fixed_lines,
+                    f"#pragma unroll {UNROLL}", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
+                    f"  const float sum = {self.sum};", *indent(step), "}"]), "}"]
+
+    def _walk(self, step: list[str], fours: bool = False) -> list[str]:
+        """``step`` for every channel of this lane."""
+        scale = " * (usual ? row_scale * column_scale[v] : 1.0f)" * self.raw
+        return self.table.steps("first", "last", [f"const float sum = {self.sum}{scale};", *step], UNROLL, fours)
+
+    def _fixed(self) -> list[str]:
+        """What is computed before a walk."""
+        lines, self.emitter.fixed_lines = self.emitter.fixed_lines, []
+        return lines
+
+    def _scaled(self) -> list[str]:
+        """Finish the row's sums in place whose scales are not usual; others are multiplied as they are first read."""
+        points = ", ".join([*operand_pointers(self.kernel), self.sum, "row_scale", column_scale_text(self.geometry),
+                            *self.names])
+        return [*self.scale_lines(), "if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
+                f"    {self.sum} = {self.name}_careful({points});", "}"]
+
+    def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
+        """How `reduced_lines` folds the expression of reduction ``number`` over a row."""
+        def fold(kind: str, result: str, term: str) -> list[str]:
+            self.emitter.start_walk("")
+            root = self.reduced[number - 1]
+            value = as_float(self.emitter, root)
+            left = self._left(number)
+            text = as_float(self.emitter, left) if left else ""
+            parts = [f"{result}_part[{v}]" for v in range(READ)]
+            step = [*straight(self.emitter), *([f"{self.sum} = {text};"] if left else []),
+                    f"{result}_part[v] = {TAKES[kind].format(f'{result}_part[v]', term.format(value))};"]
+            lines = [*self._fixed(), f"float {result}_part[{READ}] = {{{', '.join([STARTS[kind]] * READ)}}};",
+                     *self._walk(step, fours=True)]
+            self.raw = False
+            self._put(left)
+            halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
+            return [*lines, f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
+
+        return fold
+
+    def _left(self, number: int) -> Expression | None:
+        """What a walk of reduction ``number`` leaves in the slab for those behind it; None if what is there may stay,
+        or nobody reads it."""
+        self.walks[number - 1] -= 1
+        later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
+        left = kept(self.reduced[number - 1], later, *[1] * self.raw)
+        return SUM if left is None and self.raw and any(map(reads, later)) else left
+
+    def _put(self, left: Expression | None) -> None:
+        """Have what comes read what is ``left``."""
+        if left is None or left == SUM:
+            return
+        self.reduced = [put(expression, left) for expression in self.reduced]
+        self.along = [replace(store, expression=put(store.expression, left)) for store in self.along]
+
+
+class ReducingPairWalk(PairOfChannels, ReducingWalk):
+    """A thread takes one of 128 positions. Raises ValueError where channels are neighbours in the output."""
+
+    comment = "a thread takes one of 128 positions, and reduces its channels before it stores"
+    row_stride, pitch = 2, PITCH
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        if turns(geometry.kernel):
+            raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
+        super().__init__(geometry, name)
+
+    def exchanged(self, kind: str, result: str) -> list[str]:
+        """Nothing: a thread has found all."""
+        return []

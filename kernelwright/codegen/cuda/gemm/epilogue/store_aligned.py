@@ -1,0 +1,159 @@
+"""The epilogue of convolutions whose warps begin to store at multiples of 32 bytes, wherever runs of positions begin.
+
+A sector of 32 bytes that two stores share costs memory as much as several others (`epilogue.store_overlapped`). Where
+a thread takes a row, a warp stores 32 or 64 positions from anywhere on, and shares both ends: of lines of 95 positions,
+of both output phases, on an H200 1.2 times as many sectors were written as there are, at a third of memory's rate,
+with nothing else at work for more than half of its time.
+
+So a warp takes a column at a time, and what the tile has of a run: its lanes take neighbouring positions from the
+multiple of a sector on at or before the first one. Only the ends of what the tile has of a run are shared, with other
+tiles, or with what comes before and behind a run. No rows are computed twice for that, and runs and columns may begin
+anywhere: those of odd lengths do so differently for each line and channel, and so a lane's position is another one of
+each column. Where all of that is even a lane takes two positions. A slab is as high as a tile of one warpgroup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
+from kernelwright.codegen.cuda.gemm.epilogue.positions import RunsWalk, collapsed, domain_of_runs, outer_axes
+from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import PAIR, PairEmitter
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, THREADS, stores_channels
+from kernelwright.codegen.cuda.gemm.points import PointEmitter, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.expressions import Index
+
+#: Bytes of a sector of memory.
+_SECTOR = 32
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def _outer(geometry: Geometry) -> int | None:
+    """How many axes are no part of a run: as few as what is stored and read allows; None where none does."""
+    kernel, outer = geometry.kernel, outer_axes(geometry)
+    if outer is None or any(store.index.strides[-1] != 1 for store in ordinary_stores(kernel)):
+        return None
+    return next((n for n in dict.fromkeys((outer, len(kernel.axes) - 1))
+                 if collapsed(ordinary_stores(kernel), kernel, n) is not None
+                 and domain_of_runs(kernel, n)[-1] < 2**31), None)
+
+
+def stores_aligned(geometry: Geometry) -> bool:
+    """Whether `AlignedWalk` can take what a tile of one warpgroup stores."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
+    return tiling.core == "wgmma" and tiling.split == 1 and not tiling.overlap and alone and bool(kernel.axes) \
+        and not kernel.all_reductions and not stores_channels(kernel) and _outer(geometry) is not None
+
+
+def _in_twos(kernel: Contraction, geometry: Geometry, outer: int) -> bool:
+    """Whether two neighbours from an even ordinal on lie together in every store."""
+    even = geometry.tiling.phases == 2 or (geometry.extents[-1] % PAIR == 0 and kernel.axes[-1].out_size % PAIR == 0)
+    sizes = domain_of_runs(kernel, outer)
+    stores = collapsed(ordinary_stores(kernel), kernel, outer)
+    return even and sizes[-1] % PAIR == 0 and all(
+        kernel.output_dtypes[store.buffer] == "float32" and store.index.offset % PAIR == 0
+        and all(stride % PAIR == 0 or size == 1
+                for stride, size in zip(store.index.strides[:-1], sizes[:-1], strict=True)) for store in stores)
+
+
+class AlignedWalk(RunsWalk):
+    """A warp takes a part of the columns, and of each what the tile has of a run, in whole sectors. Raises ValueError
+    unless `stores_aligned`."""
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        if not stores_aligned(geometry):
+            raise ValueError(f"{name}: no warps that begin at multiples of {_SECTOR} bytes: {geometry.tiling}")
+        outer = _outer(geometry)
+        super().__init__(geometry, name, outer)
+        self.lanes = PAIR if _in_twos(self.kernel, geometry, outer) else 1
+        self.comment = "a warp takes a part of the columns, and of each a run of positions, from whole sectors on"
+        self.emit((2, len(self.domain) - 1), self.lanes, PairEmitter if self.lanes == PAIR else PointEmitter)
+
+    def body(self) -> list[str]:
+        """The statements of ``NAME_finish``."""
+        kind, places = self.kind, self.ordinals
+        part = -(-self.columns // (THREADS // 32 * READ)) * READ
+        line = f"{self.unsigned('at')} / {places}u"
+        segment = [
+            f"const {kind} line = {line};", *self.places(self.unsigned("line")),
+            "// Of the run: the tile's first position, and the one behind its last; where position 0 lies in a slab.",
+            f"const int begin_d = at - line * {places}, end_d = min(end - line * {places}, {self._typed(self.run)});",
+            f"const int shift = line * {places} - begin;", f"at = (line + 1) * {places};",
+            *self._row_scale(), *self.emitter.fixed_lines,
+            "// Of a sector, elements that come before the tile's first position.",
+            f"const unsigned before = {self._before()};",
+            *self.table.steps("low", "high", self._column(), READ), *self._careful()]
+        return ["const int g = group;",
+                f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
+                f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SLAB_ROWS}, phase_class);",
+                f"const int low = first_column + thread / 32 * {part};",
+                f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
+                *self.table.begins("low"), f"for ({kind} at = begin; at < end;) {{", *indent(segment), "}"]
+
+    def _typed(self, number: int) -> str:
+        return f"{number}LL" if self.kind == "long long" else str(number)
+
+    @property
+    def _elements(self) -> int:
+        """Elements of the first output in a sector."""
+        return _SECTOR // _BYTES[self.kernel.output_dtypes[self.stores[0].buffer]]
+
+    @property
+    def _store(self) -> Index:
+        """Where the first output's elements are, over runs."""
+        return collapsed(self.stores[:1], self.kernel, self.outer)[0].index
+
+    def _before(self) -> str:
+        """Elements from the begin of a sector to the tile's first position of a run, of column 0; a multiple of
+        sectors more."""
+        index = self._store
+        strides = (*index.strides[:2], 0, *index.strides[3:-1], 0)
+        return f"unsigned({self.emitter.site.base(replace(index, strides=strides))}) + begin_d"
+
+    def _column(self) -> list[str]:
+        """The statements that store column ``o`` of a run."""
+        elements, across = self._elements, 32 * self.lanes
+        step = self._store.strides[2] % elements
+        of_column = f"(before + o * {step}u)" if step else "before"
+        lane = f"thread % 32 * {self.lanes}" if self.lanes > 1 else "thread % 32"
+        own = [f"const float own_column{k} = column{k}[v];" for k in range(len(self.table.values))]
+        scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
+        longest = min(self.positions, self.ordinals)
+        full, most = -(-longest // across), -(-(longest + elements - self.lanes) // across)
+        body = ["const int d = first_d + k * " + f"{across} + {lane};", "if (d >= begin_d && d < end_d) {",
+                *indent([*self._sums(), *straight(self.emitter)]), "}"]
+        lines = [*own, *scale, f"const int first_d = begin_d - int({of_column} % {elements}u);"]
+        lines += ["#pragma unroll", f"for (int k = 0; k < {full}; ++k) {{", *indent(body), "}"]
+        if most > full:
+            lines += [f"if (first_d + {full * across} < end_d) {{", f"  constexpr int k = {full};", *indent(body), "}"]
+        return lines
+
+    def _sums(self) -> list[str]:
+        """Define ``sum``, scaled."""
+        at = f"sums + (o - first_column) * {self.strides[1]} + shift + d"
+        times = " * scale" * self.geometry.scaled
+        if self.lanes == 1:
+            return [f"const float sum = *({at}){times};"]
+        return [f"const float2 both = *reinterpret_cast<const float2*>({at});",
+                f"const float sum[{PAIR}] = {{both.x{times}, both.y{times}}};"]
+
+    def _row_scale(self) -> list[str]:
+        """Define ``row_scale`` and ``usual``, of scaled operands."""
+        if not self.geometry.scaled:
+            return []
+        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]
+
+    def _careful(self) -> list[str]:
+        """Write elements of the run again whose scales are not usual."""
+        if not self.geometry.scaled:
+            return []
+        value = f"sums[(o - first_column) * {self.strides[1]} + shift + d]"
+        return ["if (usual) continue;", "__syncwarp();  // Other lanes write these elements again.",
+                "#pragma unroll 1", "for (int o = low; o < high; ++o) {",
+                "#pragma unroll 1", "  for (int d = begin_d + thread % 32; d < end_d; d += 32) {",
+                *indent(self.again(value, "d"), 4), "  }", "}"]

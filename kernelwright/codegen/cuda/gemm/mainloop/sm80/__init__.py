@@ -1,0 +1,1 @@
+"""The mainloop on mma.sync: compute capability 8.0 and later."""

@@ -1,0 +1,142 @@
+"""Templates of the core on mma.sync for ``Tiling.raw_right``: w is read once, as it lies in memory, and split in the
+block. ``@KEY@`` as in ``text.py``.
+"""
+
+RAW_PLACES = """
+  // w as it lies in memory, in stages of 32 channels; its terms follow, of this step and the next, and their scales.
+  constexpr int CHANNELS = @CHANNELS@, OUT_CHANNELS = @OUT_CHANNELS@, RAW_BYTES = COLUMNS * 128;
+  static_assert(CHUNKS == 4 && COLUMNS == 32 * WARPS, "a thread splits 32 channels of one column");
+  const unsigned raw_buffer = right_buffer + 2 * RIGHT_BYTES;
+  float* const factors = reinterpret_cast<float*>(shared + LEFT_STAGES * LEFT_BYTES + 2 * RIGHT_BYTES
+                                                  + STAGES * RAW_BYTES);
+  // Greatest magnitudes of columns so far, as bits, each its thread's own: registers are short.
+  unsigned* const greatest = reinterpret_cast<unsigned*>(factors + 2 * COLUMNS) + threadIdx.x;
+  *greatest = 0;
+""".lstrip("\n")
+
+#: Channels are neighbours in memory. A column's 16-byte pieces are turned by its number: eight columns, eight banks.
+RAW_COPY_CHANNELS = """
+      const float* const from = @RAW@;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int column = threadIdx.x / 8 + i * (COLUMNS / 8), piece = threadIdx.x % 8;
+        const int channel = next_depth * 32 + piece * 4, o = place.first_column + column;
+        const int given = o < OUT_CHANNELS ? min(max(CHANNELS - channel, 0), 4) * 4 : 0;
+        kw_cp_async_16(raw_buffer + stage * RAW_BYTES + column * 128 + (piece ^ column % 8) * 16,
+                       from + (given ? o * @RAW_STRIDE@LL + channel : 0), given);
+      }
+""".lstrip("\n")
+
+RAW_READ_CHANNELS = """
+#pragma unroll
+    for (int piece = 0; piece < 8; ++piece) {
+      const float4 four = reinterpret_cast<const float4*>(from)[threadIdx.x * 8 + (piece ^ threadIdx.x % 8)];
+      w[piece * 4] = four.x, w[piece * 4 + 1] = four.y, w[piece * 4 + 2] = four.z, w[piece * 4 + 3] = four.w;
+    }
+""".lstrip("\n")
+
+#: Output channels are neighbours in memory.
+RAW_COPY_COLUMNS = """
+      const float* const from = @RAW@;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int row = threadIdx.x / (COLUMNS / 4) + i * 4, piece = threadIdx.x % (COLUMNS / 4);
+        const int channel = next_depth * 32 + row, o = place.first_column + piece * 4;
+        const int given = channel < CHANNELS ? min(max(OUT_CHANNELS - o, 0), 4) * 4 : 0;
+        kw_cp_async_16(raw_buffer + stage * RAW_BYTES + (row * COLUMNS + piece * 4) * 4,
+                       from + (given ? channel * @RAW_STRIDE@LL + o : 0), given);
+      }
+""".lstrip("\n")
+
+RAW_READ_COLUMNS = """
+#pragma unroll
+    for (int c = 0; c < 32; ++c) w[c] = from[c * COLUMNS + threadIdx.x];
+""".lstrip("\n")
+
+RAW_STEP = """
+  // Splits 32 channels of the thread's column into float16 terms, times the power of two that brings the greatest into
+  // [2^14, 2^15). The step's sums are multiplied by its inverse when they leave the tensor cores, so a step may have a
+  // scale of its own: w is read once. What is not finite is taken as 0 and remembered as infinite.
+  const auto split = [&](int stage, int turn) {
+    const float* from = reinterpret_cast<const float*>(shared + LEFT_STAGES * LEFT_BYTES + 2 * RIGHT_BYTES
+                                                       + stage * RAW_BYTES);
+    float w[32];
+@READ@    unsigned most = 0;
+#pragma unroll
+    for (int c = 0; c < 32; ++c) most = max(most, __float_as_uint(w[c]) & 0x7fffffffu);
+    *greatest = max(*greatest, min(most, 0x7f800000u));
+    if (most >= 0x7f800000u) {
+      most = 0;
+#pragma unroll
+      for (int c = 0; c < 32; ++c) {
+        w[c] = fabsf(w[c]) < INFINITY ? w[c] : 0.0f;
+        most = max(most, __float_as_uint(w[c]) & 0x7fffffffu);
+      }
+    }
+    const unsigned exponent = min(268u - (most >> 23), 253u);
+    const float scale = __uint_as_float(exponent << 23);
+    factors[turn * COLUMNS + threadIdx.x] = __uint_as_float((254u - exponent) << 23);
+    uint4* const to = reinterpret_cast<uint4*>(shared + LEFT_STAGES * LEFT_BYTES + turn * RIGHT_BYTES) + threadIdx.x;
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      unsigned terms[TERMS][8];
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        const float value = w[chunk * 8 + c] * scale;
+        terms[0][c] = kw_float16_bits(value);
+        if (TERMS == 2) terms[TERMS - 1][c] = kw_float16_bits(value - kw_float16_value(terms[0][c]));
+      }
+#pragma unroll
+      for (int term = 0; term < TERMS; ++term)
+        to[(term * CHUNKS + chunk) * COLUMNS] =
+            make_uint4(terms[term][0] | terms[term][1] << 16, terms[term][2] | terms[term][3] << 16,
+                       terms[term][4] | terms[term][5] << 16, terms[term][6] | terms[term][7] << 16);
+    }
+  };
+  // Of the warps that share a scheduler one splits before it multiplies, the other afterwards.
+  const bool early = WARPS == 4 || warp < 4;
+  if (steps) {
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) copy(stage);
+    kw_cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    split(0, 0);
+  }
+#pragma unroll 1
+  for (int step = 0, stage = 0; step < steps; ++step) {
+    kw_cp_async_wait<STAGES - 3>();
+    __syncthreads();  // The step's terms are there, the next one's w, and nobody reads what follows the step before.
+    copy(stage ? stage - 1 : STAGES - 1);
+    const unsigned from_left = left_lane + tap_rows[stage], from_right = right_lane + step % 2 * RIGHT_BYTES;
+    if (early && step + 1 < steps) split(stage + 1 == STAGES ? 0 : stage + 1, (step + 1) % 2);
+    const float* const factor = factors + step % 2 * COLUMNS + warp_column + lane % 4 * 2;
+""".lstrip("\n")
+
+RAW_AFTER = """
+    if (!early && step + 1 < steps) split(stage + 1 == STAGES ? 0 : stage + 1, (step + 1) % 2);
+""".lstrip("\n")
+
+RAW_SCALES = """
+  // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not hold it, the
+  // epilogue is told to compute them again.
+  if (place.first_column + static_cast<int>(threadIdx.x) < OUT_CHANNELS) {
+    const float size = __uint_as_float(*greatest);
+    const bool usual = size == 0.0f || (size > 0x1p-80f && size < 0x1p80f);
+    right_scales[place.group * @OUT_CHANNELS@LL + place.first_column + threadIdx.x] = usual ? 1.0f : INFINITY;
+  }
+  __syncthreads();  // Slabs may lie where the magnitudes do.
+
+""".lstrip("\n")
+
+RAW_WRITTEN = """
+  right_scales = kw_written(right_scales);
+""".lstrip("\n")
+
+RAW_PROMOTE = """
+          // The chain's sum leaves the tensor cores, which truncate: float32 additions round. Columns have scales.
+          const float2 two = *reinterpret_cast<const float2*>(factor + (j + half) * 8);
+#pragma unroll
+          for (int i = 0; i < TILE_ROWS; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              sums[j + half][i][e] = fmaf(part[i][e], e % 2 ? two.y : two.x, sums[j + half][i][e]);"""

@@ -1,0 +1,1 @@
+"""The mainloop on wgmma: compute capability 9.0."""

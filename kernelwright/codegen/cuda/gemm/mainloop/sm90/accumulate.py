@@ -1,0 +1,168 @@
+"""How the text of a contraction's core on wgmma forms the sums of a tile: its steps, and promotion.
+
+`mainloop.sm90.accumulation_intervals` says what is done and why. Three forms: all steps written out, rounds of
+stretches, and a loop over steps with one set of registers beside the sums, or none. ``@NAME@`` stands for what
+`mainloop.sm90.core` fills in.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import accumulate_text as parts
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import output_parity as phases
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.precision.truncation_bias import make_up
+
+
+def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
+    """What stands for the names in the core's text that form the sums.
+
+    ``free``: frees the stage ``before`` if there is one; ``arrive``: frees the stage ``@STAGE@`` in any case.
+    """
+    common = {
+        "FREE": free, "NEXT_STAGE": parts.NEXT_STAGE, "ADD_FUNCTION": parts.ADD if layout.parts else "",
+        "ADD_PARAMETER": ", int add" if layout.parts else "",
+        "FREE_THIS": arrive.replace("@STAGE@", "stage"),
+        "OWN_PIECES": "" if layout.written_out else parts.OWN_PIECES,
+        "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
+        "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
+    if layout.written_out:
+        text = _written_out(layout, arrive)
+    else:
+        text = (_rounds if layout.parts == 2 else _halves if layout.halves else _loop)(layout)
+    return {**common, "SUMS": text + make_up(layout)}
+
+
+def _yield(layout: Layout, last: str, margin: int) -> str:
+    """The line with which the turn passes on: where there are teams."""
+    if layout.geometry.tiling.teams == 1:
+        return ""
+    return "\n" + " " * margin + parts.YIELD.replace("@LAST@", last and f"{last} && ")
+
+
+def _no_steps(layout: Layout) -> str:
+    """The same for tiles that have no steps, where there are such."""
+    return "" if layout.always_steps else _yield(layout, "begin == end", 6)
+
+
+def _zero(names: str, first: object = 0, end: object = "@ALL_SUMS@") -> str:
+    return parts.ZERO.replace("@ZEROS@", names).replace("@FIRST@", str(first)).replace("@END@", str(end))
+
+
+def _add(part: str, sets: tuple[object, object] = (0, "@SUM_SETS@")) -> str:
+    """The statement that adds up a set of registers, or some of it."""
+    return f"@NAME@_add<{sets[0]}, {sets[1]}>(sums, {part});"
+
+
+def _behind(last: bool, add: str) -> str:
+    """What stands behind a stretch of a round, the ``last`` one or another: ``add`` adds what nothing has added yet."""
+    return (parts.ROUND_DRAINS if last else parts.ROUND_ENDS).replace("@ADD_OWN@", add)
+
+
+def _loop(layout: Layout) -> str:
+    """One set of registers beside the sums, or none."""
+    promoted, add = layout.parts > 0, _add("part")
+    if promoted and not layout.complete:
+        one = layout.products
+        add = f"if (add & 1) {_add('part', (0, one))}\n          if (add & 2) {_add('part', (one, 2 * one))}"
+    calls = [*phases.calls(layout, "part" if promoted else "sums", "add" if promoted else "", promoted),
+             *([phases.added(layout)] if promoted else [])]
+    text = parts.LOOP.replace("@MULTIPLY@", "\n        ".join(calls)).replace("@NO_STEPS@", _no_steps(layout))
+    text = text.replace("@YIELD@", _yield(layout, "step + 1 == end", 8))
+    text = text.replace("@PROMOTE@", parts.PROMOTE if promoted else parts.NO_PROMOTION)
+    text = text.replace("@REST@", parts.REST if promoted else "").replace("@COUNTS@", parts.COUNTS if promoted else "")
+    text = text.replace("@PART@", ", part[@ALL_SUMS@][COLUMNS / 2]" if promoted else "")
+    text = text.replace("@ZERO@", _zero("sums[p][i]" + " = part[p][i]" * promoted)).replace("@ADD_PART@", add)
+    offset = f"worker * {layout.offset}" if layout.offset else "0"
+    return text.replace("@EVERY@", str(layout.geometry.tiling.promote)).replace("@OFFSET@", offset)
+
+
+def _rounds(layout: Layout) -> str:
+    """Rounds of stretches, with two sets of registers beside the sums."""
+    several, stretches = not layout.single_steps, []
+    many = layout.round_stretches
+    for number in range(many):
+        own, other = f"part[{number % 2}]", f"part[{1 - number % 2}]"
+        calls = phases.calls(layout, own, "add" if several else "0", several)
+        text = parts.STRETCH.replace("@CALLS@", "\n          ".join(calls))
+        text = text.replace("@ADD_OTHER@", "\n        " + _add(other) if number else "")
+        stretches.append(text + _behind(number + 1 == many, _add(own)))
+    promote = layout.geometry.tiling.promote
+    opened = "for (int add = 0, since = 0;;) {" if several else "{"
+    closed = f"  if (since >= {promote} || step == end) break;\n        }}" if several else "}"
+    text = parts.ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
+    count = f"\n          {phases.added(layout)}\n          since += @ADVANCE@;" if several else ""
+    text = text.replace("@OPEN@", opened).replace("@CLOSE@", closed).replace("@COUNT@", count)
+    text = text.replace("@YIELD@", _yield(layout, "step == end", 10))
+    ends = several or len(phases.variants(layout)) > 1
+    text = text.replace("@LAST_TAP@", ", last = @NAME@_first_tap[piece + 1]" if ends else "")
+    # Those that are added to begin as zeros; so do others, so that they do not live from tile to tile.
+    return text.replace("@ZERO@", _zero("sums[p][i]" + " = part[0][p][i] = part[1][p][i]" * several))
+
+
+def _halves(layout: Layout) -> str:
+    """Rounds of steps, each a stretch, with one set of registers beside the sums."""
+    sets, many, stretches = layout.products * layout.geometry.tiling.phases, layout.round_stretches, []
+    one, two = (_add("part", (half * sets // 2, (half + 1) * sets // 2)) for half in range(2))
+    margin = "\n          "
+    for number in range(many):
+        calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
+        if layout.geometry.tiling.phases == 2:  # what was defined for the first half is there
+            calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
+        text = parts.HALF_STRETCH.replace("@ONE@", calls[0]).replace("@TWO@", calls[1]).replace("@ADD_ONE@", one)
+        text = text.replace("@BEFORE@", parts.HALF_BEFORE.replace("@ADD_TWO@", two) if number else "")
+        stretches.append(text + _behind(number + 1 == many, two))
+    last = ", last = @NAME@_first_tap[piece + 1]" if len(phases.variants(layout)) > 1 else ""
+    text = parts.HALF_ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
+    return text.replace("@LAST_TAP@", last).replace("@YIELD@", _yield(layout, "step == end", 10)).replace(
+        "@ZERO@", _zero("sums[p][i]"))
+
+
+def _written_out(layout: Layout, arrive: str) -> str:
+    """All steps of a tile, one behind the other."""
+    pieces, products, numbers = layout.pieces[0], layout.products, layout.stretch_numbers
+    both, sets = layout.geometry.tiling.phases == 2, "part[2]" if layout.parts == 2 else "part"
+    lines = [f"float sums[@ALL_SUMS@][COLUMNS / 2], {sets}[@ALL_SUMS@][COLUMNS / 2];"]
+    first_taps = [sum(len(piece.taps) for piece in pieces[:i]) for i in range(len(pieces))]
+    names = ["sums", *(f"part[{(n - 1) % 2}]" if layout.parts == 2 else "part" for n in range(1, numbers[-1] + 1))]
+    fed = [0] * (numbers[-1] + 1)  # of each stretch, the output phases that its sums have something of
+
+    def freed() -> list[str]:
+        return [arrive.replace("@STAGE@", "before")]
+
+    def added(stretch: int) -> list[str]:
+        if stretch < 1:
+            return []
+        if fed[stretch] == (3 if both else 1):
+            return [_add(names[stretch])]
+        return [_add(names[stretch], (phase * products, (phase + 1) * products)) for phase in range(2)
+                if fed[stretch] >> phase & 1]
+
+    body: list[str] = []
+    running = False  # whether products of the step before may be on their way
+    for step, stretch in enumerate(numbers):
+        counts = pieces[step // layout.geometry.depths].counts
+        begins = step > 0 and stretch != numbers[step - 1]
+        body += ["", f"// Step {step}, of stretch {stretch}.", "kw_barrier_wait(full + 8 * stage, parity);"]
+        if begins and layout.parts == 1 and stretch > 1:
+            body += ["kw_wgmma_wait<0>();  // The registers are needed.", *freed(), *added(stretch - 1)]
+            running = False
+        body += [f"{'' if step else 'unsigned '}buffer = stages + stage * STAGE_BYTES;",
+                 f"@NAME@_multiply<{', '.join(map(str, counts))}>({names[stretch]}, "
+                 "kw_operand(buffer + part_row * 16, @LEADING@), kw_operand(buffer + LEFT_BYTES, COLUMNS * 16), "
+                 f"@NAME@_taps + {first_taps[step // layout.geometry.depths]}, {fed[stretch]});"]
+        fed[stretch] |= sum(1 << phase for phase, count in enumerate(counts) if count)
+        if step + 1 == len(numbers):
+            body += _yield(layout, "", 0).split("\n")[1:]
+        if running:
+            body += ["kw_wgmma_wait<1>();  // The step before is done.", *freed()]
+        if begins and layout.parts == 2:
+            body += added(stretch - 1)
+        body += [f"{'' if step else 'int '}before = stage;", "@NEXT_STAGE@"]
+        running = True
+    body += ["", "kw_wgmma_wait<0>();", *freed(), *added(numbers[-1])]
+    missing = [phase for phase in range(2 if both else 1) if not fed[0] >> phase & 1]
+    zeros = "".join(_zero("sums[p][i]", phase * products, (phase + 1) * products) for phase in missing)
+    lines += ["// The first stretch is summed where all are added up; a later one is added while products of the next",
+              "// are on their way, as far as there are registers."]
+    return "\n" + "\n".join(f"      {line}" if line else "" for line in lines) + zeros + \
+        "\n".join(f"      {line}" if line else "" for line in ["", *body[1:]]) + "\n"

@@ -1,0 +1,131 @@
+"""What a core on wgmma says of output phases: one to a tile, or both of the last axis (``tiling.phases``).
+
+With two, a warpgroup has sums of either, ``sums[phase * PRODUCTS + p]``: registers, which only a constant can name. So
+a piece's taps are in the order of the phases that they feed, and their numbers are constants of ``NAME_multiply``. All
+products of a step are one group, whichever phase they feed: nothing waits between them.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import Piece
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+
+
+def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, object]:
+    """What stands for the names in the parts of the text that depend on the number of phases.
+
+    ``promoted``: whether sums on tensor cores are added to others in registers.
+    """
+    strides, products = (epilogue.row_stride, epilogue.column_stride), layout.products
+    half = ", int HALF" if layout.halves else ""
+    if layout.geometry.tiling.phases == 1:
+        return {
+            "FIRST_TAP": 0, "END_TAP": "TAPS", "FIRST_PRODUCT": "HALF" if half else 0,
+            "END_PRODUCT": "HALF + 1" if half else products,
+            "TAPS": f"int TAPS{half}", "TAPS_NOTE": f"TAPS taps{' and one half of the rows' if half else ''}",
+            "TAP_SUMS": "p", "TAP": "",
+            "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
+            "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
+            "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
+            "STORE": _store_places(strides[1]) if epilogue.places else _store(*strides)}
+    tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
+    if promoted:
+        tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
+    counted = promoted and not layout.halves and not (layout.parts == 2 and layout.single_steps)
+    named = (counted or len(variants(layout)) > 1) and not layout.written_out
+    return {
+        "FIRST_TAP": "HALF * TAPS0" if half else 0, "FIRST_PRODUCT": 0, "END_PRODUCT": products,
+        "END_TAP": "TAPS0 + HALF * TAPS1" if half else "TAPS0 + TAPS1",
+        "TAPS": f"int TAPS0, int TAPS1{half}", "TAPS_NOTE": "the taps of one phase" if half else "all taps",
+        "TAP_SUMS": f"phase{f' * {products}' * (products > 1)} + p", "TAP": tap,
+        "ALL_SUMS": "2 * PRODUCTS", "SUM_SETS": 2 * products, "SECOND_TAPS": _second_taps(layout) if named else "",
+        "ADVANCE": "last - middle > middle - first ? last - middle : middle - first",
+        "ADD": "k == 0 ? kept : 1" if promoted else "1",
+        "STAGED": f"const float (&sums)[@COLUMNS@ / 2],\n{' ' * 51}const float (&others)[@COLUMNS@ / 2]",
+        "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]",
+        "STORE": _store_both_places(strides[1]) if epilogue.places else _store_both(*strides)}
+
+
+def _pieces(layout: Layout) -> list[Piece]:
+    """The pieces of all classes, in order."""
+    return [piece for group in layout.pieces for piece in group]
+
+
+def variants(layout: Layout) -> list[tuple[int, ...]]:
+    """The different numbers of taps, of each phase, that pieces have."""
+    least = (1,) * layout.geometry.tiling.phases
+    return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [least]
+
+
+def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None = None) -> list[str]:
+    """The lines that call ``NAME_multiply`` for a step, by its numbers of taps.
+
+    ``into``: the sums; ``add``: whether they hold something, where that is asked; ``advances``: whether ``@ADVANCE@``
+    is of use behind them; ``half``: which half of the sums, where they are added by halves.
+    """
+    found, both = variants(layout), layout.geometry.tiling.phases == 2
+    lines = ["const int middle = @NAME@_second_tap[piece];"] * (both and (advances or len(found) > 1))
+    for i, counts in enumerate(found):
+        which = f"last - first == {counts[0]}"
+        if both:
+            which = f"middle - first == {counts[0]} && last - middle == {counts[1]}"
+        arguments = ", ".join(map(str, counts if half is None else (*counts, half)))
+        call = f"@NAME@_multiply<{arguments}>({into}, a, b, @NAME@_taps + first{add and f', {add}'});"
+        lines.append(" ".join(filter(None, ["else" * (i > 0), f"if ({which})" * (i + 1 < len(found)), call])))
+    return lines
+
+
+def added(layout: Layout) -> str:
+    """What becomes of ``add`` behind a step: which phases' sums hold something, or whether the only one's do."""
+    if layout.geometry.tiling.phases == 1:
+        return "add = 1;"
+    return "add = 3;" if layout.complete else "add |= (middle > first ? 1 : 0) | (last > middle ? 2 : 0);"
+
+
+def _second_taps(layout: Layout) -> str:
+    """The table of the first tap of each piece that feeds the second phase."""
+    taps, firsts = 0, []
+    for piece in _pieces(layout):
+        firsts.append(taps + piece.counts[0])
+        taps += len(piece.taps)
+    return "\n// Of a piece, too: the first tap that feeds the second phase.\n" \
+        f"static __constant__ int @NAME@_second_tap[] = {{{', '.join(map(str, firsts)) or '0'}}};"
+
+
+def _store(row: int, column: int) -> str:
+    """The lines that put four sums of a thread into a slab."""
+    if column == 1:
+        return f"""    float2* to = reinterpret_cast<float2*>(slab + row * {row} + 8 * j + column);
+    to[0] = make_float2(s[0], s[1]);
+    to[{4 * row}] = make_float2(s[2], s[3]);"""
+    return f"""    float* to = slab + row * {row} + (8 * j + column) * {column};
+    to[0] = s[0], to[{column}] = s[1];
+    to[{8 * row}] = s[2], to[{8 * row + column}] = s[3];"""
+
+
+def _store_both(row: int, column: int) -> str:
+    """The same of both phases, which are neighbours in a slab: a row has two places."""
+    return f"""    const float* t = others + first + 4 * j;
+    float2* to = reinterpret_cast<float2*>(slab + row * {row} + (8 * j + column) * {column});
+    to[0] = make_float2(s[0], t[0]), to[{column // 2}] = make_float2(s[1], t[1]);
+    to[{8 * row // 2}] = make_float2(s[2], t[2]), to[{(8 * row + column) // 2}] = make_float2(s[3], t[3]);"""
+
+
+def _store_places(column: int) -> str:
+    """The lines that put four sums of a thread where its rows have places."""
+    return f"""    float* to = slab + (8 * j + column) * {column};
+    if (places[0] >= 0) to[places[0]] = s[0], to[places[0] + {column}] = s[1];
+    if (places[1] >= 0) to[places[1]] = s[2], to[places[1] + {column}] = s[3];"""
+
+
+def _store_both_places(column: int) -> str:
+    """The same of both phases, which are neighbours."""
+    return f"""    const float* t = others + first + 4 * j;
+    float* to = slab + (8 * j + column) * {column};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {{
+      if (places[i] < 0) continue;
+      *reinterpret_cast<float2*>(to + places[i]) = make_float2(s[2 * i], t[2 * i]);
+      *reinterpret_cast<float2*>(to + places[i] + {column}) = make_float2(s[2 * i + 1], t[2 * i + 1]);
+    }}"""

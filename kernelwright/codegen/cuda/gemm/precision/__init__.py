@@ -1,0 +1,1 @@
+"""Float32 results of float16 products: scales, truncation, and what is computed again."""

@@ -1,0 +1,1 @@
+"""Row-buffered implicit GEMM: weights resident, lines of x in a ring."""

@@ -1,0 +1,71 @@
+"""What a thread of a core that goes down strips does with its sums of a transposed convolution.
+
+It has one channel, and of pairs of neighbouring positions of x both output phases: four neighbours of the output, which
+it stores at once where lines begin at multiples of 16 bytes. Four lanes store 64 bytes.
+"""
+
+from __future__ import annotations
+
+from kernelwright.codegen.cuda.gemm.points import as_float, emitter_of, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel, made_up
+from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.kernels import Store
+
+#: Neighbours of a thread.
+_FOUR = 4
+
+
+class PhaseWriter(Writer):
+    """The statements of ``NAME_finish``."""
+
+    position_of_sum = "2 * (first_position + 8 * j + quad * 2 + e % 2) + e / 2"
+
+    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
+        self.stores, last = ordinary_stores(self.kernel), len(names) - 1
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, names, (), self.stores, walked=(last - 1, last),
+                                  lane_axis=last, lanes=_FOUR)
+        self.emitter.reduced[0, 0] = "sum[v]"
+        self.aligned: set[str] = set()
+        for number, store in enumerate(self.stores):
+            text = as_float(self.emitter, store.expression)
+            self.emitter.used.add(f"out{store.buffer}")
+            self.emitter.lane_lines.append(f"four{number}[v] = {text};")
+            if self._at_once(store) > 1:
+                self.aligned.add(f"out{store.buffer}")
+
+    def _at_once(self, store: Store) -> int:
+        """Neighbours that are stored together."""
+        *strides, _ = store.index.strides
+        sizes = self.kernel.domain[:-1]
+        return next(count for count in (_FOUR, PAIR, 1) if store.index.offset % count == 0 and all(
+            stride % count == 0 or size == 1 for stride, size in zip(strides, sizes, strict=True)))
+
+    def channels(self, quads: int) -> list[str]:
+        """What a thread does with what it has of its channel."""
+        numbers, last = self.numbers, self.names[-1]
+        more = made_up(numbers)
+        scaled = [f"sums[4 * j + {i}] * scale" for i in (0, 2, 1, 3)]
+        sums = ", ".join(f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in scaled)
+        place = "first_position + 8 * j + quad * 2"
+        inside = f"8 * j + 8 <= {numbers.least_positions}"
+        there = [*[f"{channel(numbers, '0')} < {self.kernel.out_channels}"] * self.ragged,
+                 *["is_line"] * self.ragged_lines, f"({inside} || {place} < {numbers.pooled})"]
+        return ["constexpr int h = 0;", f"const int o = {self.inside(channel(numbers, '0'))};", *self.of_channel(),
+                "#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
+                    f"const int {last} = 2 * ({inside} ? {place} : min({place}, {numbers.pooled - PAIR}));",
+                    f"const float sum[4] = {{{sums}}};", *(f"float four{k}[4];" for k in range(len(self.stores))),
+                    *straight(self.emitter), f"if ({' && '.join(there)}) {{", *indent([
+                        line for number, store in enumerate(self.stores) for line in self._stored(number, store)]),
+                    "}"]), "}"]
+
+    def _stored(self, number: int, store: Store) -> list[str]:
+        """Store a thread's neighbours."""
+        out, place, own = f"out{store.buffer}", self.emitter.site.base(store.index), f"four{number}"
+        count = self._at_once(store)
+        if count == 1:
+            return [f"{out}[{place} + {v}] = {own}[{v}];" for v in range(_FOUR)]
+        return [f"*reinterpret_cast<float{count}*>({out} + ({place}{f' + {v}' * (v > 0)})) = "
+                f"make_float{count}({', '.join(f'{own}[{v + i}]' for i in range(count))});"
+                for v in range(0, _FOUR, count)]

@@ -1,0 +1,234 @@
+"""Tilings of a contraction on tensor cores, best guess first.
+
+Those for wgmma are ordered by the guess of `cost`. Measurement chooses among the first few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import zip_longest
+
+from kernelwright.codegen.cuda.gemm.candidates import candidates, is_fine
+from kernelwright.codegen.cuda.gemm.cost import cycles, packing_cycles
+from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds, slab_floats
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
+from kernelwright.codegen.cuda.gemm.epilogue.positions import slab_of_tile
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import places
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
+from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as predicted_of_strips
+from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned
+from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as cycles_of_turned
+from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, tilings_of_turned
+from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
+from kernelwright.plan.contraction import Contraction, Tiling
+
+#: Tilings worth a measurement.
+_MOST = 8
+#: What a tiling with less shared memory may cost more, by the guess.
+_LEAN = 1.6
+#: The share of another guess that one has to be below to come first.
+_CLEARLY = 0.85
+
+
+def tilings(kernel: Contraction, core: str) -> list[Tiling]:
+    """At most 8 tilings for a core ("wgmma", which has those of "strips" and "turned", or "mma") that fit a block, best
+    guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do
+    so and others in turn."""
+    return list(_found(kernel, core))
+
+
+@lru_cache(maxsize=512)
+def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
+    """`tilings`, once for all who ask: thousands are looked at."""
+    count = joinable(kernel)
+    if kernel.scheme == "float32" or count == 1:
+        return tuple(_tilings(kernel, core))
+    # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
+    fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
+    strips = [replace(tiling, joined=count) for tiling in tilings_of_strips(joined(kernel, count)) if core != "mma"]
+    return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
+
+
+def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling]:
+    """`tilings` that join no taps. raw: whether producers may read x as it lies."""
+    if kernel.scheme == "float32":
+        return []
+    if core == "mma":
+        return tilings_mma(kernel)
+    if not kernel.axes:
+        return _with_turned(kernel, _tilings_of_rows(kernel, raw=raw))[:_MOST]
+    return _in_turn(tilings_of_strips(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+
+
+def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
+    """Tilings of a product without a window, those that read the weight as it lies first where that promises more."""
+    turned = tilings_of_turned(kernel)
+    if not turned or not others:
+        return [*turned, *others]
+    geometry = Geometry(kernel, others[0])
+    packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
+    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < _CLEARLY * packed else 2
+    return [*others[:first], *_in_turn(turned, others[first:])]
+
+
+def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
+    """Those whose tiles are of rows and columns."""
+    found: dict[tuple, list[tuple[float, int, Tiling]]] = {}
+    for tiling in candidates(kernel):
+        if not holds(kernel, tiling) or (tiling.raw_left and not raw):
+            continue
+        geometry = Geometry(kernel, tiling)
+        if without_totals(geometry) or (kernel.reductions and tiling.fragments and not folds(geometry)):
+            continue
+        try:
+            layout = _layout(geometry)
+        except ValueError:
+            continue
+        if layout.keeps_right and tiling.stages > layout.most_steps > 2 and not tiling.overlap:
+            continue  # more of the same; with twice the stages 1.16 ms instead of 0.90 (H200, 8 to 64 channels)
+        figure = cycles(geometry, layout) + packing_cycles(geometry)
+        found.setdefault(_kind(tiling), []).append((figure, layout.shared_bytes, tiling))
+    best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
+    fine = [tiling for tiling in best if is_fine(tiling)][:1]
+    best = [tiling for tiling in best if not is_fine(tiling)]
+    many = [t for t in best if t.teams > 2 and t.phases == 1 and _stores(t) == "rows" and not kernel.reductions]
+    best = [tiling for tiling in best if tiling not in many]
+    many = _most_teams([tiling for tiling in many if tiling.columns >= kernel.out_channels])
+    # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
+    # for what is not among these shapes.
+    orders = ("rows", "fragments") if kernel.reductions else ("overlap", "fragments", "rows", "aligned")
+    taken_too = any(tiling.takes_left for tiling in best)
+    one, two = (_in_turn(*(_in_turn(*(
+        _pairs_first([t for t in best if t.phases == phases and _stores(t) == stores and t.takes_left == takes],
+                     found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
+        for stores in orders)) for takes in (True, False))) for phases in (1, 2))
+    # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200), but 1.03 and 1.08 of
+    # that of three teams where each element takes many instructions.
+    rows = [tiling for tiling in two if _stores(tiling) == "rows"]
+    whole = not kernel.reductions and any(_stores(tiling) in ("overlap", "fragments") for tiling in two)
+    if whole:
+        two = [tiling for tiling in two if tiling not in rows]
+    # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels); most
+    # of all where threads store what they have (0.89 ms, 0.96 of two teams, 1.00 of three that overlap).
+    three = sorted((t for t in two if t.teams == 3 and not t.takes_left), key=lambda t: not (t.fragments or t.aligned))
+    if three and three[0].aligned:  # of tanh 2.0 ms, 1.4 where warps take rows; of a quotient 2.3 and 2.9 ms
+        three = [three[0], *(tiling for tiling in three if _stores(tiling) == "rows")][:2]
+    else:
+        three = three[:1]
+    two = [*two[:2], *three, *two[2:]]
+    if whole:
+        others = sorted(rows, key=lambda tiling: tiling.teams != 3 or tiling.takes_left)
+        two = [*(tiling for number, tiling in enumerate(dict.fromkeys(two)) if number < 4), *others[:1], *two[4:]]
+    every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
+    # Of few channels whose sums are promoted a tile of 256 rows took 0.88 to 1.04 of the time of two of 128 (H200, five
+    # shapes), and 0.75 of that of two whose products ptxas had serialised.
+    tall = [t for t in one if t.rows == 4 * SLAB_ROWS and t.depth == CHUNK and t.promote and not two]
+    every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
+    chosen = list(dict.fromkeys([*every[:2], *many[:1], *every[2:3], *fine, *every[3:4], *many[1:2], *every[4:]]))
+    first = chosen[:_MOST]
+    deep = [tiling for tiling in chosen if tiling.depth > CHUNK and not is_fine(tiling)][:1]
+    if not any(tiling in first for tiling in deep):  # pairs of taps are not all that is tried
+        first[-1:] = deep or first[-1:]
+    return first
+
+
+def _most_teams(many: list[Tiling]) -> list[Tiling]:
+    """Of tilings of three and four teams one each, of 128 rows: of four, then of three, one that packs if there is one.
+
+    Where each element takes many instructions they hide more: sigmoid 1.09 ms of four teams, 1.14 of three, 1.24 of two
+    (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and sigmoid 0.71 of four,
+    0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
+    """
+    tall = [tiling for tiling in many if tiling.rows == 2 * SLAB_ROWS]
+    tall.sort(key=lambda tiling: (-tiling.teams, not tiling.packs_left, tiling.cluster))
+    return list({tiling.teams: tiling for tiling in reversed(tall)}.values())[::-1]
+
+
+def _stores(tiling: Tiling) -> str:
+    """How a tiling stores: the field that makes it store whole sectors of memory, wherever lines begin, or "rows"."""
+    return next((name for name in ("overlap", "aligned", "fragments") if getattr(tiling, name)), "rows")
+
+
+def _in_turn(*lists: list[Tiling]) -> list[Tiling]:
+    """The lists, one of each at a time: which of these kinds is faster the guess does not know."""
+    return [tiling for one_each in zip_longest(*lists) for tiling in one_each if tiling is not None]
+
+
+def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]], few: bool) -> list[Tiling]:
+    """Tilings in the order of `_ordered`, behind the first of them its kind's leanest of ``found``; those with pairs of
+    taps before others, of which the first one is the fourth, or where ``few`` of the list will be tried the second."""
+    pairs, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
+    pairs, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
+                     for kind in (pairs, others))
+    before = 1 if few else 3
+    return [*pairs[:before], *others[:1], *pairs[before:], *others[1:]]
+
+
+def _kind(tiling: Tiling) -> tuple:
+    """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
+    return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
+            tiling.depth == CHUNK, tiling.overlap > 0, tiling.aligned, tiling.fragments, tiling.raw_left,
+            tiling.packs_left, is_fine(tiling))
+
+
+def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
+    """Of those that are not much worse, the one with the least shared memory: convolutions that write much are faster
+    with less of it (H200: docs/contractions.md), which this guess does not know."""
+    least = min(cycles for cycles, _, _ in group)
+    near = [entry for entry in group if entry[0] <= _LEAN * least]
+    return min(near, key=lambda entry: (entry[1], entry[0]))[-1]
+
+
+def _figures(entry: tuple[float, int, Tiling]) -> tuple[float, int]:
+    return entry[:2]
+
+
+def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
+    """The guess for the core of a tiling for wgmma, on an H200 at 1.75 GHz; packing is not in it. Raises ValueError
+    where the tiling does not fit a block."""
+    if tiling.joined > 1:
+        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
+    if tiling.core == "strips":
+        return predicted_of_strips(Strips(kernel, tiling))
+    if tiling.core == "turned":
+        return cycles_of_turned(Turned(kernel, tiling)) / 1.75e6
+    geometry = Geometry(kernel, tiling)
+    return cycles(geometry, _layout(geometry)) / 1.75e6
+
+
+def _layout(geometry: Geometry) -> Layout:
+    """The layout with the larger of the epilogue's slabs and tables."""
+    tiling = geometry.tiling
+    pitch = 72 if tiling.phases == 1 else 132
+    floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
+        + mask_floats(geometry.kernel, tiling) + table_room(geometry)
+    if in_registers(geometry):
+        floats = places(geometry)[-1] + table_room(geometry)
+    if tiling.fragments:
+        floats = table_room(geometry) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
+    if tiling.overlap or tiling.aligned:
+        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + table_room(geometry)
+    if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
+        raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
+    return Layout(geometry, floats if tiling.split == 1 else 0)
+
+
+def _ordered(best: list[Tiling]) -> list[Tiling]:
+    """Different blocks first, the better number of blocks a cluster of each; third, the best one's other number."""
+    kinds: dict[tuple, list[Tiling]] = {}
+    for tiling in best:
+        kind = tiling.rows, tiling.columns, tiling.teams, tiling.split > 1
+        kinds.setdefault(kind, []).append(tiling)
+    first = [group[0] for group in kinds.values()]
+    others = [tiling for group in kinds.values() for tiling in group[1:]]
+    return [*first[:2], *others[:1], *first[2:], *others[1:]]

@@ -1,0 +1,1 @@
+"""Products with A and B exchanged: weights go from memory into registers."""

@@ -1,0 +1,1 @@
+"""Moments of a convolution's sums from products of its input with itself."""

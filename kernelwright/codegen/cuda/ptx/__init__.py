@@ -1,0 +1,1 @@
+"""PTX that kernels use, as snippets."""

@@ -1,0 +1,1 @@
+"""Region sums as CUDA."""

@@ -1,0 +1,1 @@
+"""What the spectral energy of all targets shares."""

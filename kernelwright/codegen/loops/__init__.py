@@ -1,0 +1,1 @@
+"""What the loop kernels of all targets share."""

@@ -1,0 +1,1 @@
+"""What every kernel record means, in PyTorch: the reference of every target."""

@@ -1,0 +1,1 @@
+"""What the region sums of all targets share."""
