@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelwright.codegen.region_sum.axes import Axis
@@ -22,13 +22,6 @@ class Dialect:
 def literal(value: int) -> str:
     """A C++ integer literal."""
     return f"{value}LL" if abs(value) >= 1 << 31 else str(value)
-
-
-def fill(template: str, names: Mapping[str, object]) -> str:
-    """The template with each ``@KEY@`` replaced by what ``names`` has for it."""
-    for key in sorted(names, key=len, reverse=True):
-        template = template.replace(f"@{key}@", str(names[key]))
-    return template
 
 
 def table(name: str, values: Sequence[int], dialect: Dialect) -> str:

@@ -25,6 +25,7 @@ from kernelwright.codegen.cpp.fft_energy.quadratic import HOST, QUADRATIC, RUN
 from kernelwright.codegen.cpp.fft_energy.transform import TRANSFORM
 from kernelwright.codegen.fft_energy.tables import AxisSections, axis_phases, choose_sections, half_spectrum
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.template import fill
 from kernelwright.plan.kernels import SpectralEnergy
 
 SPECTRUM_BYTES = 384 << 20
@@ -256,7 +257,7 @@ def generate(kernel: SpectralEnergy, name: str) -> KernelSource:
             RUN,
             "}  // namespace",
             f"}}  // namespace {name}_detail",
-            HOST.replace("@NAME@", name),
+            fill(HOST, {"NAME": name}),
         )
     )
     return KernelSource(name, definition, plan.workspace_bytes)

@@ -19,7 +19,6 @@ from kernelwright.codegen.region_sum.axes import Axis, TooFineError, join_axes
 from kernelwright.codegen.region_sum.planning import Stream, plan_stream
 from kernelwright.codegen.region_sum.text import (
     Dialect,
-    fill,
     literal,
     one_output_text,
     outputs_text,
@@ -28,6 +27,7 @@ from kernelwright.codegen.region_sum.text import (
     walk_text,
 )
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.template import fill, fill_some
 from kernelwright.plan.kernels import RegionSum
 
 DIALECT = Dialect("static inline", "static const")
@@ -80,7 +80,7 @@ def _definition(kernel: RegionSum, name: str) -> KernelSource:
     }
     outputs = prod(axis.outputs for axis in axes)
     if outputs == 0:
-        return KernelSource(name, fill(text.EMPTY, names))
+        return KernelSource(name, fill(text.EMPTY, names, spare=names))
     if _is_small(axes):
         return KernelSource(name, _small(axes, name, names))
     try:
@@ -90,7 +90,7 @@ def _definition(kernel: RegionSum, name: str) -> KernelSource:
     except TooFineError:
         names["OUTPUTS"] = literal(outputs)
         return KernelSource(
-            name, one_output_text(axes, name, str(names["IN"]), 1, DIALECT) + fill(text.DIRECT, names)
+            name, one_output_text(axes, name, str(names["IN"]), 1, DIALECT) + fill(text.DIRECT, names, spare=names)
         )
     return _streaming(stream, name, names, elements)
 
@@ -136,6 +136,7 @@ def _small(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> str:
                     "OUTER": prod(sizes[:number]),
                     "INNER": prod(sizes[number + 1 :]),
                 },
+                spare=names,
             )
         )
         calls.append(f"    {name}_axis{number}(buffer{len(calls) % 2}, buffer{1 - len(calls) % 2});")
@@ -152,6 +153,7 @@ def _small(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> str:
             "CALLS": "\n".join(calls),
             "LAST": len(calls) % 2,
         },
+        spare=names,
     )
 
 
@@ -214,9 +216,7 @@ def _streaming(stream: Stream, name: str, names: dict[str, object], elements: in
         "UNITS": f"{stream.units}LL",
         "ALL_ROWS": f"{stream.rows}LL",
     }
-    rows = text.ROWS.replace("@PREFETCH@", prefetch).replace(
-        "@TASKS@", text.TASKS_COLUMNS if kept_columns else text.TASKS
-    )
+    rows = fill_some(text.ROWS, {"PREFETCH": prefetch, "TASKS": text.TASKS_COLUMNS if kept_columns else text.TASKS})
     store = text.STORE_COLUMNS if kept_columns else text.STORE
     pieces = [
         walk_text(stream, name, DIALECT),
@@ -225,5 +225,5 @@ def _streaming(stream: Stream, name: str, names: dict[str, object], elements: in
     ]
     if not kept_columns:
         pieces.append(_lists_text(stream, name))
-    pieces.append(fill(rows + store + (text.SPLIT if split > 1 else text.WHOLE), names))
+    pieces.append(fill(rows + store + (text.SPLIT if split > 1 else text.WHOLE), names, spare=names))
     return KernelSource(name, "".join(pieces), 8 * stream.units * split * totals if split > 1 else 0)

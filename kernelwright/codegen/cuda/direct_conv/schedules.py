@@ -27,11 +27,12 @@ from kernelwright.codegen.cuda.direct_conv.text import main_load
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Expression, Load, walk
+from kernelwright.roofline.multiprocessors import HOPPER
 
-_MULTIPROCESSORS, _CLOCK, _BYTES, _CACHE_BYTES, _LAUNCH = 132, 1.7e9, 4.2e12, 5.5e12, 3e-6
+_MULTIPROCESSORS, _CLOCK, _BYTES, _CACHE_BYTES, _LAUNCH = HOPPER.count, 1.7e9, 4.2e12, 5.5e12, 3e-6
 #: Products a second of tensor cores in 16 bits, as they are reached; and what they pad channels to, of x and of w.
 _TENSOR_PRODUCTS, _PADDED_IN, _PADDED_OUT = 2.5e14, 16, 8
-_SHARED, _WARPS = 227 * 1024, 64
+_SHARED, _WARPS = HOPPER.block_bytes, HOPPER.warps
 _MOST_SUMS, _FEW_WARPS = 128, 12
 _CHANNELS = (16, 12, 8, 4, 6, 5, 3, 2, 1)
 _RUNS = (8, 4, 2, 1, 16)

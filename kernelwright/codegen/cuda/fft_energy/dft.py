@@ -146,7 +146,7 @@ def fused_kernel(layout: Layout) -> str:
     threads, real, axes = fused_threads(layout), layout.real, layout.axes
     strides = {i: prod(axes[j].slots for j in range(i + 1, 3)) for i in range(3)}
     inputs = {i: prod(axes[j].size for j in range(i + 1, 3)) for i in range(3)}
-    blocks = max(1, min(2048 // threads, (227 * 1024) // (layout.volume * 8 + 1024), 65536 // (threads * 64)))
+    blocks = max(1, min(2048 // threads, SHARED_LIMIT // (layout.volume * 8 + 1024), 65536 // (threads * 64)))
     text = [
         f"// One block: the volume {[a.size for a in axes[real:]]} of one channel to {layout.volume} frequencies.",
         f"static __global__ void __launch_bounds__({threads}, {blocks}) {layout.name}_transform(",

@@ -12,13 +12,14 @@ from math import ceil, prod
 
 from kernelwright.codegen.cuda.fft_energy.axes import Axis, choose_axis
 from kernelwright.plan.kernels import SpectralEnergy
+from kernelwright.roofline.multiprocessors import HOPPER
 
-SHARED_LIMIT = 227 * 1024
+SHARED_LIMIT = HOPPER.block_bytes
 SHARED_HALF = 113 * 1024  # two blocks on one multiprocessor
 SPECTRUM_BUDGET = 640 << 20
 GRAM_BUDGET = 384 << 20
 WEIGHT_BUDGET = 256 << 20
-THREADS_WANTED = 132 * 2
+THREADS_WANTED = HOPPER.count * 2
 
 
 def _align(value: int) -> int:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from kernelwright.codegen.cuda.gemm.cost import PROCESSORS
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import LIGHT
 from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import stores_aligned
 from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import stores_fragments
@@ -21,6 +20,7 @@ from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry, suits_pairs
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, walk
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Sums are promoted after so many channels, a power of two from 32 to 128, and at most the terms over _TERMS_EACH. On
 #: an H200 a sum of positive terms is short by 2e-7 of itself after 128 channels, once what is usually lost is made up
@@ -154,7 +154,7 @@ def _split(kernel: Contraction, tiling: Tiling) -> int:
     geometry = Geometry(kernel, tiling)
     tiles = kernel.groups * len(geometry.classes) * prod(geometry.blocks)
     steps = geometry.depths * min(len(group.runs) for group in geometry.classes)
-    return min(PROCESSORS // tiles, steps // 8) if tiles else 1
+    return min(HOPPER.count // tiles, steps // 8) if tiles else 1
 
 
 def is_long(kernel: Contraction) -> bool:

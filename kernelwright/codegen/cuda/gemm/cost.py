@@ -16,9 +16,8 @@ from kernelwright.codegen.cuda.gemm.operands.prepack_parts import looked_at
 from kernelwright.codegen.cuda.gemm.points import TWICE, guessed, ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.roofline.multiprocessors import HOPPER
 
-#: Of an H200: multiprocessors, and a cycle of one: multiply-adds, bytes from shared memory, from L2, to memory.
-PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 2048, 128, 28, 18
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
 #: Of a wait for products whose sums are added up then, beside the additions: no product runs meanwhile (not measured).
@@ -65,7 +64,7 @@ def packing_cycles(geometry: Geometry) -> float:
         moved = 0
     else:
         moved = there // looked_at(prod(kernel.left_domain)) if guessed(geometry, "left") else there
-    return moved / (PROCESSORS * _MEMORY_BYTES)
+    return moved / (HOPPER.count * HOPPER.memory_rate)
 
 
 def _written(geometry: Geometry) -> float:
@@ -107,32 +106,32 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
                 of_x = element_bytes * min(tiling.depth, kernel.in_channels) * piece.rows
             asked = of_x + 16 * layout.tap_lines * columns / tiling.cluster
             read = half_rows * taps * (64 + tiling.columns) * 32
-            step = max(half_rows * taps * 64 * tiling.columns * 16 / _PRODUCTS, asked / _L2_BYTES,
-                       (read + brought) / _SHARED_BYTES) + _STEP_CYCLES
+            step = max(half_rows * taps * 64 * tiling.columns * 16 / HOPPER.wgmma_products, asked / HOPPER.cache_rate,
+                       (read + brought) / HOPPER.shared_rate) + _STEP_CYCLES
             # What a stage asks for as it falls empty is there when the others have been used.
-            arrival = layout.blocks * (_LATENCY + asked / _L2_BYTES) / (tiling.stages - 1)
+            arrival = layout.blocks * (_LATENCY + asked / HOPPER.cache_rate) / (tiling.stages - 1)
             if tiling.raw_left:
                 arrival = max(arrival, filling)
             total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
     steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
     set_of_sums = layout.products * tiling.phases * tiling.columns / 2
     steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
-    results, element = _written(geometry) / _MEMORY_BYTES, _element_cycles(geometry)
+    results, element = _written(geometry) / HOPPER.memory_rate, _element_cycles(geometry)
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
         * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
     if tiling.packs_left:
         moved = prod(kernel.left_domain) * element_bytes + geometry.terms * geometry.left_term_bytes
-        results += moved / tiles / _MEMORY_BYTES
+        results += moved / tiles / HOPPER.memory_rate
     # A warpgroup's own time: products, then the epilogue, while others multiply.
     finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
     alone = steps + finish
     # A block that goes through all classes of its rows has as many more of the last wave, too.
     together = len(geometry.classes) if layout.order == "stacked" else 1
-    waves = ceil(tiles / together / PROCESSORS) * together
+    waves = ceil(tiles / together / HOPPER.count) * together
     if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
-        return waves * steps + 2 * geometry.partial_bytes / (PROCESSORS * _MEMORY_BYTES) + _LAUNCH_CYCLES
+        return waves * steps + 2 * geometry.partial_bytes / (HOPPER.count * HOPPER.memory_rate) + _LAUNCH_CYCLES
     if tiling.teams > 1 or layout.blocks == 2:
         issued = finish * _ISSUED * bool(kernel.reductions)
         return waves * max(steps, results, issued, alone / max(tiling.teams, layout.blocks)) + min(steps, results)

@@ -8,6 +8,8 @@ thread for four sums, in the same order, and the blocks that finish tiles find o
 
 from __future__ import annotations
 
+from kernelwright.codegen.template import fill
+
 #: Parts up to which the blocks that finish tiles add them: their number is a third of the device's or more.
 _FEW = 3
 _THREADS = 128
@@ -38,10 +40,7 @@ def addition(name: str, split: int, sums: int) -> str:
     """``NAME_add_parts``, of parts of so many sums, a multiple of four; "" where ``NAME_merge`` adds them."""
     if parts_left(split) == split:
         return ""
-    text = _ADD
-    for key, value in {"NAME": name, "SPLIT": split, "PART": sums, "THREADS": _THREADS}.items():
-        text = text.replace(f"@{key}@", str(value))
-    return text
+    return fill(_ADD, {"NAME": name, "SPLIT": split, "PART": sums, "THREADS": _THREADS})
 
 
 def addition_launch(name: str, split: int, sums: int) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
-from kernelwright.codegen.cuda.gemm.cost import PROCESSORS
 from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     entry_type,
@@ -33,11 +32,12 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced, replaced
 from kernelwright.plan.kernels import Store
+from kernelwright.roofline.multiprocessors import HOPPER
 
 _THREADS = 256
 #: Output channels of a block of the last kernel: as many as leave so many blocks, and room for the weights in a block's
 #: shared memory, of which products of taps take the rest.
-_WIDTHS, _FILLED, _MOST_BYTES, _SHARED_BYTES = (32, 16, 8), 264, 36 << 10, 44 << 10
+_WIDTHS, _FILLED, _MOST_BYTES, _SHARED_BYTES = (32, 16, 8), HOPPER.count * 2, 36 << 10, 44 << 10
 
 
 def takes(kernel: Contraction) -> bool:
@@ -50,7 +50,7 @@ def predicted_milliseconds(kernel: Contraction) -> float:
     (float64 tensor cores take 3.6 for two), what is kept of cells written and read at 3 TB/s, and 10 microseconds for
     three launches."""
     numbers = Correlation(kernel)
-    return 2 * numbers.products / PROCESSORS / 1.75e6 + 2 * numbers.places["cells"][1] / 3e9 + 0.01
+    return 2 * numbers.products / HOPPER.count / (HOPPER.clock / 1e3) + 2 * numbers.places["cells"][1] / 3e9 + 0.01
 
 
 def generate(kernel: Contraction, name: str) -> KernelSource:

@@ -36,13 +36,14 @@ from math import prod
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, walk
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Channels that one product of float64 tensor cores takes of either side, and positions.
 CHANNELS, POSITIONS = 8, 4
 #: Shifts of a block, two registers of float64 each, and the most lines back that it keeps values of.
 _MOST_PRODUCTS, _MOST_LINES = 16, 8
 #: Lines of an item, which a warp goes down; items of a block, and blocks that fill a device.
-LINES, _MOST_ITEMS, _FILLED = 16, 32, 132 * 6
+LINES, _MOST_ITEMS, _FILLED = 16, 32, HOPPER.count * 6
 #: Warps of a block.
 WARPS = 4
 #: Pairs of taps at most.

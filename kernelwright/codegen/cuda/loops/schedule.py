@@ -10,8 +10,9 @@ from kernelwright.codegen.loops.order import WASTEFUL, Access, Memory, waste
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import LoopKernel
+from kernelwright.roofline.multiprocessors import HOPPER
 
-MULTIPROCESSORS = 132
+MULTIPROCESSORS = HOPPER.count
 """Multiprocessors that the schedules aim to fill (H100, H200); others work, at other occupancies."""
 
 REGISTER_ROW = 32

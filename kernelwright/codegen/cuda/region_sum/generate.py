@@ -27,7 +27,6 @@ from kernelwright.codegen.region_sum.axes import Axis, TooFineError, join_axes
 from kernelwright.codegen.region_sum.planning import Stream, plan_stream
 from kernelwright.codegen.region_sum.text import (
     Dialect,
-    fill,
     literal,
     one_output_text,
     outputs_text,
@@ -36,6 +35,7 @@ from kernelwright.codegen.region_sum.text import (
     walk_text,
 )
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.template import fill, fill_some
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.kernels import RegionSum
 
@@ -71,7 +71,7 @@ def generate(kernel: RegionSum, name: str) -> KernelSource:
 def _direct(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> KernelSource:
     outputs = prod(axis.outputs for axis in axes)
     if outputs == 0:
-        return KernelSource(name, fill(text.EMPTY, names), 0, ("check",))
+        return KernelSource(name, fill(text.EMPTY, names, spare=names), 0, ("check",))
     reduced = [axis for axis in axes if axis.classes is not None]
     longest = (
         max((len(range(*p)) for one in (reduced[-1].classes or ()) for p in one), default=1) if reduced else 1
@@ -83,7 +83,7 @@ def _direct(axes: tuple[Axis, ...], name: str, names: dict[str, object]) -> Kern
         "OUTPUTS": literal(outputs),
         "BLOCKS": f"{-(-outputs * lanes // 256)}LL",
     }
-    definition = one_output_text(axes, name, str(names["IN"]), lanes, DIALECT) + fill(text.DIRECT, names)
+    definition = one_output_text(axes, name, str(names["IN"]), lanes, DIALECT) + fill(text.DIRECT, names, spare=names)
     return KernelSource(name, definition, 0, ("check", *sorted(snippets_of(definition))))
 
 
@@ -177,8 +177,8 @@ def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, objec
     ]
     if kept_columns:
         parts, result = (text.PARTS_SPLIT, text.RESULT_SPLIT) if split else (text.PARTS, text.RESULT)
-        body = text.STORE_COLUMNS.replace("@PARTS@", parts).replace("@RESULT@", result)
-        body = body.replace("@ITEMS@", "@TASKS@" if split else "@OUTPUTS@")
+        body = fill_some(text.STORE_COLUMNS, {"PARTS": parts, "RESULT": result,
+                                              "ITEMS": "@TASKS@" if split else "@OUTPUTS@"})
         body = text.STREAM + body + (text.FINISH_COLUMNS if split else "")
     else:
         pieces.append(_lists_text(stream, name))
@@ -189,6 +189,6 @@ def _streaming(stream: Stream, layout: Layout, name: str, names: dict[str, objec
         finish = (
             f'  KW_LAUNCH("{name}", {name}_finish, {-(-threads // 256)}LL, 256, 0, stream, scratch, out);\n'
         )
-    pieces.append(fill(text.LOAD + body + text.HOST, {**names, "FINISH": finish}))
+    pieces.append(fill(text.LOAD + body + text.HOST, {**names, "FINISH": finish}, spare=names))
     definition = "".join(pieces)
     return KernelSource(name, definition, workspace, ("check", *sorted(snippets_of(definition))))

@@ -29,11 +29,12 @@ from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Threads of a block at most, and slabs that are worth a further turn.
 _MOST_THREADS, _SLABS_EACH = 1024, 4
 #: Columns of a block: as many as leave so many blocks, if it can be. Eight of them are a sector of memory.
-_WIDTHS, _FILLED = (32, 16, 8), 132
+_WIDTHS, _FILLED = (32, 16, 8), HOPPER.count
 _DOUBLE_STARTS = {kind: text.replace("f", "") for kind, text in STARTS.items()}
 
 

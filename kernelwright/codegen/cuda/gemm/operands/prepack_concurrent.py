@@ -33,7 +33,7 @@ from math import prod
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import text as parts
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
-from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as fill
+from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as convert
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import device_function, guessed, type_of_rows
 from kernelwright.codegen.cuda.gemm.problem import ITEM_ROWS, Geometry
@@ -87,11 +87,11 @@ def values(layout: Layout) -> dict[str, object]:
         raise ValueError(f"{geometry.left_items} items of x")
     again, batch = guessed(geometry, "left"), layout.packing[1]
     return {
-        **fill.values(layout), "AWAIT_LEFT": AWAIT, "ITEMS": f"{geometry.left_items}u", "PARTS": geometry.left_parts,
+        **convert.values(layout), "AWAIT_LEFT": AWAIT, "ITEMS": f"{geometry.left_items}u", "PARTS": geometry.left_parts,
         "ROW_TILES": _row_tiles(geometry), "PART": geometry.part_chunks, "ITEM_ROWS": ITEM_ROWS,
         "PACK_BATCH": batch, "PHASES": prod(geometry.input_phases),
         "MARK": "again ? 2u : 1u" if again else "1u", "TAKEN_OF": " + again" * again,
-        "ASKED": "".join(f"{argument}, " for _, argument in fill.parameters(geometry)),
+        "ASKED": "".join(f"{argument}, " for _, argument in convert.parameters(geometry)),
         "THERE": " && ".join([*["row < ALL_ROWS"] * (geometry.allocated_rows % ITEM_ROWS > 0),
                               *[f"chunk + b < {geometry.part_chunks}"] * (geometry.part_chunks % batch > 0),
                               *["first + b < ALL_CHUNKS"] * (geometry.chunks % geometry.part_chunks > 0)]) or "true",
@@ -102,7 +102,7 @@ def definitions(layout: Layout, name: str) -> str:
     """``NAME_ask``: asks for a part of an item. ``NAME_await``: waits for the rows of a step."""
     geometry = layout.geometry
     kind, tiles, parts = type_of_rows(geometry.allocated_rows), _row_tiles(geometry), geometry.left_parts
-    take = "".join(f"{argument}, " for _, argument in fill.parameters(geometry) if argument != "left_scales")
+    take = "".join(f"{argument}, " for _, argument in convert.parameters(geometry) if argument != "left_scales")
     ask = [f"if (item >= {geometry.left_items}u) return;",
            f"const int group = item / {parts * tiles}u, first = item % {parts}u * {geometry.part_chunks} + chunk;",
            f"const {kind} row = static_cast<{kind}>(item / {parts}u % {tiles}u) * {ITEM_ROWS} + lane;",
@@ -110,7 +110,7 @@ def definitions(layout: Layout, name: str) -> str:
            "#pragma unroll",
            f"for (int b = 0; b < {layout.packing[1]}; ++b)",
            f"  {name}_take({take}known, x[b], group, (first + b) * {CHUNK});"]
-    parameters = [*(" ".join(parameter) for parameter in fill.parameters(geometry)), f"{name}_row& known",
+    parameters = [*(" ".join(parameter) for parameter in convert.parameters(geometry)), f"{name}_row& known",
                   f"float (&x)[{layout.packing[1]}][{CHUNK}]", "unsigned item", "int phase", "int chunk", "int lane"]
     wait = [f"const {kind} tile = first / {ITEM_ROWS} + lane;",
             f"if (tile * {ITEM_ROWS} < first + rows)",

@@ -23,11 +23,12 @@ from kernelwright.codegen.cuda.loops.normal_form import arranged
 from kernelwright.codegen.cuda.loops.site import Site, indent
 from kernelwright.codegen.cuda.loops.walk import axis_lines
 from kernelwright.plan.kernels import LoopKernel, Reduction
+from kernelwright.roofline.multiprocessors import HOPPER
 
 THREADS = 256
 WARPS = THREADS // 32
 #: Blocks that fill a device: parts of rows are made until there are so many.
-FILLED = 132 * 8
+FILLED = HOPPER.count * 8
 #: Whether something has to be packed again, as a scale was wrong, or is that of nothing but zeros.
 REPACK = "repack"
 #: Elements of a part of one row in the search for scales, at least.

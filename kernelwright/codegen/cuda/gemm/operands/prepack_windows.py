@@ -10,12 +10,13 @@ from kernelwright.codegen.cuda.gemm.points import Operand, value_call
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.cuda.loops.walk import axis_lines
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tile of a window: output channels, channels, and entries at once.
 _TILE_COLUMNS, _TILE_CHANNELS, _TILE_ENTRIES = 8, 32, 32
 #: Blocks up to which each takes fewer entries of the window: of a small weight a block would wait for memory as often
 #: as it takes entries (24 of them: 40 microseconds), and who reads every so many elements reads them from a cache.
-_FEW_BLOCKS = 132
+_FEW_BLOCKS = HOPPER.count
 
 
 class WindowPacker(Packer):

@@ -29,6 +29,7 @@ from math import inf, log
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import stretch_numbers
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.template import fill_some
 
 #: The share of a sum that is cut off where a product is added to it.
 LOSS = 45e-9
@@ -94,4 +95,4 @@ def make_up(layout: Layout) -> str:
     less than a unit in the last place of sums that are not added up in totals."""
     if layout.geometry.terms != 2 or (lost(layout) < added(UNIT / 2) and not layout.geometry.kernel.totals):
         return ""
-    return _MAKE_UP.replace("@FACTOR@", f"{factor(lost(layout)):.3e}")
+    return fill_some(_MAKE_UP, {"FACTOR": f"{factor(lost(layout)):.3e}"})

@@ -25,7 +25,7 @@ from __future__ import annotations
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.operands.convert_in_mainloop import SECOND_RUN
 from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
-from kernelwright.codegen.cuda.gemm.row_buffered import row_ring as fill
+from kernelwright.codegen.cuda.gemm.row_buffered import row_ring
 from kernelwright.codegen.cuda.gemm.row_buffered.epilogue import Finish, finish
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
@@ -33,7 +33,12 @@ from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.gemm.row_buffered.text import CORE, FOLDED, MULTIPLY, STEP
 from kernelwright.codegen.cuda.host import ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
+from kernelwright.codegen.template import fill, fill_some
 from kernelwright.plan.contraction import Contraction
+
+#: Names that some variants of the text do not have.
+_VARIANTS = frozenset({
+    "ENDS", "END_FLOATS", "RESULTS", "TOTALS"})
 
 
 def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:
@@ -46,7 +51,7 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
     threads, guess = 128 * (tiling.teams + 1), guessed(numbers, "left")
     scales = "const float* __restrict__", "left_scales"
     parameters = [("const unsigned short* __restrict__", "right"),
-                  *dict.fromkeys([*fill.inputs(numbers), *ending.parameters, scales]),
+                  *dict.fromkeys([*row_ring.inputs(numbers), *ending.parameters, scales]),
                   *[("unsigned* __restrict__", "marks"), ("bool", "again")] * guess]
     products = numbers.products
     values = {
@@ -65,9 +70,9 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "WINDOW": numbers.window_lines, "FINISHED": numbers.finished,
         "RIGHT_TERM": numbers.right_term_bytes // 16, "CHUNKS": numbers.chunks,
         "ALL_COLUMNS": numbers.allocated_columns,
-        "SECOND_RUN": SECOND_RUN.replace("@SCALES@", str(numbers.kernel.batch)).replace("@THREADS@", str(threads))
+        "SECOND_RUN": fill_some(SECOND_RUN, {"SCALES": numbers.kernel.batch, "THREADS": threads})
         + "\n" if guess else "",
-        **fill.values(numbers, name), "BEGIN_TOTALS": ending.begin, "END_TOTALS": ending.end,
+        **row_ring.values(numbers, name), "BEGIN_TOTALS": ending.begin, "END_TOTALS": ending.end,
         "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals"),
         "TOTALS": "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
         "STEP": FOLDED if numbers.kernel.reductions else STEP, "BESIDE": numbers.channel_blocks,
@@ -79,10 +84,7 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
         "APART": ", ".join(str(p.apart) for p in products)}
-    text = "\n".join([fill.definitions(numbers, name), ending.definitions, MULTIPLY, CORE])
-    for _ in range(3):  # some stand in others
-        for key, value in values.items():
-            text = text.replace(f"@{key}@", str(value))
+    text = fill("\n".join([row_ring.definitions(numbers, name), ending.definitions, MULTIPLY, CORE]), values, _VARIANTS)
     text = "\n".join(wrapped(text.split("\n")))
     support = snippets_of(text) | {"tensor_core", f"wgmma_f16_{tiling.rows}"}
     launches = _launches(numbers, name, threads, [p for _, p in parameters], again)

@@ -33,9 +33,8 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.items import StripItems
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR, shares_sectors, suits
+from kernelwright.roofline.multiprocessors import HOPPER
 
-#: Shared memory of a block.
-_BLOCK_BYTES = 227 * 1024
 #: Rows of x that a producer's warp brings together.
 ITEM_ROWS = 32
 #: Pieces of a line that a producer's warp has registers for, beside up to two teams and beside more.
@@ -45,7 +44,7 @@ _MOST_TEAMS = 7
 #: Products of an item at most: they are all written out.
 _MOST_PRODUCTS = 256
 #: Multiprocessors that strips are to keep busy, and strips of one at most, where there are fewer planes.
-_PROCESSORS, _MOST_WAVES = 132, 16
+_PROCESSORS, _MOST_WAVES = HOPPER.count, 16
 #: Lines' worth of time that a block spends on a strip beside its lines.
 _STRIP_LINES = 2
 
@@ -78,7 +77,7 @@ class Strips(StripItems):
             raise ValueError(f"no strips whose lines share sectors of memory: {tiling}")
         if self.strips >= 2**31 - 2**20:
             raise ValueError(f"no strips that 31 bits do not count: {tiling}")
-        if self.shared_bytes > _BLOCK_BYTES:
+        if self.shared_bytes > HOPPER.block_bytes:
             raise ValueError(f"{self.shared_bytes} bytes of shared memory do not fit a block: {tiling}")
 
     @property
@@ -89,7 +88,7 @@ class Strips(StripItems):
     @cached_property
     def across(self) -> int:
         """Strips beside each other: one of whole lines, or one of each segment where whole lines are too much."""
-        return 1 if self._bytes(1) <= _BLOCK_BYTES and self._brought(1) <= self._most_brought else self.segments
+        return 1 if self._bytes(1) <= HOPPER.block_bytes and self._brought(1) <= self._most_brought else self.segments
 
     @property
     def _most_brought(self) -> int:

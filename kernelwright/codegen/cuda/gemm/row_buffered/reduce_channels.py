@@ -25,6 +25,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.template import fill, fill_some
 
 #: Lanes that have the same positions, and the bits of a lane's number that tell them apart.
 _SHARING, _BITS = 8, (2, 3, 4)
@@ -138,12 +139,12 @@ class ChannelWriter(Writer):
                  "int first_position", "int thread"]
         texts.append(device_function(
             "Puts together what the threads of a team have of all channels, and stores what becomes of it.", "void",
-            f"{name}_reduce", heads, [line.replace("@NAME@", name) for line in self._reduce()]))
+            f"{name}_reduce", heads, [fill(line, {"NAME": name}, spare=("NAME",)) for line in self._reduce()]))
         return texts
 
     def body(self, name: str) -> list[str]:
         """The statements of ``NAME_finish``."""
-        return [line.replace("@NAME@", name) for line in super().body(name)]
+        return [fill_some(line, {"NAME": name}, spare=("NAME",)) for line in super().body(name)]
 
     def _reduce(self) -> list[str]:
         """The statements of ``NAME_reduce``."""

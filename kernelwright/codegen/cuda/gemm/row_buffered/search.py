@@ -6,12 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.candidates import is_long
-from kernelwright.codegen.cuda.gemm.cost import PROCESSORS
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, shares_sectors, suits
 from kernelwright.plan.contraction import Contraction, Tiling, in_groups
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try at most, and in three dimensions, where x is read once for each plane of a window.
 _MOST, _MOST_OF_PLANES = 4, 2
@@ -22,8 +22,6 @@ _NARROW, _WIDE, _LEAST = 128, 256, 64
 _FEW = 16
 #: Lines of the ring at most, for each of those stacked: more were no faster (H200, 8 to 64 channels: 8 and 16).
 _MOST_LINES = 8
-#: Of an H200: bytes that a multiprocessor sends to memory and gets in a cycle, and reads from shared memory.
-_MEMORY_BYTES, _SHARED_BYTES = 18, 128
 #: Cycles of a scheduler for an element of a thread, where functions are short and long, and for an item.
 _ELEMENT_CYCLES, _LONG_CYCLES, _ITEM_CYCLES = 10, 24, 300
 
@@ -109,15 +107,15 @@ def predicted_milliseconds(numbers: Strips) -> float:
     schedulers and memory take."""
     kernel, rows = numbers.kernel, numbers.tiling.rows
     products = numbers.passes * len(numbers.products) * kernel.pool_lines * numbers.folded
-    tensor = products * max(rows / 2, (2048 + 32 * rows) / _SHARED_BYTES)
+    tensor = products * max(rows / 2, (2048 + 32 * rows) / HOPPER.shared_rate)
     element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
     issue = rows / 2 * kernel.pool_lines * numbers.folded * element + _ITEM_CYCLES
     stored = 4 * rows * numbers.stacked * numbers.interleaved * len(ordinary_stores(kernel)) / kernel.pool_size
     if not kernel.reductions:
         stored *= min(numbers.tiling.columns, kernel.out_channels)
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
-    item = max(tensor, issue, (stored + brought / numbers.line_items) / _MEMORY_BYTES)
+    item = max(tensor, issue, (stored + brought / numbers.line_items) / HOPPER.memory_rate)
     # A team's own time: products, then the epilogue, while others multiply.
     item = max(item, (tensor + 2 * issue) / numbers.tiling.teams)
     lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_stride
-    return -(-numbers.strips // PROCESSORS) * lines * numbers.line_items * item / 1.75e6
+    return -(-numbers.strips // HOPPER.count) * lines * numbers.line_items * item / (HOPPER.clock / 1e3)

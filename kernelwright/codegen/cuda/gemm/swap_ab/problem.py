@@ -30,6 +30,7 @@ from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, SLAB_ROWS, Geometr
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Load
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Rows of a product: output channels of a warpgroup. Channels of a step.
 ROWS, DEPTH = 64, 64
@@ -37,7 +38,6 @@ ROWS, DEPTH = 64, 64
 #: eight lanes read 16 bytes each from all banks.
 RAWS, WARP_POSITIONS, RAW_PITCH = 3, 32, DEPTH + 4
 #: Shared memory of a block, registers of a multiprocessor.
-BLOCK_BYTES, _REGISTERS = 227 * 1024, 65536
 #: Registers of a thread that brings x, of one that splits it, and what one that multiplies needs beside sums, w and its
 #: terms.
 _BRINGER_REGISTERS, _SPLITTER_REGISTERS, _OTHER_REGISTERS = 24, 40, 40
@@ -180,7 +180,7 @@ class Turned(Geometry):
     @property
     def launched_registers(self) -> int:
         """Registers that every thread begins with."""
-        return min(255, _REGISTERS // self.threads) // 8 * 8
+        return min(255, HOPPER.registers // self.threads) // 8 * 8
 
     @property
     def producer_registers(self) -> int:
@@ -197,7 +197,7 @@ class Turned(Geometry):
         """Bytes of shared memory of the core, whose slabs and their tables take so many; where parts of steps are
         added later, blocks that do so have these. Raises ValueError where a block has less."""
         found = self.ring_bytes + slab_bytes * (self.tiling.split == 1)
-        if max(found, slab_bytes) > BLOCK_BYTES:
+        if max(found, slab_bytes) > HOPPER.block_bytes:
             raise ValueError(f"{found} or {slab_bytes} bytes of shared memory do not fit a block: {self.tiling}")
         return found
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 
-from kernelwright.codegen.cuda.gemm.cost import PROCESSORS, packing_cycles
+from kernelwright.codegen.cuda.gemm.cost import packing_cycles
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
 from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, Turned
 from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try.
 _MOST = 4
@@ -23,7 +24,7 @@ _MOST = 4
 _WORKERS, _MOST_STAGES, _RAW_ROWS, _LEAST_STEPS = (2, 4, 1), 6, 256, 4
 #: Of an H200: multiply-adds of a cycle and multiprocessor, the share of them that is taken to be reached; bytes from L2
 #: and to and from memory.
-_PRODUCTS, _REACHED, _L2_BYTES, _MEMORY_BYTES = 2048, 0.85, 28, 18
+_REACHED = 0.85
 #: Instructions of a warp that splits its part of w, and for each position; cycles from asking for w to having split it;
 #: cycles of a position of x that comes as it lies (H100: 3,400 of 128); of a tile beside its steps, and of a further
 #: kernel.
@@ -48,7 +49,7 @@ def _candidates(kernel: Contraction) -> Iterator[Turned]:
     for workers in _WORKERS:
         with suppress(ValueError):
             one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2))
-            waves = {count * PROCESSORS // max(1, one.works) for count in (1, 2)}
+            waves = {count * HOPPER.count // max(1, one.works) for count in (1, 2)}
             splits = sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)})
             for split, raw_left in product(splits, (False, True)):
                 found = _with_most_stages(replace(one.tiling, split=split, raw_left=raw_left), kernel)
@@ -77,18 +78,18 @@ def cycles(numbers: Turned) -> float:
     tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1)
     weight = 4 * tiling.columns * tiling.depth
     raw = 4 * numbers.positions * tiling.depth * tiling.raw_left
-    step = max(tensor / (_PRODUCTS * _REACHED), (weight + (raw or numbers.stage_bytes)) / _L2_BYTES,
-               (weight / numbers.blocks[0] + raw / numbers.blocks[1]) / _MEMORY_BYTES,
+    step = max(tensor / (HOPPER.wgmma_products * _REACHED), (weight + (raw or numbers.stage_bytes)) / HOPPER.cache_rate,
+               (weight / numbers.blocks[0] + raw / numbers.blocks[1]) / HOPPER.memory_rate,
                workers * (_SPLIT + _ADD * numbers.positions), _LATENCY, _RAW * numbers.positions * tiling.raw_left)
-    waves = ceil(numbers.works / PROCESSORS)
+    waves = ceil(numbers.works / HOPPER.count)
     total = waves * (ceil(numbers.depths / tiling.split) * step + _TILE) + packing_cycles(numbers)
     if tiling.split > 1:
         moved = 2 * tiling.split * numbers.tiles * 4 * numbers.positions * tiling.columns
-        total += moved / (PROCESSORS * _MEMORY_BYTES) + _LAUNCH
+        total += moved / (HOPPER.count * HOPPER.memory_rate) + _LAUNCH
     return total
 
 
 def saved_cycles(kernel: Contraction) -> float:
     """What others take for packing the weight."""
     terms = 2 if kernel.scheme == "fp16x3" else 1
-    return (4 + 2 * terms) * prod(kernel.right_domain) / (PROCESSORS * _MEMORY_BYTES)
+    return (4 + 2 * terms) * prod(kernel.right_domain) / (HOPPER.count * HOPPER.memory_rate)

@@ -38,6 +38,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import wrapped
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.template import fill, fill_some
 
 if TYPE_CHECKING:
     from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
@@ -46,6 +47,9 @@ __all__ = ["core", "tilings_mma"]
 
 #: Rows of sums of the blocks that run at the same time and share columns of w (a band of row blocks).
 _BAND_ROWS = 2048
+#: Names that some variants of the text do not have.
+_VARIANTS = frozenset({
+    "COLUMN_ARGUMENTS", "RIGHT_TERM", "TAP_ROW", "WINDOW"})
 
 
 def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
@@ -99,9 +103,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "COLUMN_STRIDE": epilogue.column_stride, "SLAB": epilogue.floats,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
     }
-    definitions = text.CORE
-    for key, value in values.items():
-        definitions = definitions.replace(f"@{key}@", str(value))
+    definitions = fill(text.CORE, values, _VARIANTS)
     launches = (
         *checks,
         f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize,\n'
@@ -135,8 +137,8 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     return result | {
         "ALL_COLUMNS": "", "RIGHT_PLACES": raw_text.RAW_PLACES,
         "COPY_RIGHT": raw_text.RAW_COPY_CHANNELS if by_channels else raw_text.RAW_COPY_COLUMNS,
-        "STEP": raw_text.RAW_STEP.replace(
-            "@READ@", raw_text.RAW_READ_CHANNELS if by_channels else raw_text.RAW_READ_COLUMNS),
+        "STEP": fill_some(raw_text.RAW_STEP, {
+            "READ": raw_text.RAW_READ_CHANNELS if by_channels else raw_text.RAW_READ_COLUMNS}),
         "AFTER": raw_text.RAW_AFTER, "SCALES": raw_text.RAW_SCALES, "PROMOTE": raw_text.RAW_PROMOTE,
         "WRITTEN": raw_text.RAW_WRITTEN + text.FILL_RAW_TABLE * table,
         "RAW_STRIDE": str(columns_apart if by_channels else channels_apart),

@@ -40,17 +40,15 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry, strides_of_raw_right, suits_pairs
 from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Most sums of a warp along rows and along columns, and most columns of a block.
 _WARP, _COLUMNS = 64, 256
 #: Registers of a thread for sums and for fragments of x.
 _SUMS_AND_FRAGMENTS = 160
-#: Shared memory of a block on compute capability 9.0 and 10.0, what the core's variables take of it, what the system
-#: takes besides for each block.
-BLOCK_BYTES, STATIC_BYTES, _RESERVED_BYTES = 227 * 1024, 64, 1024
-#: Of an H200: multiprocessors, and a cycle of one: multiply-adds by mma.sync, bytes through shared memory, from L2, to
-#: memory. With fewer than eight warps tensor cores wait more.
-_PROCESSORS, _PRODUCTS, _SHARED_BYTES, _L2_BYTES, _MEMORY_BYTES = 132, 1270, 128, 28, 18
+#: Shared memory of a block on compute capability 9.0 and 10.0, and what the core's variables take of it.
+BLOCK_BYTES, STATIC_BYTES = HOPPER.block_bytes, 64
+#: With fewer than eight warps tensor cores wait more.
 _FEW_WARPS = 0.7
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking for bytes to having them.
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1500, 60, 1000
@@ -168,7 +166,7 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
         shared = STATIC_BYTES + shared_bytes(geometry, slab, table)
         if shared > block_bytes:
             continue
-        blocks = min(least_blocks(tiling), (block_bytes + _RESERVED_BYTES) // (shared + _RESERVED_BYTES))
+        blocks = min(least_blocks(tiling), (block_bytes + HOPPER.block_reserve) // (shared + HOPPER.block_reserve))
         cycles = _packing_cycles(geometry) + _cycles(geometry, blocks)
         kind = tiling.rows, tiling.columns, tiling.raw_right, geometry.pairs
         if kind not in best or cycles < best[kind][0]:
@@ -209,7 +207,7 @@ def _packing_cycles(geometry: Geometry) -> float:
     size = 4 * prod(kernel.left_domain) + geometry.terms * geometry.left_term_bytes
     if not geometry.tiling.raw_right:
         size += 4 * prod(kernel.right_domain) + geometry.terms * geometry.right_term_bytes
-    return size / _MEMORY_BYTES / _PROCESSORS
+    return size / HOPPER.memory_rate / HOPPER.count
 
 
 def _cycles(geometry: Geometry, blocks: int) -> float:
@@ -217,11 +215,12 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
     kernel, tiling = geometry.kernel, geometry.tiling
     down, across = warps(tiling)
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[0] * geometry.blocks[1]
-    waves = ceil(tiles / _PROCESSORS)
+    waves = ceil(tiles / HOPPER.count)
     blocks = min(blocks, waves)
     # Of x, and of w and what products take of either: a pair of taps has 16 channels.
     row_bytes, channel_bytes = (2 * geometry.terms * depth for depth in (tiling.depth, max(16, tiling.depth)))
-    products = tiling.rows * tiling.columns * max(16, tiling.depth) * (3 if geometry.terms == 2 else 1) / _PRODUCTS
+    together = tiling.rows * tiling.columns * max(16, tiling.depth) * (3 if geometry.terms == 2 else 1)
+    products = together / HOPPER.mma_products
     if blocks * down * across < 8:
         products /= _FEW_WARPS
     total = 0.0
@@ -235,13 +234,13 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
             if tiling.raw_right:  # read once more, and terms written; while other warps multiply, if there are some
                 through += weights + tiling.columns * channel_bytes
                 splitting = _SPLIT_CYCLES * down * across / 4 * (0.4 if blocks * down * across >= 8 else 1)
-            fresh = weights / _MEMORY_BYTES if tiling.raw_right and geometry.blocks[0] == 1 else 0
-            cycles = max(taps * products + splitting, copied / _L2_BYTES, through / _SHARED_BYTES, fresh,
+            fresh = weights / HOPPER.memory_rate if tiling.raw_right and geometry.blocks[0] == 1 else 0
+            cycles = max(taps * products + splitting, copied / HOPPER.cache_rate, through / HOPPER.shared_rate, fresh,
                          taps * _LATENCY / (tiling.stages - 1 - tiling.raw_right) / blocks)
             total += geometry.depths * (cycles + taps * _STEP_CYCLES / blocks)
     steps = total / max(1, len(geometry.classes)) + _TILE_CYCLES / blocks
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) / kernel.pool_size
-    results = written / _MEMORY_BYTES * max(1, len(ordinary_stores(kernel)))
+    results = written / HOPPER.memory_rate * max(1, len(ordinary_stores(kernel)))
     if blocks > 1:  # one block's results go to memory while another multiplies
         return waves * max(steps, results) + min(steps, results)
     return waves * (steps + results)

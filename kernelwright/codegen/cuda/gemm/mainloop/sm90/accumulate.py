@@ -11,6 +11,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90 import accumulate_text as part
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import output_parity as phases
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import make_up
+from kernelwright.codegen.template import fill_some
 
 
 def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
@@ -21,7 +22,7 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
     common = {
         "FREE": free, "NEXT_STAGE": parts.NEXT_STAGE, "ADD_FUNCTION": parts.ADD if layout.parts else "",
         "ADD_PARAMETER": ", int add" if layout.parts else "",
-        "FREE_THIS": arrive.replace("@STAGE@", "stage"),
+        "FREE_THIS": fill_some(arrive, {"STAGE": "stage"}),
         "OWN_PIECES": "" if layout.written_out else parts.OWN_PIECES,
         "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
         "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
@@ -36,7 +37,7 @@ def _yield(layout: Layout, last: str, margin: int) -> str:
     """The line with which the turn passes on: where there are teams."""
     if layout.geometry.tiling.teams == 1:
         return ""
-    return "\n" + " " * margin + parts.YIELD.replace("@LAST@", last and f"{last} && ")
+    return "\n" + " " * margin + fill_some(parts.YIELD, {"LAST": last and f"{last} && "})
 
 
 def _no_steps(layout: Layout) -> str:
@@ -45,7 +46,7 @@ def _no_steps(layout: Layout) -> str:
 
 
 def _zero(names: str, first: object = 0, end: object = "@ALL_SUMS@") -> str:
-    return parts.ZERO.replace("@ZEROS@", names).replace("@FIRST@", str(first)).replace("@END@", str(end))
+    return fill_some(parts.ZERO, {"ZEROS": names, "FIRST": first, "END": end})
 
 
 def _add(part: str, sets: tuple[object, object] = (0, "@SUM_SETS@")) -> str:
@@ -55,7 +56,7 @@ def _add(part: str, sets: tuple[object, object] = (0, "@SUM_SETS@")) -> str:
 
 def _behind(last: bool, add: str) -> str:
     """What stands behind a stretch of a round, the ``last`` one or another: ``add`` adds what nothing has added yet."""
-    return (parts.ROUND_DRAINS if last else parts.ROUND_ENDS).replace("@ADD_OWN@", add)
+    return fill_some(parts.ROUND_DRAINS if last else parts.ROUND_ENDS, {"ADD_OWN": add})
 
 
 def _loop(layout: Layout) -> str:
@@ -66,14 +67,15 @@ def _loop(layout: Layout) -> str:
         add = f"if (add & 1) {_add('part', (0, one))}\n          if (add & 2) {_add('part', (one, 2 * one))}"
     calls = [*phases.calls(layout, "part" if promoted else "sums", "add" if promoted else "", promoted),
              *([phases.added(layout)] if promoted else [])]
-    text = parts.LOOP.replace("@MULTIPLY@", "\n        ".join(calls)).replace("@NO_STEPS@", _no_steps(layout))
-    text = text.replace("@YIELD@", _yield(layout, "step + 1 == end", 8))
-    text = text.replace("@PROMOTE@", parts.PROMOTE if promoted else parts.NO_PROMOTION)
-    text = text.replace("@REST@", parts.REST if promoted else "").replace("@COUNTS@", parts.COUNTS if promoted else "")
-    text = text.replace("@PART@", ", part[@ALL_SUMS@][COLUMNS / 2]" if promoted else "")
-    text = text.replace("@ZERO@", _zero("sums[p][i]" + " = part[p][i]" * promoted)).replace("@ADD_PART@", add)
-    offset = f"worker * {layout.offset}" if layout.offset else "0"
-    return text.replace("@EVERY@", str(layout.geometry.tiling.promote)).replace("@OFFSET@", offset)
+    promotion = {
+        "PROMOTE": parts.PROMOTE, "REST": parts.REST, "COUNTS": parts.COUNTS, "PART": ", part[@ALL_SUMS@][COLUMNS / 2]",
+        "ADD_PART": add, "EVERY": layout.geometry.tiling.promote,
+        "OFFSET": f"worker * {layout.offset}" if layout.offset else "0",
+    } if promoted else {"PROMOTE": parts.NO_PROMOTION, "REST": "", "COUNTS": "", "PART": ""}
+    return fill_some(parts.LOOP, {
+        "MULTIPLY": "\n        ".join(calls), "NO_STEPS": _no_steps(layout),
+        "YIELD": _yield(layout, "step + 1 == end", 8), "ZERO": _zero("sums[p][i]" + " = part[p][i]" * promoted),
+        **promotion})
 
 
 def _rounds(layout: Layout) -> str:
@@ -83,20 +85,20 @@ def _rounds(layout: Layout) -> str:
     for number in range(many):
         own, other = f"part[{number % 2}]", f"part[{1 - number % 2}]"
         calls = phases.calls(layout, own, "add" if several else "0", several)
-        text = parts.STRETCH.replace("@CALLS@", "\n          ".join(calls))
-        text = text.replace("@ADD_OTHER@", "\n        " + _add(other) if number else "")
+        text = fill_some(parts.STRETCH, {"CALLS": "\n          ".join(calls),
+                                         "ADD_OTHER": "\n        " + _add(other) if number else ""})
         stretches.append(text + _behind(number + 1 == many, _add(own)))
     promote = layout.geometry.tiling.promote
     opened = "for (int add = 0, since = 0;;) {" if several else "{"
     closed = f"  if (since >= {promote} || step == end) break;\n        }}" if several else "}"
-    text = parts.ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
-    count = f"\n          {phases.added(layout)}\n          since += @ADVANCE@;" if several else ""
-    text = text.replace("@OPEN@", opened).replace("@CLOSE@", closed).replace("@COUNT@", count)
-    text = text.replace("@YIELD@", _yield(layout, "step == end", 10))
     ends = several or len(phases.variants(layout)) > 1
-    text = text.replace("@LAST_TAP@", ", last = @NAME@_first_tap[piece + 1]" if ends else "")
-    # Those that are added to begin as zeros; so do others, so that they do not live from tile to tile.
-    return text.replace("@ZERO@", _zero("sums[p][i]" + " = part[0][p][i] = part[1][p][i]" * several))
+    return fill_some(parts.ROUNDS, {
+        "STRETCHES": "".join(stretches), "NO_STEPS": _no_steps(layout), "OPEN": opened, "CLOSE": closed,
+        "COUNT": f"\n          {phases.added(layout)}\n          since += @ADVANCE@;" if several else "",
+        "YIELD": _yield(layout, "step == end", 10),
+        "LAST_TAP": ", last = @NAME@_first_tap[piece + 1]" if ends else "",
+        # Those that are added to begin as zeros; so do others, so that they do not live from tile to tile.
+        "ZERO": _zero("sums[p][i]" + " = part[0][p][i] = part[1][p][i]" * several)})
 
 
 def _halves(layout: Layout) -> str:
@@ -108,13 +110,14 @@ def _halves(layout: Layout) -> str:
         calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
         if layout.geometry.tiling.phases == 2:  # what was defined for the first half is there
             calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
-        text = parts.HALF_STRETCH.replace("@ONE@", calls[0]).replace("@TWO@", calls[1]).replace("@ADD_ONE@", one)
-        text = text.replace("@BEFORE@", parts.HALF_BEFORE.replace("@ADD_TWO@", two) if number else "")
+        text = fill_some(parts.HALF_STRETCH, {
+            "ONE": calls[0], "TWO": calls[1], "ADD_ONE": one,
+            "BEFORE": fill_some(parts.HALF_BEFORE, {"ADD_TWO": two}) if number else ""})
         stretches.append(text + _behind(number + 1 == many, two))
     last = ", last = @NAME@_first_tap[piece + 1]" if len(phases.variants(layout)) > 1 else ""
-    text = parts.HALF_ROUNDS.replace("@STRETCHES@", "".join(stretches)).replace("@NO_STEPS@", _no_steps(layout))
-    return text.replace("@LAST_TAP@", last).replace("@YIELD@", _yield(layout, "step == end", 10)).replace(
-        "@ZERO@", _zero("sums[p][i]"))
+    return fill_some(parts.HALF_ROUNDS, {
+        "STRETCHES": "".join(stretches), "NO_STEPS": _no_steps(layout), "LAST_TAP": last,
+        "YIELD": _yield(layout, "step == end", 10), "ZERO": _zero("sums[p][i]")})
 
 
 def _written_out(layout: Layout, arrive: str) -> str:
@@ -127,7 +130,7 @@ def _written_out(layout: Layout, arrive: str) -> str:
     fed = [0] * (numbers[-1] + 1)  # of each stretch, the output phases that its sums have something of
 
     def freed() -> list[str]:
-        return [arrive.replace("@STAGE@", "before")]
+        return [fill_some(arrive, {"STAGE": "before"})]
 
     def added(stretch: int) -> list[str]:
         if stretch < 1:

@@ -45,7 +45,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90 import results_text as results
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import text as parts
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, Piece
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
-from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as fill
+from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as convert
 from kernelwright.codegen.cuda.gemm.operands import prepack_concurrent as ahead
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
@@ -53,6 +53,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.template import fill, fill_some
 from kernelwright.plan.contraction import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
@@ -61,6 +62,12 @@ _BAND_ROWS = 1024
 _LEADING = 1 << 16
 #: Dynamic shared memory that a kernel's blocks have without being given more.
 _UNASKED_BYTES = 48 * 1024
+#: Names that some variants of the text do not have.
+_VARIANTS = frozenset({
+    "ADVANCE", "ALL_ROW_BLOCKS", "BAND", "CLASSES", "COLUMN_ARGUMENTS", "COLUMN_BLOCKS", "ENTRY_ROWS", "FILL_BATCH",
+    "FILL_ITEMS", "FILL_MERGE_TABLE", "FILL_TURNS", "FILL_WARPS", "FIND", "FINISH_PARAMETERS", "FREE", "FREE_THIS",
+    "GROUPS", "LEFT_BLOCK", "LEFT_TERM", "PARTS_LEFT", "PASS_PLACES", "PASS_SCALE", "PASS_TURN", "PHASES", "PLACES",
+    "ROW_BLOCKS", "ROW_SCALE", "SCALES", "SCALES_OF", "STAGED_SUMS", "STEPS", "TAKEN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +143,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS,
             "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams > 1 else
            {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "TURN_BARRIERS"), "")}),
-        **sums.values(layout, f"if (before >= 0 && {who}) {how.replace('@STAGE@', 'before')}", f"if ({who}) {how}"),
+        **sums.values(layout, f"if (before >= 0 && {who}) {fill_some(how, {'STAGE': 'before'})}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
     }
-    text = parts.CORE
-    for _ in range(4):  # some of the parts hold names themselves
-        for key, value in values.items():
-            text = text.replace(f"@{key}@", str(value))
+    text = fill(parts.CORE, values, _VARIANTS)
     lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
@@ -163,7 +167,7 @@ def _tables(layout: Layout, name: str) -> str:
     taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * pairs}}}"
     of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
 // rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
-    more = "\n" + fill.definitions(layout, name) if layout.geometry.tiling.takes_left else ""
+    more = "\n" + convert.definitions(layout, name) if layout.geometry.tiling.takes_left else ""
     if layout.geometry.tiling.packs_left:
         more += "\n" + ahead.definitions(layout, name)
     return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
@@ -238,7 +242,7 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
     found = (("float* __restrict__", "partial"),) if geometry.tiling.split > 1 else epilogue.parameters
     if geometry.tiling.takes_left:
         found += (("unsigned*", "left_ready"),) * geometry.tiling.packs_left
-        found = tuple(dict.fromkeys((*found, *fill.parameters(geometry))))
+        found = tuple(dict.fromkeys((*found, *convert.parameters(geometry))))
         if guessed(geometry, "left"):
             found += (("unsigned*", "marks"), ("bool", "again"))
     return found
@@ -247,18 +251,18 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
 def _producers(layout: Layout) -> dict[str, object]:
     """Who brings steps, and how."""
     geometry, raw, packs = layout.geometry, layout.geometry.tiling.raw_left, layout.geometry.tiling.packs_left
-    shared = {"PRODUCERS": fill.FILL if raw else parts.COPY + ahead.PACK * packs,
+    shared = {"PRODUCERS": convert.FILL if raw else parts.COPY + ahead.PACK * packs,
               "PRODUCED_TILES": parts.PRODUCED_TILES, "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
               "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if raw else 10))}
     again = guessed(geometry, "left") and geometry.tiling.takes_left
     if not raw:
         return {**shared, "PRODUCER_GROUPS": layout.producer_groups, "FULL_ARRIVALS": 1,
-                "WHO_FILLS": "the producer of the step", "SECOND_RUN": fill.SECOND_RUN if again else "",
+                "WHO_FILLS": "the producer of the step", "SECOND_RUN": convert.SECOND_RUN if again else "",
                 **(ahead.values(layout) if packs else {"AWAIT_LEFT": ""}),
                 "LEFT_PARAMETER": "unsigned short* left, " if packs else "const unsigned short* __restrict__ left, "}
     return {**shared, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
             "WHO_FILLS": "who brings w, and each warp that brings x",
-            "SECOND_RUN": fill.SECOND_RUN if again else "", **fill.values(layout)}
+            "SECOND_RUN": convert.SECOND_RUN if again else "", **convert.values(layout)}
 
 
 def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int, again: tuple[str, ...]

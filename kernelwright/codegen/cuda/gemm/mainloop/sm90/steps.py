@@ -21,11 +21,12 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, MOST_PAIRS, Rows
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.tap_runs import Run
 from kernelwright.codegen.cuda.loops.schedule import MULTIPROCESSORS
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Rows of one product and of a slab of the epilogue.
 PRODUCT_ROWS = 64
 #: Bytes of shared memory of a block.
-BLOCK_BYTES = 227 * 1024
+BLOCK_BYTES = HOPPER.block_bytes
 
 
 @dataclass(frozen=True, slots=True)

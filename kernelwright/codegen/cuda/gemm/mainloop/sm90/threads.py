@@ -25,11 +25,12 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, Piece, Steps
 from kernelwright.codegen.cuda.gemm.operands.converter_warps import ITEM_REGISTERS, Filling
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Bytes of shared memory of a multiprocessor, and what the system takes of it for each block.
 PROCESSOR_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
-REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = 65536, 40, 40
+REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = HOPPER.registers, 40, 40
 #: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
 _TURNING_REGISTERS = 48
 #: Registers of a producer's thread that waits for x to be packed.
