@@ -44,11 +44,11 @@ from kernels_loops import (  # noqa: E402
 
 from kernelwright.codegen.cpp.loops import generate as cpp_loops  # noqa: E402
 from kernelwright.codegen.cpp.support.snippets import snippets as cpp_snippets  # noqa: E402
+from kernelwright.codegen.cpp.target import CPP  # noqa: E402
 from kernelwright.codegen.cuda.loops import generate as cuda_loops  # noqa: E402
 from kernelwright.codegen.cuda.loops.tiles import TileSchedule  # noqa: E402
 from kernelwright.codegen.loops.order import Walk  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
-from kernelwright.emit.file import CPP_FLAGS  # noqa: E402
 from kernelwright.plan.expressions import Reduced  # noqa: E402
 from kernelwright.plan.kernels import LoopKernel  # noqa: E402
 
@@ -221,7 +221,7 @@ def cpp_library(sources: list[KernelSource], folder: Path) -> ctypes.CDLL:
         text += f"\n{source.definition}\n"
         text += f'extern "C" const char* run_{source.name}{signature} {{ return {source.name}({passed}); }}\n'
     (folder / "loops.cpp").write_text(text)
-    command = ["g++", *CPP_FLAGS, "-shared", "-fPIC", str(folder / "loops.cpp"), "-o", str(folder / "loops.so")]
+    command = ["g++", *CPP.flags, "-shared", "-fPIC", str(folder / "loops.cpp"), "-o", str(folder / "loops.so")]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(folder / "loops.so"))
 

@@ -22,7 +22,7 @@ import torch
 
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.rule import Use
-from kernelwright.codegen.generate import generate, support_text
+from kernelwright.codegen.generate import TARGETS, generate, support_text
 from kernelwright.codegen.reference.plan import exact_reference, in_float64, widest
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.failures import is_ours
@@ -137,7 +137,7 @@ def kernels_at_fault(plan: Plan, values: Mapping[str, torch.Tensor], target: str
     for number, step in enumerate(texts):
         names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
         launchers[step] = make_launcher(f"alone_{number}", [step], texts, lambda n: True, names.__getitem__,
-                                        cuda=target == "cuda")
+                                        target=TARGETS[target])
     definitions = {t.name: t.definition for t in texts.values()}
     library = build("\n\n".join([support_text(texts.values(), target), *definitions.values(),
                                  *(x.text for x in launchers.values())]))

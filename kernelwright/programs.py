@@ -20,7 +20,7 @@ from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
-from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
+from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
@@ -270,7 +270,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
-    text = emit_file(header, source, variants, left, sources, support, cuda=target == "cuda",
+    text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
                      name=problem.name if problem.name.isidentifier() else "model")
     return text, (variants, sources, support)
 

@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from plan_tools import Of
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Context
 from kernelwright.capture.export import capture
+from kernelwright.codegen.cpp.target import CPP
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
-from kernelwright.codegen.generate import generate, support_text
+from kernelwright.codegen.generate import TARGETS, Target, generate, support_text
 from kernelwright.codegen.source import KernelSource
-from kernelwright.emit.file import CPP_FLAGS
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
@@ -42,7 +43,7 @@ def compiled(sources: Sequence[KernelSource], target: str, folder: Path) -> ctyp
     path = folder / "kernels.cpp"
     path.write_text(text)
     library = path.with_suffix(".so")
-    command = ["g++", *CPP_FLAGS, "-shared", "-fPIC", str(path), "-o", str(library)]
+    command = ["g++", *CPP.flags, "-shared", "-fPIC", str(path), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(library))
@@ -116,3 +117,10 @@ class Natively:
             results |= {n: t.reshape(n.shape) for n, t in zip(step.outputs, outputs, strict=True)}
         found = filled(graph.structure, [value(n) for n in plan.results])
         return list(torch.utils._pytree.tree_leaves(found))
+
+
+def other_skeletons(change: Callable[[Callable[..., Any]], Callable[..., Any]], *kinds: type) -> dict[str, Target]:
+    """The table of targets, with what ``change`` makes of the skeletons of some kinds of kernels (of all)."""
+    return {name: replace(target, skeletons={kind: change(made) if kind in (kinds or target.skeletons) else made
+                                             for kind, made in target.skeletons.items()})
+            for name, target in TARGETS.items()}

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.converter import Converter
 from kernelwright.capture.export import capture
+from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.generate import generate
 from kernelwright.emit.facts import plan_facts
 from kernelwright.emit.program import make_program
@@ -164,7 +165,8 @@ def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> 
     plan = counted("plan", lambda: make_plan(rewritten, graph, move_bias=True, contractions=chosen))
     assert len(plan.kernels) >= len(chosen)
     (plan,), sources = counted("generate", lambda: generate([plan], "cuda"))
-    counted("emit", lambda: (make_program("inference", plan, sources, cuda=True), plan_facts(plan, model, [x], "any")))
+    counted("emit", lambda: (make_program("inference", plan, sources, target=CUDA),
+                             plan_facts(plan, model, [x], "any")))
     return sum(1 + len(n.inputs) for n in graph.nodes()), found
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from native_tools import other_skeletons
 from torch import nn
 
 import kernelwright
@@ -37,8 +38,8 @@ def fails(*_, **__):
 
 
 def scans(change):
-    """The table of skeletons with another one for scans."""
-    return {key: change(skeleton) if key[1] is Scan else skeleton for key, skeleton in generate._SKELETONS.items()}
+    """The table of targets with another skeleton for scans."""
+    return other_skeletons(change, Scan)
 
 
 def no_text(skeleton):
@@ -60,7 +61,7 @@ def inputs():
 
 FAULTS = {
     "planning a region": lambda patch: patch.setitem(planner._COMPILERS, "scan", fails),
-    "writing a kernel": lambda patch: patch.setattr(generate, "_SKELETONS", scans(no_text)),
+    "writing a kernel": lambda patch: patch.setattr(generate, "TARGETS", scans(no_text)),
 }
 
 
@@ -83,7 +84,7 @@ def test_one_kernel_does_not_compile(target, inputs, monkeypatch, tmp_path):
     """The file is written and checked without that kernel."""
     if target == "cuda" and torch.cuda.is_available():
         pytest.skip("for machines without a GPU")
-    monkeypatch.setattr(generate, "_SKELETONS", scans(text_that_does_not_compile))
+    monkeypatch.setattr(generate, "TARGETS", scans(text_that_does_not_compile))
     result = kernelwright.optimize(Model(), inputs, target=target, effort="quick", baselines="none",
                                    output=tmp_path / "model_new.py")
     assert any(FAILED in note for note in result.notes)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from graph_tools import assert_close, calls, graph_of, leaf, random_values, run_plan
+from native_tools import other_skeletons
 
 from kernelwright.algebra.build import reduce
 from kernelwright.algebra.engine import rewrite
-from kernelwright.codegen.generate import KernelFailed, generate
+from kernelwright.codegen.generate import TARGETS, KernelFailed, generate
 from kernelwright.emit.program import make_program
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import Graph
@@ -119,7 +120,7 @@ def written(graph: Graph, target: str) -> Iterator[int]:
     rewriting = rewrite(graph, GENERIC_CPU)
     plan = make_plan(rewriting.graph, graph)
     (plan,), sources = generate([plan], target)
-    make_program("inference", plan, sources, cuda=target == "cuda")
+    make_program("inference", plan, sources, target=TARGETS[target])
     describe("inference", graph, rewriting, plan, GENERIC_CPU, texts=("", ""))
     for step in plan.kernels:
         kernel = step.kernel
@@ -157,7 +158,7 @@ def test_a_kernel_that_cannot_be_written_is_named(monkeypatch):
     def fails(kernel, name):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(module, "_SKELETONS", dict.fromkeys(module._SKELETONS, fails))
+    monkeypatch.setattr(module, "TARGETS", other_skeletons(lambda made: fails))
     graph = graph_of(*solver(3))
     plan = make_plan(graph, graph)
     with pytest.raises(KernelFailed, match="too deep") as failed:

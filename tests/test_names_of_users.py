@@ -10,6 +10,7 @@ from torch import nn
 
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.file import kernel_source
 from kernelwright.emit.launcher import ascii_word, c_name
 from kernelwright.problem import load_problem
@@ -59,7 +60,7 @@ def test_names(target):
     problem = load_problem(Model(), inputs)
     modes, _ = understand(problem, inputs, GENERIC_CPU, Settings(), Stages(Progress()))
     text, parts = emitted_text(problem, modes, inputs, target, GENERIC_CPU)
-    kernels = kernel_source(*parts, cuda=target == "cuda")[0]
+    kernels = kernel_source(*parts, target=TARGETS[target])[0]
     emitted = load_text(text, "names") if target == "cpp" else load_emulated(text, kernels, "names")
     model, candidate = Model(), new_model(emitted, problem, 0)
     with torch.no_grad():

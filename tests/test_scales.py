@@ -17,6 +17,7 @@ from emitted_tools import import_path, kernels_run, write_problem
 
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
+from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.emit.file import kernel_source
 from kernelwright.plan.records import TorchStep
 from kernelwright.problem import load_problem
@@ -92,7 +93,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert not [s for s in modes[0].plan.steps if isinstance(s, TorchStep) and s.node.kind in ("norm", "loss")]
     text, parts = emitted_text(problem, modes, inputs, target, device)
     module = load_text(text, "scales") if target == "cpp" else load_emulated(
-        text, kernel_source(*parts, cuda=True)[0], "scales")
+        text, kernel_source(*parts, target=CUDA)[0], "scales")
     assert module._kernelwright_library is not None, module._kernelwright_details
     model = original.Model().to(getattr(torch, dtype))
     return SimpleNamespace(model=model, new=new_model(module, problem, 0), module=module, inputs=inputs)

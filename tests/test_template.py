@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
+import kernelwright.codegen
 from kernelwright.codegen.template import TemplateError, fill, fill_some, names_in
 
 
@@ -29,3 +34,18 @@ def test_spare_names_need_no_place_and_take_one():
     assert fill("@A@", {"A": 1}, spare={"A"}) == "1"
     with pytest.raises(TemplateError, match="values of B"):
         fill_some("@C@", {"A": 1, "B": 2}, spare={"A"})
+
+
+def test_every_value_has_a_place_in_some_text():
+    """A variant of a core takes the values that it needs; what none takes is dead."""
+    places, values = set(), {}
+    for path in Path(kernelwright.codegen.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                places |= set(names_in(node.value))
+            if isinstance(node, ast.Dict) and "gemm" in path.parts:
+                values |= {key.value: path.name for key in node.keys if isinstance(key, ast.Constant)
+                           and re.fullmatch(r"[A-Z][A-Z0-9_]*", str(key.value))}
+    assert len(values) > 100
+    assert {name: path for name, path in values.items() if name not in places} == {}

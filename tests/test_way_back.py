@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import torch
 from emitted_tools import import_path, write_problem
+from native_tools import other_skeletons
 
 import kernelwright
 from kernelwright import culprits, judgement, modes, pipeline, programs, tuned, verified
 from kernelwright.algebra import engine
 from kernelwright.codegen import generate
+from kernelwright.codegen.target import Target
 from kernelwright.culprits import at_fault
 from kernelwright.emit.file import emit_file
 from kernelwright.failures import FAILED
@@ -107,8 +109,8 @@ def test_a_rule(result, monkeypatch):
     assert {"layer_norm", "cumsum", "tanh", "sigmoid"} <= kernels(found) and "region_sum" not in kernels(found)
 
 
-def calls(body: str) -> Callable[[Any], Any]:
-    """The table of skeletons, with scans whose text is called from ``body``."""
+def calls(body: str) -> dict[str, Target]:
+    """The table of targets, with scans whose text is called from ``body``."""
     def wrapped(skeleton: Any) -> Any:
         def written(kernel: Any, name: str) -> Any:
             source = skeleton(kernel, name)
@@ -122,7 +124,7 @@ def calls(body: str) -> Callable[[Any], Any]:
 
         return written
 
-    return {key: wrapped(made) if key[1] is Scan else made for key, made in generate._SKELETONS.items()}
+    return other_skeletons(wrapped, Scan)
 
 
 @pytest.mark.parametrize(("target", "body", "words"), [
@@ -135,7 +137,7 @@ def test_a_kernel(result, monkeypatch, target, body, words):
     """It alone goes, found by itself."""
     if target == "cuda" and torch.cuda.is_available():
         pytest.skip("for machines without a GPU")
-    monkeypatch.setattr(generate, "_SKELETONS", calls(body))
+    monkeypatch.setattr(generate, "TARGETS", calls(body))
     found = result(target)
     note, *others = (n for n in found.notes if " is planned without " in n)
     assert [n.partition(" ")[2] for n in others] == [note.partition(" ")[2]]  # of the other mode
@@ -236,7 +238,7 @@ def test_a_stage(result, monkeypatch, fault):
 
 def test_a_search_that_fails(result, monkeypatch):
     """Then the least exact goes, step by step."""
-    monkeypatch.setattr(generate, "_SKELETONS", calls("return nullptr;"))
+    monkeypatch.setattr(generate, "TARGETS", calls("return nullptr;"))
     monkeypatch.setattr(culprits, "generate", _fails)
     found = result()
     assert any("without the rules" in note for note in found.notes)

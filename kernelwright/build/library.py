@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from kernelwright.build.module import BuildFailed, build_failure
-from kernelwright.emit.file import CPP_FLAGS, CUDA_FLAGS
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import BUILD, IMPORTS
 
 #: The launchers that a text defines.
@@ -60,8 +60,8 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
     Raises BuildFailed, and FolderFull (KW306).
     """
     space: dict = {
-        "_KERNELWRIGHT_NAME": name, "_KERNELWRIGHT_DEVICE": "cuda" if target == "cuda" else "cpu",
-        "_KERNELWRIGHT_FLAGS": list(CUDA_FLAGS if target == "cuda" else CPP_FLAGS), "_KERNELWRIGHT_SOURCE": source,
+        "_KERNELWRIGHT_NAME": name, "_KERNELWRIGHT_DEVICE": TARGETS[target].device,
+        "_KERNELWRIGHT_FLAGS": list(TARGETS[target].flags), "_KERNELWRIGHT_SOURCE": source,
         "_KERNELWRIGHT_LAUNCHERS": LAUNCHER.findall(source),
     }
     exec(compile(IMPORTS + "\n" + BUILD, "<kernelwright build>", "exec"), space)

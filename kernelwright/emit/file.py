@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.target import Target
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
@@ -19,8 +20,6 @@ from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
 _RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line and line != "import torch")
-CPP_FLAGS = ("-O3", "-march=native", "-fopenmp", "-std=c++17", "-fno-math-errno", "-fno-trapping-math")
-CUDA_FLAGS = ("-O3", "-std=c++17", "-lineinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +33,15 @@ class Variant:
     recordings: tuple[bool, ...] = (False, True)
 
 
-def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *, cuda: bool
-                  ) -> tuple[str, list[str], dict[str, str]]:
-    """The whole C++ or CUDA text, its launchers' names, and the run function's text of each mode."""
+def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
+                  target: Target) -> tuple[str, list[str], dict[str, str]]:
+    """The whole text for a target, its launchers' names, and the run function's text of each mode."""
     definitions: dict[str, str] = {}
     launchers, programs = [], {}
     for variant in variants:
         for step in variant.plan.kernels:
             definitions.setdefault(sources[step].name, sources[step].definition)
-        program = make_program(variant.mode, variant.plan, sources, cuda=cuda)
+        program = make_program(variant.mode, variant.plan, sources, target=target)
         launchers += program.launchers
         programs[variant.mode] = program.text
     marked = [f"{KERNEL_MARK.format(name)}\n{text.strip()}" for name, text in definitions.items()]
@@ -51,7 +50,7 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
 
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
-              sources: Mapping[KernelStep, KernelSource], support: str, *, cuda: bool, name: str) -> str:
+              sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str) -> str:
     """The emitted file's text. ``modes_left`` are modes whose forward stays the original."""
     indent = source.body_indent
     docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
@@ -62,13 +61,12 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         own = "" if "import torch" in imports.splitlines() else "import torch\n"
         parts = [docstring + future, own + imports, source.support, body, source.trailing]
         return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
-    text, launchers, programs = kernel_source(variants, sources, support, cuda=cuda)
+    text, launchers, programs = kernel_source(variants, sources, support, target=target)
     if ")kernels\"" in text or '"""' in text:
         raise AssertionError("the kernels' text ends its own literal")
-    flags = CUDA_FLAGS if cuda else CPP_FLAGS
     constants = "\n".join([
-        f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{"cuda" if cuda else "cpu"}"',
-        f"_KERNELWRIGHT_FLAGS = {literal(list(flags))}", f"_KERNELWRIGHT_LAUNCHERS = {literal(launchers)}",
+        f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{target.device}"',
+        f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}", f"_KERNELWRIGHT_LAUNCHERS = {literal(launchers)}",
     ])
     kernels = '_KERNELWRIGHT_SOURCE = r"""\n' + text + '"""'
     forward = _forward(indent, modes_left)

@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelwright.codegen.cpp.expressions import TYPES
-from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.target import Target
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep
 
 _ALIGNMENT = 256
-_LOCAL_BYTES = 32768  # a smaller workspace lives on the stack of a CPU launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +50,10 @@ def _round(size: int) -> int:
 
 
 def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelStep, KernelSource],
-                  outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, cuda: bool) -> Launcher:
+                  outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, target: Target) -> Launcher:
     """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run."""
     produced: dict[Node, KernelStep] = {n: s for s in steps for n in s.outputs}
-    types = C_TYPES if cuda else TYPES
+    types = target.types
     arguments: dict[Node | str, None] = {}
     updated: dict[str, str] = {}
     allocated: list[Node] = []
@@ -79,7 +77,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     scratch = size
     size += max((_round(sources[s].workspace_bytes) for s in steps), default=0)
     names: dict[Node | str, str] = {}
-    lines = [f'extern "C" const char* {name}(void* const* tensors, void* {"stream" if cuda else ""}) {{']
+    lines = [f'extern "C" const char* {name}(void* const* tensors, void* {"stream" if target.stream else ""}) {{']
     writable = set(allocated)
     for place, argument in enumerate(arguments):
         if isinstance(argument, str):
@@ -90,7 +88,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         constant = "" if argument in writable else "const "
         lines.append(f"    auto* {names[argument]} = static_cast<{constant}{types[argument.dtype]}*>"
                      f"(tensors[{place}]);")
-    local = not cuda and 0 < size <= _LOCAL_BYTES
+    local = 0 < size <= target.stack_bytes
     if local:
         lines.append(f"    alignas({_ALIGNMENT}) char workspace[{size}];")
     elif size:
@@ -103,7 +101,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         results = [names[buffers[i]] if i in buffers else names[n] for i, n in enumerate(step.outputs)]
         space = f"workspace + {scratch}" if sources[step].workspace_bytes else "nullptr"
         passed = [names[n] for n in step.inputs] + results + [space]
-        passed += ["static_cast<cudaStream_t>(stream)"] if cuda else []
+        passed += [f"static_cast<{target.stream}>(stream)"] if target.stream else []
         lines.append(f"    if (const char* failure = {sources[step].name}({', '.join(passed)})) return failure;")
     lines += ["    return nullptr;", "}"]
     return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), 0 if local else size)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.target import Target
 from kernelwright.emit.facts import plan_parts, plan_tensors
 from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
 from kernelwright.emit.once import made_once
@@ -87,7 +88,7 @@ def counts_up(update: BufferUpdate) -> object | None:
     return None
 
 
-def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, cuda: bool) -> Program:
+def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, target: Target) -> Program:
     """The run function ``_kernelwright_<mode>(_device, _stream, *tensors)`` of a plan.
 
     The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`; where submodules
@@ -114,7 +115,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     shown = {n: f"{names[n]}_shown" for n in looked_at if n in kernel_reads and n in called}
     seen = {**names, **shown}
     read = {n for s in steps for n in _inputs(s)} | {u.value for u in plan.effects}
-    maker, lines = _once_lines(mode, once, read, names, kernel_reads, cuda=cuda)
+    maker, lines = _once_lines(mode, once, read, names, kernel_reads, target=target)
     launchers: list[Launcher] = []
     readers = _readers(steps)
     place = 0
@@ -124,7 +125,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
         if isinstance(step, TorchStep):
             outside = step.node.get("serial", -1) >= 0 or (step.node.kind == "view" and step.node in looked_at)
             lines += _torch_lines(step.node, names, places, given=seen if outside else names,
-                                  contiguous=step.node in kernel_reads, cuda=cuda,
+                                  contiguous=step.node in kernel_reads, target=target,
                                   shown=shown.get(step.node, ""))
             done = [names[n] for n in last[place]]
             place += 1
@@ -138,14 +139,14 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             readers_inside = _readers(run)
             others = {n for n in inside if n in read_after or readers[n] > readers_inside[n]}
             launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
-                                     others.__contains__, lambda n: names[n], cuda=cuda)
+                                     others.__contains__, lambda n: names[n], target=target)
             launchers.append(launcher)
             lines += _launch_lines(launcher, names, places)
             done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
             done += ["workspace"] if launcher.workspace_bytes else []
         if done and place < len(steps):
             lines += _wrapped(f"del {', '.join(done)}")
-    asserted = [c.value for c in plan.checks if cuda and not c.waited]
+    asserted = [c.value for c in plan.checks if target.asserts_late and not c.waited]
     lines += [f"torch._assert_async({_text(n, names)})" for n in asserted]
     if required := [_text(n, names) for n in checked if n not in asserted]:
         lines += _wrapped(f"_kernelwright_require({', '.join(required)})")
@@ -247,14 +248,14 @@ def _without_unread(steps: list[Step], results: Collection[Node]) -> list[Step]:
 
 
 def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names: Mapping[Node, str],
-                kernel_reads: Collection[Node], *, cuda: bool) -> tuple[list[str], list[str]]:
+                kernel_reads: Collection[Node], *, target: Target) -> tuple[list[str], list[str]]:
     """The function that makes what depends on no input, and the program's lines that ask for what of it is read."""
     if not once:
         return [], []
     name = f"_kernelwright_{mode}_once"
     maker = [f"def {name}(_device):", f'    """Tensors of {mode} mode that depend on no input."""']
     for step in once:
-        lines = _torch_lines(step.node, names, {}, contiguous=step.node in kernel_reads, cuda=cuda)
+        lines = _torch_lines(step.node, names, {}, contiguous=step.node in kernel_reads, target=target)
         maker += [f"    {line}" for line in lines]
     wanted = ", ".join(names[s.node] for s in once if s.node in read) + ","
     maker += [*_wrapped(f"    return ({wanted})"), "", ""]
@@ -321,7 +322,7 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
     return node.operator.code([], node)  # constants
 
 
-def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, cuda: bool,
+def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, target: Target,
                  shown: str = "", given: Mapping[Node, str] | None = None) -> list[str]:
     """The call of a node. given: names of its operands, where they are others. contiguous: whether kernels read it.
     shown: another name, for what others than kernels see of it."""
@@ -330,7 +331,7 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):
         code = "torch.nn.functional." + code[2:]
-    if cuda and node.get("exact"):
+    if target.rounds_products and node.get("exact"):
         code = f"_kernelwright_exact(lambda: {code})"
     lines = []
     if node.origin is not None and node.origin.text and node.kind != "view":

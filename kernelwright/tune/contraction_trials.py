@@ -13,6 +13,7 @@ import torch
 
 from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.generate import generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.errors import DeviceLost
@@ -92,7 +93,7 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
                 continue
             names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
             launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__,
-                                     cuda=True)
+                                     target=CUDA)
             texts.append("\n\n".join([support_text([source], "cuda"), source.definition, launcher.text]))
             launchers.append((number, form, launcher))
     libraries = build_all(texts, "cuda", [launcher.name for _, _, launcher in launchers])

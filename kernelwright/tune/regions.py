@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
-from kernelwright.codegen.generate import generate_kernel, support_text
+from kernelwright.codegen.generate import TARGETS, generate_kernel, support_text
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
@@ -131,7 +131,7 @@ def _built(found: Sequence[list[KernelStep]], target: str
         for place, step in enumerate(steps):
             names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
             launchers[step] = make_launcher(f"region_{number}_{place}", [step], sources, lambda n: True,
-                                            names.__getitem__, cuda=target == "cuda")
+                                            names.__getitem__, target=TARGETS[target])
         made.append((steps, launchers))
         texts.append("\n\n".join([support_text(sources.values(), target), *(s.definition for s in sources.values()),
                                   *(x.text for x in launchers.values())]))

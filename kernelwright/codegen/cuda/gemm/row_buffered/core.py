@@ -36,10 +36,6 @@ from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.template import fill, fill_some
 from kernelwright.plan.contraction import Contraction
 
-#: Names that some variants of the text do not have.
-_VARIANTS = frozenset({
-    "ENDS", "END_FLOATS", "RESULTS", "TOTALS"})
-
 
 def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:
     """``NAME_core`` and its launch, which reads ``right``, the packed w, and scales.
@@ -84,7 +80,8 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
         "APART": ", ".join(str(p.apart) for p in products)}
-    text = fill("\n".join([row_ring.definitions(numbers, name), ending.definitions, MULTIPLY, CORE]), values, _VARIANTS)
+    texts = [row_ring.definitions(numbers, name), ending.definitions, MULTIPLY, CORE]
+    text = fill("\n".join(texts), values, spare=values)
     text = "\n".join(wrapped(text.split("\n")))
     support = snippets_of(text) | {"tensor_core", f"wgmma_f16_{tiling.rows}"}
     launches = _launches(numbers, name, threads, [p for _, p in parameters], again)

@@ -63,10 +63,6 @@ from kernelwright.codegen.template import fill
 
 #: Up to which power of two the greatest magnitude of a row of x or w leaves sums as they should be, and its inverse.
 _USUAL = 80
-#: Names that some variants of the text do not have.
-_VARIANTS = frozenset({
-    "CHANNEL_APART", "COLUMN_ARGUMENTS", "DEPTH", "FLOATS", "IN_CHANNELS", "LINE_CHANNEL", "LINE_COLUMN",
-    "MERGE_PARAMETERS", "OWN_APART", "PARTS_LEFT", "TILES", "WEIGHT_OF_LINE"})
 
 
 def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
@@ -157,7 +153,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         "WEIGHT_OF_LINE": f"{base} + o * {columns_apart}LL + c * {channels_apart}LL"}
     left = values_of_raw(numbers) if tiling.raw_left else {
         "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1, "INIT": ""}
-    text = fill(CORE, {**values, **left}, _VARIANTS)
+    text = fill(CORE, values | left, spare=values | left)
     text = "\n".join(wrapped(text.split("\n")))
     support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"} \
         | ({"mma_sync"} if tiling.raw_left else set())

@@ -47,9 +47,6 @@ __all__ = ["core", "tilings_mma"]
 
 #: Rows of sums of the blocks that run at the same time and share columns of w (a band of row blocks).
 _BAND_ROWS = 2048
-#: Names that some variants of the text do not have.
-_VARIANTS = frozenset({
-    "COLUMN_ARGUMENTS", "RIGHT_TERM", "TAP_ROW", "WINDOW"})
 
 
 def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
@@ -103,7 +100,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "COLUMN_STRIDE": epilogue.column_stride, "SLAB": epilogue.floats,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
     }
-    definitions = fill(text.CORE, values, _VARIANTS)
+    definitions = fill(text.CORE, values, spare=values)
     launches = (
         *checks,
         f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize,\n'

@@ -62,12 +62,6 @@ _BAND_ROWS = 1024
 _LEADING = 1 << 16
 #: Dynamic shared memory that a kernel's blocks have without being given more.
 _UNASKED_BYTES = 48 * 1024
-#: Names that some variants of the text do not have.
-_VARIANTS = frozenset({
-    "ADVANCE", "ALL_ROW_BLOCKS", "BAND", "CLASSES", "COLUMN_ARGUMENTS", "COLUMN_BLOCKS", "ENTRY_ROWS", "FILL_BATCH",
-    "FILL_ITEMS", "FILL_MERGE_TABLE", "FILL_TURNS", "FILL_WARPS", "FIND", "FINISH_PARAMETERS", "FREE", "FREE_THIS",
-    "GROUPS", "LEFT_BLOCK", "LEFT_TERM", "PARTS_LEFT", "PASS_PLACES", "PASS_SCALE", "PASS_TURN", "PHASES", "PLACES",
-    "ROW_BLOCKS", "ROW_SCALE", "SCALES", "SCALES_OF", "STAGED_SUMS", "STEPS", "TAKEN"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         **sums.values(layout, f"if (before >= 0 && {who}) {fill_some(how, {'STAGE': 'before'})}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
     }
-    text = fill(parts.CORE, values, _VARIANTS)
+    text = fill(parts.CORE, values, spare=values)
     lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
