@@ -183,7 +183,7 @@ def _kind(tiling: Tiling) -> tuple:
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
     """Of those that are not much worse, the one with the least shared memory: convolutions that write much are faster
-    with less of it (H200: docs/contractions.md), which this guess does not know."""
+    with less of it (H200: benchmarks/notes/contractions.md), which this guess does not know."""
     least = min(cycles for cycles, _, _ in group)
     near = [entry for entry in group if entry[0] <= _LEAN * least]
     return min(near, key=lambda entry: (entry[1], entry[0]))[-1]

@@ -31,7 +31,7 @@ is 9 or 6 products of 253 waves of tiles at 1.75 GHz; packing reads x and writes
 
 Results are the core's limit where they hide the products; the last line is `predicted_milliseconds` of the first tiling
 of either kind. With 16 channels an H200 took 0.167 and 0.240 ms to pack and 0.90 and 1.10 ms for the core
-(benchmarks/results/convolutions_h200.jsonl); with pairs, in fp16, 0.136 and 0.92 ms (docs/contractions.md).
+(benchmarks/results/convolutions_h200.jsonl); with pairs, in fp16, 0.136 and 0.92 ms (benchmarks/notes/contractions.md).
 """
 
 from __future__ import annotations

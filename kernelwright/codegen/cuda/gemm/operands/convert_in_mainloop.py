@@ -16,9 +16,9 @@ of 3 x 3 and 128 columns, in fp16 (128 x 128 x 576 multiply-adds: 4608 cycles of
     asked for                     6 steps of 2 at a time, each 5 items deep: about 900 cycles each               2700
     packed instead                128 * 64 * 6 bytes of memory, of which 18 come in a cycle, and 1790    4500
 
-Measured (docs/contractions.md, "x as it lies in memory"): an item takes 90 instructions, not 52, and the first-level
-cache, which is not among these figures, is busy 75 % of the time. So this loses against packing where there are 64
-channels in fp16 (0.83 ms instead of 0.76), and wins of 8 in fp16x3 (1.06 instead of 1.24).
+Measured (benchmarks/notes/contractions.md, "x as it lies in memory"): an item takes 90 instructions, not 52, and the
+first-level cache, which is not among these figures, is busy 75 % of the time. So this loses against packing where there
+are 64 channels in fp16 (0.83 ms instead of 0.76), and wins of 8 in fp16x3 (1.06 instead of 1.24).
 
 Scales. As with packing they are found first, those of a large x guessed from a part of it. Who takes a value for which
 that was not enough marks the scale; then a second search looks at all of these images, and the core runs again: its

@@ -12,7 +12,7 @@ lines are computed and dropped. By count of instructions that a scheduler issues
 channels in fp16x3 with a hardswish: 2,400 there, 920 here (written by hand).
 
 Measured by hand, before it was generated (one H200, milliseconds, without the search for scales;
-docs/contractions.md has what is generated):
+benchmarks/notes/contractions.md has what is generated):
 
     128, 8 to 64 channels, 3x3, 126 x 126, fp16x3, hardswish        0.207    (other core, all: 0.259)
     128, 64 to 128 channels, 3x3, 126 x 126, fp16, hardswish        0.574    (0.73)

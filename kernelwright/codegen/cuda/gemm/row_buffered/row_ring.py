@@ -5,8 +5,9 @@ Each lane has a row: 8 loads beside the next lane's, 4 conversions of two values
 shared memory. x is read once for each plane of the window, and never packed. Where all results are stored, by whole
 sectors (`row_buffered.store_shared_sectors`), and a warp has registers for one line alone, the next one is on its way
 to the second-level cache (H100, 64 to 128 channels, 126 wide: 0.678 ms for 0.709; two lines and more 0.72 to 0.84;
-where warps have several lines on their way it changes nothing; where less is stored, or not so, docs/contractions.md).
-Scales, marks of those that were guessed too small, and what is not finite are as in `operands.convert_in_mainloop`.
+where warps have several lines on their way it changes nothing; where less is stored, or not so,
+benchmarks/notes/contractions.md). Scales, marks of those that were guessed too small, and what is not finite are as in
+`operands.convert_in_mainloop`.
 """
 
 from __future__ import annotations

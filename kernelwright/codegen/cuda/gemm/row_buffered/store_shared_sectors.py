@@ -2,7 +2,7 @@
 once.
 
 A line whose results are no multiple of 8 ends within a sector, which the next one begins in. Stored in two parts such a
-sector takes a device as long as five others (an H200: 50 and 9 ps; docs/contractions.md, "How results go to
+sector takes a device as long as five others (an H200: 50 and 9 ps; benchmarks/notes/contractions.md, "How results go to
 memory"): of lines of 126 positions 3 in 4 have one for 15 others. So a team first finishes what lies in its item's last
 sector, up to six results of each channel, and leaves that in shared memory, where the team that has what follows takes
 it from, for a store of the whole. A strip's first line begins without, and its last one stores its own end.

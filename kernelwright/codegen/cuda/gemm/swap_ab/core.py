@@ -21,7 +21,7 @@ memory is the limit. Measured (one H100, whose memory gives 14 bytes): 1.71 ms; 
 step. Not by L2: clusters that shared x changed nothing. Two warpgroups left to themselves multiply at one time, and at
 one time split and add, while tensor cores have nothing to do. In turns one multiplies while the other splits: 0.655 ms,
 2,110 cycles (tensor cores' 690 TFLOP/s); 128 x 32768 x 32768 1.52, with w brought closer while it is not yet asked for.
-docs/contractions.md has the steps between.
+benchmarks/notes/contractions.md has the steps between.
 
 Where w is not finite, or so large or small that sums might leave float32, the epilogue computes the sums again: a
 thread remembers the greatest magnitudes of its rows, and writes their scales as 1, or as infinite.

@@ -25,7 +25,7 @@ What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, w
 
 Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 128, 126, 3 in fp16 has 16384 tiles of
 4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two teams they overlap: 0.46 ms, 658
-TFLOP/s predicted; without, 0.71 ms. (Measured: docs/contractions.md, "Predicted and measured".)
+TFLOP/s predicted; without, 0.71 ms. (Measured: benchmarks/notes/contractions.md, "Predicted and measured".)
 
 Truncation: tensor cores cut what they add to the lowest bit of the sum. So sums are added up in float32 registers every
 ``promote`` steps, and within a step the small products (low times high terms) come before the large ones. How products
