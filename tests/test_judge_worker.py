@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge import process_tree, sandbox, zygote
+from kernelwright.judge import zygote
 from kernelwright.judge.link import PATTERNS
 from kernelwright.judge.process import Limits, Worker, WorkerFailure, source_name
 from kernelwright.judge.processor import scheduled
 from kernelwright.judge.remote import CandidateRaised, NotHandedOver, RemoteCandidate
+from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
@@ -179,8 +180,8 @@ def test_isolation_and_surroundings(judged, tmp_path):
 def isolation_of_one_started_anew(folder: Path) -> str:
     """What confines a worker that no zygote forked."""
     with open(os.devnull, "w") as nowhere:
-        started = sandbox.start([sys.executable, "-c", "pass"], folder, (), Limits(), sandbox.environment(folder),
-                                nowhere.fileno(), sandbox.available(False))
+        started = isolation.start([sys.executable, "-c", "pass"], folder, (), Limits(), isolation.environment(folder),
+                                nowhere.fileno(), isolation.available(False))
         started.end()
     return started.isolation
 
@@ -190,7 +191,7 @@ def test_without_zygote(judged, monkeypatch):
     monkeypatch.setattr(zygote, "shared", lambda _: None)
     case = judged(PLAIN.replace("class Model(", "class ModelNew("))
     assert torch.equal(call(case, torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-    assert type(case.worker._process) is sandbox.Sandboxed
+    assert type(case.worker._process) is isolation.Sandboxed
 
 
 def test_state_of_all_kinds(judged):

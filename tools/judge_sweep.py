@@ -78,7 +78,7 @@ def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: T
     from kernelwright.judge.card import make_card
     from kernelwright.judge.check import Checker, kept_for
     from kernelwright.judge.efforts import Budget
-    from kernelwright.judge.limits import Limits
+    from kernelwright.judge.sandbox.limits import Limits
     from kernelwright.judge.settings import JudgeSettings
     from kernelwright.judge.trivial import trivial_candidates
     from kernelwright.problem.load import load_problem

@@ -21,13 +21,13 @@ from kernelwright.judge.diagnose.words import classify, failing_trial, merge, no
 from kernelwright.judge.efforts import Budget, Seconds
 from kernelwright.judge.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.handover import NotHandedOver
-from kernelwright.judge.limits import Limits
 from kernelwright.judge.precision import FLOAT32, precision_class
 from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
 from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
+from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.variants import check_variants, variants

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import process_tree, protocol
+from kernelwright.judge import protocol
 from kernelwright.judge.clock_outer import Ran
 from kernelwright.judge.inside.structure import encode
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
@@ -20,6 +20,7 @@ from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.processor import processors, scheduled
 from kernelwright.judge.protocol import Broken
 from kernelwright.judge.records import Finding, Refusal
+from kernelwright.judge.sandbox import process_tree
 from kernelwright.judge.timed import Batch, Round, TimedProblem
 from kernelwright.judge.timed_values import marked
 from kernelwright.verify.state import State

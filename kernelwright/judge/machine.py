@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from kernelwright.judge import process_tree
+from kernelwright.judge.sandbox import process_tree
 
 
 def overrides(device: torch.device, cuda_visible: str | None) -> dict[str, str]:

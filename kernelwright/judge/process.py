@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import process_tree, sandbox, zygote
+from kernelwright.judge import zygote
 from kernelwright.judge.exchange import START_SECONDS, Exchange
-from kernelwright.judge.limits import Limits
 from kernelwright.judge.machine import free_bytes, oom_kills, overrides, proportional_bytes
 from kernelwright.judge.printed import Printed
 from kernelwright.judge.protocol import LONGEST_LINE, Broken, parse
+from kernelwright.judge.sandbox import isolation, process_tree
+from kernelwright.judge.sandbox.limits import Limits
 
 __all__ = ["Limits", "Worker", "WorkerFailure", "free_bytes"]
 
@@ -63,20 +64,20 @@ class Worker(Exchange):
         self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
         self._memory = self.limits.memory_bytes or int(MEMORY_SHARE * free_bytes())
         self._oom_kills = oom_kills()
-        self._process: sandbox.Sandboxed | zygote.Forked | None = None
+        self._process: isolation.Sandboxed | zygote.Forked | None = None
         self._own: process_tree.Process | None = None  # the one that runs the candidate
         self._line: socket.socket | None = None
         self._printed: Printed | None = None
-        variables = sandbox.environment(self.folder, overrides(device, cuda_visible))
+        variables = isolation.environment(self.folder, overrides(device, cuda_visible))
         try:
             self._furnish()
             try:
                 self._start(variables, zygote.shared(variables))
-            except (sandbox.SandboxError, WorkerFailure) as error:
+            except (isolation.SandboxError, WorkerFailure) as error:
                 self._end()
                 zygote.give_up(variables, str(error))  # what cannot start here can start no other worker
                 self._start(variables, None)
-        except (sandbox.SandboxError, WorkerFailure) as error:
+        except (isolation.SandboxError, WorkerFailure) as error:
             self.close()
             no_device = getattr(error, "verdict", "") == "JUDGE-NO-DEVICE"
             verdict = "JUDGE-NO-DEVICE" if no_device else "JUDGE-ERROR"
@@ -93,7 +94,7 @@ class Worker(Exchange):
         self._failed, self._unread = None, b""
         self._printed = Printed(self.limits.output_bytes, self.limits.flood_bytes)
         self._line, theirs = socket.socketpair()
-        mechanisms = sandbox.available(self.device.type == "cuda")
+        mechanisms = isolation.available(self.device.type == "cuda")
         with theirs:
             passed = (theirs.fileno(), self.inputs.descriptor, self.outputs.descriptor)
             given = (self.limits, variables, self._printed.descriptor, mechanisms)
@@ -101,7 +102,7 @@ class Worker(Exchange):
                 self._process = forks.start(self.folder, passed, *given)
             else:
                 command = [sys.executable, "-I", "-P", "-B", str(self.folder / "worker.py"), *map(str, passed)]
-                self._process = sandbox.start(command, self.folder, passed, *given)
+                self._process = isolation.start(command, self.folder, passed, *given)
         self._printed.begin()
         self.isolation = self._process.isolation
         try:
@@ -265,7 +266,7 @@ class Worker(Exchange):
             self._fail("BUILD-TIMEOUT" if stage == "build" else "CRASH-TIMEOUT",
                        f"The candidate did not finish {_doing(stage)} in its time.", stage)
         self._look_for_end(stage)
-        count, _, size = sandbox.usage(self._process.pid)
+        count, _, size = isolation.usage(self._process.pid)
         if count > self.limits.processes:
             self._fail("CRASH-PROCESSES", f"The candidate has {count} processes, {self.limits.processes} are allowed.",
                        stage)

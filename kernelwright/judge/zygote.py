@@ -1,7 +1,7 @@
 """Workers in tens of milliseconds: one clean process has imported PyTorch, and forks a worker whenever one is wanted.
 
 It has never seen a candidate, has one thread, and has not touched a GPU. Each worker is confined after the fork exactly
-as one that is started anew (`sandbox.start`), which remains the way where there is no zygote.
+as one that is started anew (`isolation.start`), which remains the way where there is no zygote.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelwright.judge import process_tree, sandbox
-from kernelwright.judge.confine import InForce, Mechanisms
-from kernelwright.judge.limits import Limits
+from kernelwright.judge.sandbox import isolation, process_tree
+from kernelwright.judge.sandbox.confine import InForce, Mechanisms
+from kernelwright.judge.sandbox.limits import Limits
 
 _BOOT = "import sys; sys.path.append({root!r}); from kernelwright.judge.zygote_process import main; main({line})"
 _READY_SECONDS, _START_SECONDS, _END_SECONDS = 120.0, 30.0, 10.0
@@ -33,7 +33,7 @@ _EARLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM
 
 
 class Forked:
-    """A worker that a zygote forked; as `sandbox.Sandboxed`."""
+    """A worker that a zygote forked; as `isolation.Sandboxed`."""
 
     def __init__(self, pid: int, control: int, ended: int) -> None:
         self.pid, self._control, self._ended = pid, control, ended
@@ -80,7 +80,7 @@ class Zygote:
         self._line.settimeout(_READY_SECONDS)
         try:
             self._said()
-        except sandbox.SandboxError:
+        except isolation.SandboxError:
             self.close()
             raise
 
@@ -90,7 +90,7 @@ class Zygote:
 
         Raises SandboxError.
         """
-        plan = sandbox.plan([], folder.resolve(), limits, mechanisms)
+        plan = isolation.plan([], folder.resolve(), limits, mechanisms)
         plan = replace(plan, protected=(*plan.protected, self.pid, -self.pid))
         (folder / "tmp").mkdir(exist_ok=True)
         status, status_end = os.pipe()
@@ -103,16 +103,16 @@ class Zygote:
                 self._line.settimeout(_START_SECONDS)
                 socket.send_fds(self._line, [json.dumps(order).encode()], passed)
                 pid = int(self._said()["pid"])
-        except (OSError, sandbox.SandboxError) as error:
+        except (OSError, isolation.SandboxError) as error:
             for descriptor in (status, control, ended):
                 os.close(descriptor)
-            raise sandbox.SandboxError(f"no worker could be forked: {error}") from None
+            raise isolation.SandboxError(f"no worker could be forked: {error}") from None
         finally:
             for descriptor in (status_end, control_end, ended_end):
                 os.close(descriptor)
         worker = Forked(pid, control, ended)
         try:
-            worker.isolation = sandbox.words(_in_force(status))
+            worker.isolation = isolation.words(_in_force(status))
         except BaseException:
             worker.end()
             raise
@@ -138,15 +138,15 @@ class Zygote:
             text = self._line.recv(1 << 16)
             return json.loads(text)
         except (OSError, ValueError) as error:
-            raise sandbox.SandboxError(f"the process that forks workers does not answer: {error}") from None
+            raise isolation.SandboxError(f"the process that forks workers does not answer: {error}") from None
 
 
 def _in_force(status: int) -> InForce:
     """What the worker found in force when it had confined itself. Raises SandboxError."""
-    lines = sandbox.read_until_started(status)
+    lines = isolation.read_until_started(status)
     answer = next((line for line in lines if "error" in line), lines[0] if lines else {"error": "it said nothing"})
     if "error" in answer:
-        raise sandbox.SandboxError(f"the worker's process could not be started: {answer['error']}")
+        raise isolation.SandboxError(f"the worker's process could not be started: {answer['error']}")
     return InForce(**lines[0])
 
 
@@ -164,7 +164,7 @@ def shared(environment: dict[str, str]) -> Zygote | None:
         if key not in _shared or not _shared[key].alive():
             try:
                 _shared[key] = Zygote(environment)
-            except sandbox.SandboxError as error:
+            except isolation.SandboxError as error:
                 _failed[key] = str(error)
                 return None
         return _shared[key]

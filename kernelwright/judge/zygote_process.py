@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import launcher
+from kernelwright.judge.sandbox import launcher
 from kernelwright.judge.worker import Handlers, handlers, import_inside, serve
 
 _MOST_DESCRIPTORS, _LONGEST_ORDER = 16, 1 << 20
@@ -62,7 +62,7 @@ def _import_extensions() -> None:
 
 
 def _become_launcher(order: dict[str, Any], descriptors: list[int], known: Handlers) -> None:
-    """In the forked child: the process above a worker, as the one that `sandbox.start` starts."""
+    """In the forked child: the process above a worker, as the one that `isolation.start` starts."""
     *passed, output, status, control, ended = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from kernelwright.judge import process_tree
-from kernelwright.judge.confine import InForce, Plan, apply_in_child
-from kernelwright.judge.kernel_calls import (
+from kernelwright.judge.sandbox import process_tree
+from kernelwright.judge.sandbox.confine import InForce, Plan, apply_in_child
+from kernelwright.judge.sandbox.kernel_calls import (
     MS_BIND,
     MS_NODEV,
     MS_NOEXEC,

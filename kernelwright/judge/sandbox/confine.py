@@ -10,8 +10,8 @@ import threading
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kernelwright.judge import landlock, seccomp
-from kernelwright.judge.kernel_calls import (
+from kernelwright.judge.sandbox import landlock, seccomp
+from kernelwright.judge.sandbox.kernel_calls import (
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
@@ -27,7 +27,7 @@ _THREADS_PER_PROCESS = 16
 @dataclass(frozen=True, slots=True)
 class Mechanisms:
     """What to use: kinds of namespaces, whether landlock and seccomp, and whether root's worker becomes a user that
-    owns nothing else (where there is no landlock). ``sandbox.available`` says what works."""
+    owns nothing else (where there is no landlock). ``isolation.available`` says what works."""
 
     namespaces: tuple[str, ...] = ()
     landlock: bool = False

@@ -10,7 +10,7 @@ import errno
 import struct
 from collections.abc import Iterable
 
-from kernelwright.judge.kernel_calls import MACHINE, NEW_NAMESPACE, call, number
+from kernelwright.judge.sandbox.kernel_calls import MACHINE, NEW_NAMESPACE, call, number
 
 #: Always refused: other processes' memory, the kernel's own settings, mounts, namespaces, and what is shared by name
 #: and outlives a process (System V memory, message queues, keys), in which results could be left for a later process.

@@ -20,19 +20,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelwright.judge import landlock, process_tree, seccomp
-from kernelwright.judge.confine import InForce, Mechanisms, Plan, apply_in_child
-from kernelwright.judge.kernel_calls import PR_SET_DUMPABLE, prctl
-from kernelwright.judge.limits import Limits
-from kernelwright.judge.process_tree import usage
-from kernelwright.judge.sandbox_trials import CUDA_TRIAL, TRIAL
-from kernelwright.judge.surroundings import devices, environment, protected_processes, readable
+from kernelwright.judge.sandbox import landlock, process_tree, seccomp
+from kernelwright.judge.sandbox.confine import InForce, Mechanisms, Plan, apply_in_child
+from kernelwright.judge.sandbox.environment import devices, environment, protected_processes, readable
+from kernelwright.judge.sandbox.kernel_calls import PR_SET_DUMPABLE, prctl
+from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.sandbox.process_tree import usage
+from kernelwright.judge.sandbox.trials import CUDA_TRIAL, TRIAL
 
 __all__ = ["Mechanisms", "SandboxError", "Sandboxed", "apply_in_child", "available", "environment", "plan",
            "read_until_started", "start", "usage", "words", "works"]
 
 #: An interpreter that sees this package and nothing else: no PyTorch, no site packages, no user's files.
-_LAUNCH = "import sys; sys.path.append({root!r}); from kernelwright.judge.launcher import main; main()"
+_LAUNCH = "import sys; sys.path.append({root!r}); from kernelwright.judge.sandbox.launcher import main; main()"
 #: Numbers of users that exist for the time of a service alone (systemd's dynamic users).
 _USERS = range(61184, 65520)
 _START_SECONDS, _TRIAL_SECONDS = 30.0, 40.0
@@ -88,7 +88,7 @@ def start(command: list[str], folder: Path, pass_fds: tuple[int, ...], limits: L
     try:
         order = {"plan": plan(command, place, limits, mechanisms or available()).to_json(), "command": command,
                  "pass_fds": pass_fds, "status": status_end, "control": control_end}
-        root = str(Path(__file__).parents[2])
+        root = str(Path(__file__).parents[3])
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCH.format(root=root), json.dumps(order)], cwd=place,
             stdin=subprocess.DEVNULL, stdout=stdout_fd, stderr=stdout_fd, start_new_session=True,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelwright.judge.kernel_calls import call
+from kernelwright.judge.sandbox.kernel_calls import call
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _DEVICE_CONTROL = 1 << 14, 1 << 15
