@@ -11,8 +11,8 @@ import pytest
 
 from kernelwright.judge import census
 from kernelwright.judge.census import are_needed
-from kernelwright.judge.process import Worker
-from kernelwright.judge.remote import RemoteCandidate
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
 
 MODEL = """

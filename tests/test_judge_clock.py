@@ -20,13 +20,13 @@ from kernelwright.judge.clock import _shape, baseline_text, time_candidates
 from kernelwright.judge.contestant import Contestant
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
-from kernelwright.judge.process import Worker
 from kernelwright.judge.processor import scheduled
 from kernelwright.judge.records import CandidateTiming, Refusal
-from kernelwright.judge.remote import RemoteCandidate
 from kernelwright.judge.selftest import CONTROLS
 from kernelwright.judge.timed import Batch, Round, TimedProblem
 from kernelwright.judge.timed_values import marked
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
 from kernelwright.timing import environment as surroundings
 from kernelwright.verify.sensitivity import move

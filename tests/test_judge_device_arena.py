@@ -20,16 +20,16 @@ import torch
 from test_judge_worker import FORWARD, HEAD, LINEAR, PLAIN, QUICK, Judged, file_of, forward, problem_of
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernelwright.judge import device_memory, exchange, link, protocol
-from kernelwright.judge.arena import Arena
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.device_memory import DeviceMemory
 from kernelwright.judge.inside import driver as drivers
 from kernelwright.judge.inside.driver import Driver, DriverError
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.process import Limits, Worker, WorkerFailure
-from kernelwright.judge.remote import RemoteCandidate
 from kernelwright.judge.timed import TimedProblem
+from kernelwright.judge.worker import device_memory, exchange, link, protocol
+from kernelwright.judge.worker.device_memory import DeviceMemory
+from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure
+from kernelwright.judge.worker.remote import RemoteCandidate
+from kernelwright.judge.worker.shared_memory import Arena
 from kernelwright.verify.observe import call
 
 STAND_IN = r"""

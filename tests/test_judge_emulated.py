@@ -13,9 +13,9 @@ from kernelwright.judge.emulated import emulate, emulated_failure, needs_device
 from kernelwright.judge.emulated_build import compile_for_device
 from kernelwright.judge.emulated_text import emulated_text, unsupported, uses_torch
 from kernelwright.judge.inside.recorder import NotEmulated, Recorder, pretending
-from kernelwright.judge.process import Worker
-from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.remote import CandidateRaised, RemoteCandidate
 from kernelwright.problem.load import load_problem
 
 CANDIDATE = r'''

@@ -69,7 +69,7 @@ class Running:
         command = [sys.executable, "-I", *([] if site else ["-S"]), "-c", PRELUDE + textwrap.dedent(code), *arguments]
         with open(self.output, "wb") as file:
             self.worker = isolation.start(command, folder, pass_fds, limits or Limits(), isolation.environment(folder),
-                                        file.fileno(), mechanisms(mode))
+                                          file.fileno(), mechanisms(mode))
 
     def wait(self, seconds: float = 240.0) -> int | None:
         """The exit status; None when it still runs after this time."""

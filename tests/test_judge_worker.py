@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge import zygote
-from kernelwright.judge.link import PATTERNS
-from kernelwright.judge.process import Limits, Worker, WorkerFailure, source_name
 from kernelwright.judge.processor import scheduled
-from kernelwright.judge.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.judge.sandbox import isolation, process_tree
+from kernelwright.judge.worker import zygote
+from kernelwright.judge.worker.link import PATTERNS
+from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure, source_name
+from kernelwright.judge.worker.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
@@ -181,7 +181,7 @@ def isolation_of_one_started_anew(folder: Path) -> str:
     """What confines a worker that no zygote forked."""
     with open(os.devnull, "w") as nowhere:
         started = isolation.start([sys.executable, "-c", "pass"], folder, (), Limits(), isolation.environment(folder),
-                                nowhere.fileno(), isolation.available(False))
+                                  nowhere.fileno(), isolation.available(False))
         started.end()
     return started.isolation
 
@@ -387,7 +387,7 @@ def test_random_state(judged):
 
 def test_late_results(judged, monkeypatch):
     """What a thread writes after the return is seen, and the values judged are those at the return."""
-    monkeypatch.setattr("kernelwright.judge.link.GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("kernelwright.judge.worker.link.GRACE_SECONDS", 2.0)
     case = judged(forward("""
         out, kept = torch.zeros_like(x), {1}
         returned = weakref.ref(kept)
@@ -589,7 +589,7 @@ def test_who_is_ended_between_requests_has_written_nothing(judged, number):
 def test_a_process_that_memory_ran_out_for_between_requests(judged, monkeypatch):
     """Says nothing about a candidate, which needed no more of it."""
     case = judged(forward("return x"))
-    monkeypatch.setattr("kernelwright.judge.process.oom_kills", lambda: case.worker._oom_kills + 1)
+    monkeypatch.setattr("kernelwright.judge.worker.process.oom_kills", lambda: case.worker._oom_kills + 1)
     os.kill(case.worker._own.number, signal.SIGKILL)
     assert select.select([case.worker._line], [], [], 60)[0]
     with pytest.raises(WorkerFailure, match="between two requests, because memory had run out") as failed:

@@ -16,13 +16,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelwright.judge import protocol
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.link import CandidateRaised
 from kernelwright.judge.probes import judged_trials
-from kernelwright.judge.process import Worker, WorkerFailure
-from kernelwright.judge.protocol import Broken
 from kernelwright.judge.records import Finding
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import Worker, WorkerFailure
+from kernelwright.judge.worker.protocol import Broken
 from kernelwright.problem import Problem
 from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS

@@ -20,18 +20,18 @@ from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
 from kernelwright.judge.efforts import Budget, Seconds
 from kernelwright.judge.emulated import Emulation, emulate, needs_device
-from kernelwright.judge.handover import NotHandedOver
 from kernelwright.judge.precision import FLOAT32, precision_class
-from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
 from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
-from kernelwright.judge.remote import CandidateRaised, RemoteCandidate
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
+from kernelwright.judge.worker.handover import NotHandedOver
+from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.worker.remote import CandidateRaised, RemoteCandidate
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import in_mode_of

@@ -16,10 +16,10 @@ from torch import nn
 from kernelwright.judge.clock_outer import slope
 from kernelwright.judge.contestant import Contestant
 from kernelwright.judge.figures import decide
-from kernelwright.judge.machine import free_bytes, handout_seconds
-from kernelwright.judge.process import Worker
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
 from kernelwright.judge.timed import TimedProblem
+from kernelwright.judge.worker.machine import free_bytes, handout_seconds
+from kernelwright.judge.worker.process import Worker
 from kernelwright.problem import Problem
 from kernelwright.roofline.peaks import measured_faster
 from kernelwright.timing.clock import flush_bytes

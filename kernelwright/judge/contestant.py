@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import protocol
 from kernelwright.judge.clock_outer import Ran
 from kernelwright.judge.inside.structure import encode
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.process import Worker, WorkerFailure
 from kernelwright.judge.processor import processors, scheduled
-from kernelwright.judge.protocol import Broken
 from kernelwright.judge.records import Finding, Refusal
 from kernelwright.judge.sandbox import process_tree
 from kernelwright.judge.timed import Batch, Round, TimedProblem
 from kernelwright.judge.timed_values import marked
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import Worker, WorkerFailure
+from kernelwright.judge.worker.protocol import Broken
 from kernelwright.verify.state import State
 
 #: Seconds in which nothing is called while the judge looks whether wrong outputs still change.

@@ -31,10 +31,10 @@ from kernelwright.judge.ctokens import tokens_of
 from kernelwright.judge.emulated_build import Built, build_for_cpu, compile_for_device
 from kernelwright.judge.emulated_text import unsupported
 from kernelwright.judge.inside.recorder import key_of
-from kernelwright.judge.process import Worker
 from kernelwright.judge.reading.source import take_apart
 from kernelwright.judge.records import Finding
 from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.worker.process import Worker
 from kernelwright.problem.importing import IMPORT_SEED
 
 #: Compilers of Python for GPUs, by the module that is imported.

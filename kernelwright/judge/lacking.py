@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.machine import free_bytes
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.machine import free_bytes
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.observe import first_line
 

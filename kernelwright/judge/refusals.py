@@ -9,9 +9,9 @@ from dataclasses import replace
 from kernelwright.judge.build_errors import decisive
 from kernelwright.judge.build_messages import messages_of
 from kernelwright.judge.emulated import emulated_failure
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.records import CandidateResult, Finding
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import WorkerFailure
 from kernelwright.verify.certificate import Certificate
 
 #: What Python says where a function is called with other arguments than it takes.

@@ -18,15 +18,15 @@ from kernelwright.judge.check import Checker, kept_for, timed_tolerance
 from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
 from kernelwright.judge.constants import fixed_state
 from kernelwright.judge.efforts import BUDGETS
-from kernelwright.judge.handover import NotHandedOver
-from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
 from kernelwright.judge.refusals import ghost
-from kernelwright.judge.remote import CandidateRaised
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.truth import float64_is_right
+from kernelwright.judge.worker.handover import NotHandedOver
+from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.worker.remote import CandidateRaised
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.problem.memory import is_out_of_memory

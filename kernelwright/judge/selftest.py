@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.process import Worker, WorkerFailure
-from kernelwright.judge.protocol import Broken
-from kernelwright.judge.remote import RemoteCandidate
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.timed import TimedProblem
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import Worker, WorkerFailure
+from kernelwright.judge.worker.protocol import Broken
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.report.units import seconds as say

@@ -13,8 +13,8 @@ from torch import nn
 
 from kernelwright.judge.lacking import LacksMemory, Memory, bytes_of
 from kernelwright.judge.layouts import batch_of
-from kernelwright.judge.process import WorkerFailure
 from kernelwright.judge.variant_records import Step, Variant, VariantResult
+from kernelwright.judge.worker.process import WorkerFailure
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import modes_of, set_modes

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.judge.gradients import call_with_gradients
-from kernelwright.judge.handover import NotHandedOver, arguments_of, gives_keywords
-from kernelwright.judge.link import CandidateRaised, Last, Link
-from kernelwright.judge.process import Worker, WorkerFailure
+from kernelwright.judge.worker.gradients import call_with_gradients
+from kernelwright.judge.worker.handover import NotHandedOver, arguments_of, gives_keywords
+from kernelwright.judge.worker.link import CandidateRaised, Last, Link
+from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.problem import Problem
 from kernelwright.problem.importing import IMPORT_SEED
 from kernelwright.verify.flatten import tensors_of

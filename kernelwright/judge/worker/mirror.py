@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.judge import protocol
-from kernelwright.judge.handover import encoded
 from kernelwright.judge.inside.tensors import Packer
-from kernelwright.judge.protocol import Broken
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.handover import encoded
+from kernelwright.judge.worker.protocol import Broken
 from kernelwright.verify.flatten import tensors_of
 
 _MOST_PLACES, _LONGEST_PATH = 65536, 1000

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from kernelwright.judge.sandbox import launcher
-from kernelwright.judge.worker import Handlers, handlers, import_inside, serve
+from kernelwright.judge.worker.main import Handlers, handlers, import_inside, serve
 
 _MOST_DESCRIPTORS, _LONGEST_ORDER = 16, 1 << 20
 
@@ -25,7 +25,7 @@ _MOST_DESCRIPTORS, _LONGEST_ORDER = 16, 1 << 20
 def main(line: int) -> None:
     """Fork a worker for each order that comes in on ``line``, until the judge closes it."""
     _import_extensions()
-    inside = Path(__file__).parent / "inside"
+    inside = Path(__file__).parents[1] / "inside"
     import_inside(inside)
     known = handlers(inside)
     connection = socket.socket(fileno=line)
@@ -81,7 +81,7 @@ def _become_worker(passed: list[int], status: int, folder: Path, known: Handlers
     os.close(status)
     for name in [name for name in sys.modules if name.partition(".")[0] == "kernelwright"]:
         del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parents[2])]
+    sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parents[3])]
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

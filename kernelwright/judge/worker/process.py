@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import zygote
-from kernelwright.judge.exchange import START_SECONDS, Exchange
-from kernelwright.judge.machine import free_bytes, oom_kills, overrides, proportional_bytes
-from kernelwright.judge.printed import Printed
-from kernelwright.judge.protocol import LONGEST_LINE, Broken, parse
 from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.worker import zygote
+from kernelwright.judge.worker.exchange import START_SECONDS, Exchange
+from kernelwright.judge.worker.machine import free_bytes, oom_kills, overrides, proportional_bytes
+from kernelwright.judge.worker.printed import Printed
+from kernelwright.judge.worker.protocol import LONGEST_LINE, Broken, parse
 
 __all__ = ["Limits", "Worker", "WorkerFailure", "free_bytes"]
 
@@ -212,8 +212,8 @@ class Worker(Exchange):
 
     def _furnish(self) -> None:
         """Put the worker's own files and the candidate's text into the folder."""
-        shutil.copy(_HERE / "worker.py", self.folder)
-        shutil.copytree(_HERE / "inside", self.folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(_HERE / "main.py", self.folder / "worker.py")
+        shutil.copytree(_HERE.parent / "inside", self.folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(self.candidate, self.folder / self.source_name)
         for name in ("work", "build"):
             (self.folder / name).mkdir()

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.arena import Arena
 from kernelwright.judge.inside.structure import ANSWERS, decode
 from kernelwright.judge.inside.tensors import DTYPES, extent, view, whole
+from kernelwright.judge.worker.shared_memory import Arena
 from kernelwright.problem.memory import says_out_of_device_memory
 
 #: Longest line of a worker, in bytes.

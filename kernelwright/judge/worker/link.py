@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernelwright.judge import protocol
-from kernelwright.judge.handover import encoded
 from kernelwright.judge.inside.tensors import ALIGNMENT, Packer, aligned
-from kernelwright.judge.machine import free_bytes
-from kernelwright.judge.mirror import Mirror
-from kernelwright.judge.process import Worker
-from kernelwright.judge.protocol import Broken, Foreign
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.handover import encoded
+from kernelwright.judge.worker.machine import free_bytes
+from kernelwright.judge.worker.mirror import Mirror
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.protocol import Broken, Foreign
 from kernelwright.verify.flatten import flatten, tensors_of
 
 #: A candidate's outputs and changes may have this many times the bytes of the model's, and more.

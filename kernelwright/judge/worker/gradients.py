@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from kernelwright.judge import protocol
-from kernelwright.judge.protocol import Broken
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.protocol import Broken
 from kernelwright.verify.flatten import map_tensors, tensors_of
 
 

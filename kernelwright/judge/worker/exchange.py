@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge import protocol
-from kernelwright.judge.arena import Arena
-from kernelwright.judge.device_memory import KEEP_BYTES, memory_of
 from kernelwright.judge.inside.tensors import Packer
-from kernelwright.judge.protocol import Broken
+from kernelwright.judge.worker import protocol
+from kernelwright.judge.worker.device_memory import KEEP_BYTES, memory_of
+from kernelwright.judge.worker.protocol import Broken
+from kernelwright.judge.worker.shared_memory import Arena
 
 #: The longest that anything takes in a worker that runs no candidate.
 START_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""The process of one candidate. Started on a copy of itself beside ``inside/``, with Python and PyTorch alone.
+"""The process of one candidate. Copied as ``worker.py`` beside a copy of ``inside/``; with Python and PyTorch alone.
 
     python -I worker.py LINE INPUTS OUTPUTS
 

@@ -25,7 +25,7 @@ from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.judge.sandbox.confine import InForce, Mechanisms
 from kernelwright.judge.sandbox.limits import Limits
 
-_BOOT = "import sys; sys.path.append({root!r}); from kernelwright.judge.zygote_process import main; main({line})"
+_BOOT = "import sys; sys.path.append({root!r}); from kernelwright.judge.worker.zygote_process import main; main({line})"
 _READY_SECONDS, _START_SECONDS, _END_SECONDS = 120.0, 30.0, 10.0
 #: Variables that are read when PyTorch is loaded: workers that differ in one of them have different zygotes.
 _EARLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", "LANG",
@@ -69,7 +69,7 @@ class Zygote:
         self._lock = threading.Lock()
         own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line = own
-        boot = _BOOT.format(root=str(Path(__file__).parents[2]), line=theirs.fileno())
+        boot = _BOOT.format(root=str(Path(__file__).parents[3]), line=theirs.fileno())
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-P", "-B", "-c", boot], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

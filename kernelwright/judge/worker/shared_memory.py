@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.device_memory import DeviceMemory
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned, as_memory, whole
+from kernelwright.judge.worker.device_memory import DeviceMemory
 
 #: A memory above this is handed back to the system after use.
 KEEP_BYTES = 256 << 20
