@@ -11,7 +11,7 @@ import pytest
 import kernelwright
 from kernelwright import cli
 from kernelwright.judge import run as judge_run
-from kernelwright.judge.clock import Clocked
+from kernelwright.judge.clock.timing import Clocked
 from kernelwright.judge.records import CandidateResult, Finding, Refusal
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings

@@ -15,16 +15,17 @@ import torch
 from test_judge_figures import rounds
 from torch import nn
 
-from kernelwright.judge import census, clock
-from kernelwright.judge.clock import _shape, baseline_text, time_candidates
-from kernelwright.judge.contestant import Contestant
+from kernelwright.judge import census
+from kernelwright.judge.clock import timing
+from kernelwright.judge.clock.processor import scheduled
+from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
+from kernelwright.judge.clock.timed_values import marked
+from kernelwright.judge.clock.timed_worker import Contestant
+from kernelwright.judge.clock.timing import _shape, baseline_text, time_candidates
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
-from kernelwright.judge.processor import scheduled
 from kernelwright.judge.records import CandidateTiming, Refusal
 from kernelwright.judge.selftest import CONTROLS
-from kernelwright.judge.timed import Batch, Round, TimedProblem
-from kernelwright.judge.timed_values import marked
 from kernelwright.judge.worker.process import Worker
 from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
@@ -248,16 +249,16 @@ def test_there_are_more_rounds_for_those_whose_clocks_disagree(monkeypatch):
             self.rounds += rounds(self.says, 1, wall=self.true)
 
     now = [0.0]
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(clock, "_shape", lambda *_: (2, []))
-    monkeypatch.setattr(clock, "_eager_seconds", lambda _: 1e-3)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(timing, "_shape", lambda *_: (2, []))
+    monkeypatch.setattr(timing, "_eager_seconds", lambda _: 1e-3)
     timed = SimpleNamespace(make_round=lambda *_: None, problem=SimpleNamespace(device=torch.device("cpu")))
     made = [Simulated(name=name, true=true, says=says, trusted=name in ("eager", "null"), rounds=[])
             for name, true, says in (("eager", 1e-3, 1e-3), ("null", 0.0, 0.0), ("honest", 1e-3, 1e-3),
                                      ("vague", 1.3e-3, 1e-3))]
-    assert clock._rounds(timed, made[0], made[1], made[2:], 0.3, 0.0) == ""
+    assert timing._rounds(timed, made[0], made[1], made[2:], 0.3, 0.0) == ""
     eager, null, honest, vague = (len(one.rounds) for one in made)
-    assert eager == null == vague > 1.3 * honest > 1.3 * clock.LEAST_ROUNDS
+    assert eager == null == vague > 1.3 * honest > 1.3 * timing.LEAST_ROUNDS
 
 
 @pytest.mark.parametrize(("faster", "refused"), [(1.0, True), (1e3, False)])
@@ -269,8 +270,8 @@ def test_who_is_below_the_floor_is_held_against_a_floor_measured_anew(faster, re
         null.rounds = rounds(0.0)
         return ""
 
-    monkeypatch.setattr(clock, "_rounds", simulated)
-    monkeypatch.setattr(clock, "measured_faster", lambda _: faster)
+    monkeypatch.setattr(timing, "_rounds", simulated)
+    monkeypatch.setattr(timing, "measured_faster", lambda _: faster)
     idle = SimpleNamespace(pause=lambda: None)
     found = time_candidates(problem, idle, {"x": idle}, 1.0, 0.0, model=problem.make_model(0)).timings["x"]
     assert (isinstance(found, Refusal) and found.verdict == "CHEAT-FLOOR") is refused
@@ -500,14 +501,14 @@ class Counted:
 @pytest.mark.parametrize("own", [False, True])
 def test_other_rounding_starts_where_the_call_started(own, monkeypatch):
     """Else errors of another state, or of other inputs, would stand for errors of rounding."""
-    monkeypatch.setattr("kernelwright.judge.timed.may_be_rounding", lambda *_: True)
+    monkeypatch.setattr("kernelwright.judge.clock.timed.may_be_rounding", lambda *_: True)
     draws = []
 
     def moved(*arguments):
         draws.append(move(*arguments))
         return draws[-1]
 
-    monkeypatch.setattr("kernelwright.judge.timed.move", moved)
+    monkeypatch.setattr("kernelwright.judge.clock.timed.move", moved)
     model = Counting(own)
     timed = TimedProblem(Counted(), model, float64_copy(model), secret=7)
     made = timed.make_round(2, [(True, 2), (True, 6)])

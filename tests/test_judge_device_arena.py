@@ -20,11 +20,11 @@ import torch
 from test_judge_worker import FORWARD, HEAD, LINEAR, PLAIN, QUICK, Judged, file_of, forward, problem_of
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernelwright.judge.contestant import Contestant
+from kernelwright.judge.clock.timed import TimedProblem
+from kernelwright.judge.clock.timed_worker import Contestant
 from kernelwright.judge.inside import driver as drivers
 from kernelwright.judge.inside.driver import Driver, DriverError
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.timed import TimedProblem
 from kernelwright.judge.worker import device_memory, exchange, link, protocol
 from kernelwright.judge.worker.device_memory import DeviceMemory
 from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure

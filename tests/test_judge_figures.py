@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kernelwright.judge.clock_outer import Ran
-from kernelwright.judge.figures import decide
+from kernelwright.judge.clock.figures import decide
+from kernelwright.judge.clock.outer import Ran
 from kernelwright.judge.records import CandidateTiming, Refusal
 from kernelwright.judge.worker.machine import handout_seconds
 

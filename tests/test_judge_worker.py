@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge.processor import scheduled
+from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.judge.worker import zygote
 from kernelwright.judge.worker.link import PATTERNS

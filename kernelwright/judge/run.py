@@ -15,7 +15,7 @@ from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.card import Card, make_card
 from kernelwright.judge.census import take_census
 from kernelwright.judge.check import Checker, kept_for, timed_tolerance
-from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
+from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
 from kernelwright.judge.constants import fixed_state
 from kernelwright.judge.efforts import BUDGETS
 from kernelwright.judge.rank import rank

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.contestant import Contestant
+from kernelwright.judge.clock.timed import TimedProblem
+from kernelwright.judge.clock.timed_worker import Contestant
 from kernelwright.judge.sandbox.limits import Limits
-from kernelwright.judge.timed import TimedProblem
 from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.protocol import Broken

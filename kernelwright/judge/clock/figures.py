@@ -24,8 +24,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kernelwright.judge.clock_inner import TOLERANCE_SECONDS, claimed_seconds, lumps, row_seconds, told_seconds
-from kernelwright.judge.clock_outer import (
+from kernelwright.judge.clock.inner import TOLERANCE_SECONDS, claimed_seconds, lumps, row_seconds, told_seconds
+from kernelwright.judge.clock.outer import (
     COLD,
     LEAST_ROUNDS,
     LONGER,

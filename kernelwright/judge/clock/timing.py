@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from kernelwright.judge.clock_outer import slope
-from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.figures import decide
+from kernelwright.judge.clock.figures import decide
+from kernelwright.judge.clock.outer import slope
+from kernelwright.judge.clock.timed import TimedProblem
+from kernelwright.judge.clock.timed_worker import Contestant
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
-from kernelwright.judge.timed import TimedProblem
 from kernelwright.judge.worker.machine import free_bytes, handout_seconds
 from kernelwright.judge.worker.process import Worker
 from kernelwright.problem import Problem

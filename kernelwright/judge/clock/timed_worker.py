@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.clock_outer import Ran
+from kernelwright.judge.clock.outer import Ran
+from kernelwright.judge.clock.processor import processors, scheduled
+from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
+from kernelwright.judge.clock.timed_values import marked
 from kernelwright.judge.inside.structure import encode
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.processor import processors, scheduled
 from kernelwright.judge.records import Finding, Refusal
 from kernelwright.judge.sandbox import process_tree
-from kernelwright.judge.timed import Batch, Round, TimedProblem
-from kernelwright.judge.timed_values import marked
 from kernelwright.judge.worker import protocol
 from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.judge.clock.timed_values import distance, is_rather, rms, unwritten, wide
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import PERIOD, Exchange, distinct, tensor_leaves
-from kernelwright.judge.timed_values import distance, is_rather, rms, unwritten, wide
 from kernelwright.problem import Problem
 from kernelwright.problem.seeds import seeded
 from kernelwright.verify.compare import compare
