@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.build_errors import decisive
-from kernelwright.judge.build_messages import messages_of
-from kernelwright.judge.ctokens import tokens_of
 from kernelwright.judge.emulated_build import Built, build_for_cpu, compile_for_device
 from kernelwright.judge.emulated_text import unsupported
 from kernelwright.judge.inside.recorder import key_of
+from kernelwright.judge.reading.build_errors import decisive
+from kernelwright.judge.reading.build_messages import messages_of
+from kernelwright.judge.reading.ctokens import tokens_of
 from kernelwright.judge.reading.source import take_apart
 from kernelwright.judge.records import Finding
 from kernelwright.judge.sandbox.limits import Limits

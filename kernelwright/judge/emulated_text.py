@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kernelwright.judge.ctokens import Function, Launch, Token, closing, functions_of, launches_of, tokens_of
+from kernelwright.judge.reading.ctokens import Function, Launch, Token, closing, functions_of, launches_of, tokens_of
 
 _HARMLESS_HEADERS = re.compile(
     r"cuda(?:_runtime|_runtime_api)?\.h|device_launch_parameters\.h|device_functions\.h|math_constants\.h|vector_types\.h|"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from kernelwright.judge.build_errors import decisive
-from kernelwright.judge.build_messages import messages_of
 from kernelwright.judge.emulated import emulated_failure
+from kernelwright.judge.reading.build_errors import decisive
+from kernelwright.judge.reading.build_messages import messages_of
 from kernelwright.judge.records import CandidateResult, Finding
 from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import WorkerFailure

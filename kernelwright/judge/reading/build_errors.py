@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import PurePath
 
-from kernelwright.judge.build_messages import Message, messages_of
+from kernelwright.judge.reading.build_messages import Message, messages_of
 from kernelwright.judge.reading.source import Source, take_apart
 from kernelwright.judge.records import Finding
 
