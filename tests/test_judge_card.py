@@ -15,9 +15,9 @@ from torch import nn
 
 from kernelwright.build.module import load_text
 from kernelwright.errors import ForwardRaised
-from kernelwright.judge import probes
-from kernelwright.judge.card import UNUSUAL_SIZES, Card, make_card, required, trials, wanted
-from kernelwright.judge.trivial import trivial_candidates
+from kernelwright.judge.check import probes
+from kernelwright.judge.check.problem_profile import UNUSUAL_SIZES, Card, make_card, required, trials, wanted
+from kernelwright.judge.check.trivial import trivial_candidates
 from kernelwright.problem import Problem, load_problem
 from kernelwright.verify import DISTRIBUTIONS, Plan, certify
 

@@ -15,7 +15,7 @@ import torch
 from test_judge_figures import rounds
 from torch import nn
 
-from kernelwright.judge import census
+from kernelwright.judge.check import own_share
 from kernelwright.judge.clock import timing
 from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
@@ -179,7 +179,7 @@ def clocked(problem, tmp_path_factory):
         baseline = workers["baseline"]
         found = time_candidates(problem, baseline, {n: workers[n] for n in CANDIDATES}, None, 5.0,
                                 model=problem.make_model(0))
-        shares = {name: census.take_census(workers[name], problem) for name in ("plain",)}
+        shares = {name: own_share.take_census(workers[name], problem) for name in ("plain",)}
     finally:
         for worker in workers.values():
             worker.close()
@@ -600,30 +600,31 @@ def softmax_kernel(x):
 
 
 def test_census_of_a_device():
-    assert census.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
-    assert census.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
-    assert census.base_name("_ZN3one5scaleEPf") == "scale" and census.base_name("softmax_kernel") == "softmax_kernel"
-    assert census.base_name("void at::native::elementwise<at::native::Add<float>>(int)") == "elementwise"
-    found = census.on_device(KERNELS, {"void scale<float>(float*)": (3e-3, 5), "ampere_sgemm_128x64_tn": (9e-3, 5)})
+    assert own_share.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
+    assert own_share.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
+    assert own_share.base_name("_ZN3one5scaleEPf") == "scale"
+    assert own_share.base_name("softmax_kernel") == "softmax_kernel"
+    assert own_share.base_name("void at::native::elementwise<at::native::Add<float>>(int)") == "elementwise"
+    found = own_share.on_device(KERNELS, {"void scale<float>(float*)": (3e-3, 5), "ampere_sgemm_128x64_tn": (9e-3, 5)})
     assert found is not None and found.own_share == pytest.approx(0.25)
     assert found.never_ran == ("add_bias", "softmax_kernel")
-    assert census.on_device(KERNELS, {}) is None
+    assert own_share.on_device(KERNELS, {}) is None
 
 
 def test_launches_that_never_ran_are_seen_from_outside():
     """Where a candidate's own CUDA runtime keeps its errors: launches that the device did not run."""
     asked = {"cudaLaunchKernel": (1e-5, 10), "aten::empty": (1e-5, 5)}
-    found = census.never_launched(KERNELS, {"Memcpy DtoD": (1e-6, 5), "elementwise_kernel": (1e-5, 5)}, asked)
+    found = own_share.never_launched(KERNELS, {"Memcpy DtoD": (1e-6, 5), "elementwise_kernel": (1e-5, 5)}, asked)
     assert found is not None and "10 launches were asked for, and the device ran 5" in found.sentence
     assert found.sentence.startswith("None of its kernels (add_bias, scale, softmax_kernel) ever ran")
     # One of its own that runs, a text without kernels, and a captured graph, whose launch runs many, are no such case.
-    assert census.never_launched(KERNELS, {"scale": (1e-5, 5)}, asked) is None
-    assert census.never_launched("import torch", {}, asked) is None
-    assert census.never_launched(KERNELS, {"one": (1e-5, 40)}, {"cudaGraphLaunch": (1e-5, 5)}) is None
+    assert own_share.never_launched(KERNELS, {"scale": (1e-5, 5)}, asked) is None
+    assert own_share.never_launched("import torch", {}, asked) is None
+    assert own_share.never_launched(KERNELS, {"one": (1e-5, 40)}, {"cudaGraphLaunch": (1e-5, 5)}) is None
 
 
 def test_census_of_a_processor():
     operators = {"aten::linear": (1e-3, 5), "aten::relu_": (1e-3, 5), "other": (1.0, 1)}
-    assert census.on_processor("import torch", operators, 10e-3).own_share == 0.0
-    assert census.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
-    assert census.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0
+    assert own_share.on_processor("import torch", operators, 10e-3).own_share == 0.0
+    assert own_share.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
+    assert own_share.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0

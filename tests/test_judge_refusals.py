@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kernelwright.judge.check.refusals import failed, raised
 from kernelwright.judge.reading import read_candidate
 from kernelwright.judge.records import CandidateResult
-from kernelwright.judge.refusals import failed, raised
 from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import WorkerFailure
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge import lacking, layouts
-from kernelwright.judge.variants import VariantResult, check_variants, variants
+from kernelwright.judge.check import lacking, layouts
+from kernelwright.judge.check.variants import VariantResult, check_variants, variants
 from kernelwright.problem import load_problem
 from kernelwright.verify import Plan
 

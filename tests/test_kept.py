@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge.card import make_card
+from kernelwright.judge.check.problem_profile import make_card
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials

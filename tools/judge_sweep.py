@@ -4,10 +4,10 @@
     python tools/judge_sweep.py KernelBench --candidates bench_results --output own.jsonl --devices 0,1,2,3
     python tools/judge_sweep.py --table sweep.jsonl [MORE.jsonl ...]
 
-Without ``--candidates``: zeros, a constant, the input and a replayed first result (judge/trivial.py), of which none may
-be accepted. With it: FOLDER/NAME_new.py for the problem NAME, of which none may be refused. Results that are there are
-kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock, and the first failing
-trial of a candidate ends its check.
+Without ``--candidates``: zeros, a constant, the input and a replayed first result (judge/check/trivial.py), of which
+none may be accepted. With it: FOLDER/NAME_new.py for the problem NAME, of which none may be refused. Results that are
+there are kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock, and the first
+failing trial of a candidate ends its check.
 
 Problems are dealt to processes of their own, ``--together`` of them on each device, of which one at a time has the
 device while the others build. Those for which a device's memory is too small beside others come again at the end, one
@@ -75,12 +75,12 @@ class Turn:
 def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: Turn, together: int = 1
            ) -> dict[str, Any]:
     """Verdicts by candidate for one problem, and what its card says. ``together``: processes that share the device."""
-    from kernelwright.judge.card import make_card
-    from kernelwright.judge.check import Checker, kept_for
+    from kernelwright.judge.check.candidate import Checker, kept_for
+    from kernelwright.judge.check.problem_profile import make_card
+    from kernelwright.judge.check.trivial import trivial_candidates
     from kernelwright.judge.efforts import Budget
     from kernelwright.judge.sandbox.limits import Limits
     from kernelwright.judge.settings import JudgeSettings
-    from kernelwright.judge.trivial import trivial_candidates
     from kernelwright.problem.load import load_problem
 
     class InTurn(Checker):

@@ -12,18 +12,18 @@ import torch
 
 import kernelwright
 from kernelwright.errors import StateNotPlain, place
-from kernelwright.judge.card import Card, make_card
-from kernelwright.judge.census import take_census
-from kernelwright.judge.check import Checker, kept_for, timed_tolerance
+from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
+from kernelwright.judge.check.constants import fixed_state
+from kernelwright.judge.check.own_share import take_census
+from kernelwright.judge.check.problem_profile import Card, make_card
+from kernelwright.judge.check.refusals import ghost
+from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
-from kernelwright.judge.constants import fixed_state
 from kernelwright.judge.efforts import BUDGETS
 from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
-from kernelwright.judge.refusals import ghost
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.judge.truth import float64_is_right
 from kernelwright.judge.worker.handover import NotHandedOver
 from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.worker.remote import CandidateRaised

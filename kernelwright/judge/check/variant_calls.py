@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.judge.lacking import LacksMemory, Memory, bytes_of
-from kernelwright.judge.layouts import batch_of
-from kernelwright.judge.variant_records import Step, Variant, VariantResult
+from kernelwright.judge.check.lacking import LacksMemory, Memory, bytes_of
+from kernelwright.judge.check.layouts import batch_of
+from kernelwright.judge.check.variant_records import Step, Variant, VariantResult
 from kernelwright.judge.worker.process import WorkerFailure
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory

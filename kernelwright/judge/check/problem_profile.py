@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.facts import (
+from kernelwright.judge.check.facts import (
     Roof,
     TensorFacts,
     eager_errors_by_tf32,
@@ -18,7 +18,7 @@ from kernelwright.judge.facts import (
     tensor_facts,
     unused_inputs,
 )
-from kernelwright.judge.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
+from kernelwright.judge.check.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
 from kernelwright.problem import Problem, run_forward
 from kernelwright.problem.state import in_mode_of
 from kernelwright.timing.turns import clock

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from kernelwright.judge import layouts
-from kernelwright.judge.variant_calls import Caller
-from kernelwright.judge.variant_records import Inputs, Step, Variant, VariantResult
+from kernelwright.judge.check import layouts
+from kernelwright.judge.check.variant_calls import Caller
+from kernelwright.judge.check.variant_records import Inputs, Step, Variant, VariantResult
 from kernelwright.problem import Problem
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import map_tensors, tensors_of

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.judge.probes import constants_of, nearest_inputs
+from kernelwright.judge.check.probes import constants_of, nearest_inputs
 from kernelwright.problem import Problem, run_forward
 
 _HEAD = '''"""A candidate that returns {what}: it fits the model in every respect but the values."""

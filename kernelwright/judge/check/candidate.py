@@ -10,24 +10,24 @@ from pathlib import Path
 import torch
 
 from kernelwright.errors import KernelwrightError
-from kernelwright.judge import card as cards
-from kernelwright.judge.census import take_census, unlaunched
-from kernelwright.judge.constants import otherwise_made
+from kernelwright.judge.check import problem_profile as cards
+from kernelwright.judge.check.constants import otherwise_made
+from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
+from kernelwright.judge.check.own_share import take_census, unlaunched
+from kernelwright.judge.check.precision import FLOAT32, precision_class
+from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
+from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
+from kernelwright.judge.check.variants import check_variants, variants
 from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
 from kernelwright.judge.efforts import Budget, Seconds
-from kernelwright.judge.emulated import Emulation, emulate, needs_device
-from kernelwright.judge.precision import FLOAT32, precision_class
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
-from kernelwright.judge.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.judge.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
-from kernelwright.judge.variants import check_variants, variants
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.judge.worker.handover import NotHandedOver
 from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.emulated_build import Built, build_for_cpu, compile_for_device
-from kernelwright.judge.emulated_text import unsupported
+from kernelwright.judge.check.emulated_build import Built, build_for_cpu, compile_for_device
+from kernelwright.judge.check.emulated_text import unsupported
 from kernelwright.judge.inside.recorder import key_of
 from kernelwright.judge.reading.build_errors import decisive
 from kernelwright.judge.reading.build_messages import messages_of

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernelwright.judge.check.probes import judged_trials
 from kernelwright.judge.clock.timed_worker import Contestant
-from kernelwright.judge.probes import judged_trials
 from kernelwright.judge.records import Finding
 from kernelwright.judge.worker import protocol
 from kernelwright.judge.worker.link import CandidateRaised
