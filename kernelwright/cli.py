@@ -239,7 +239,7 @@ def judge(
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
         from kernelwright.judge.command import judge_files
-        from kernelwright.judge.report import render_text
+        from kernelwright.judge.report.text import render_text
         from kernelwright.judge.settings import JudgeSettings
 
         silence_torch()

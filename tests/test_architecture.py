@@ -16,6 +16,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "kernelwright"
 ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
+#: The controls are candidates: files that the judge copies and never imports.
+MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]
 
 #: Importable from everywhere.
 COMMON = {"containers", "errors", "failures", "settings", "records", "progress"}
@@ -24,6 +26,9 @@ ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "
          "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "judgement",
          "emulated", "pipeline", "suite", "fuzz", "judge", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
+#: The same inside of judge/.
+JUDGE_ORDER = ("__init__", "verdicts", "records", "inside", "sandbox", "settings", "efforts", "worker", "clock",
+               "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")
 #: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.
 EXCEPTIONS = {
     ("algebra/collapse.py", "plan.kernels"),  # the progressions of positions that a region sum adds
@@ -91,6 +96,16 @@ def test_long_modules_are_listed():
     long = sorted(f"{path} ({lines})" for path, lines in counts.items() if lines > SHOULD_BE_LINES)
     if long:
         warnings.warn(f"{len(long)} modules have more than {SHOULD_BE_LINES} lines: {', '.join(long)}", stacklevel=1)
+
+
+@pytest.mark.parametrize("module", MODULES_OF_THE_JUDGE, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_module_of_the_judge(module):
+    """One way of imports between the judge's folders."""
+    own = part_of(module.relative_to(PACKAGE / "judge").with_suffix("").as_posix().replace("/", "."))
+    assert own in JUDGE_ORDER, f"{own} has no place in the order of imports of the judge"
+    allowed = JUDGE_ORDER[:JUDGE_ORDER.index(own) + 1]
+    wanted = {n.removeprefix("judge.") for n in imports(ast.parse(module.read_text())) if n.startswith("judge.")}
+    assert {n for n in wanted if part_of(n) not in allowed} == set()
 
 
 def test_the_check_finds_wrong_imports():

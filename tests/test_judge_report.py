@@ -10,9 +10,9 @@ import re
 import pytest
 from judge_tools import certificate, judged, output, right, timing
 
-from kernelwright.judge.rank import rank
 from kernelwright.judge.records import ERROR_UNIT, SCHEMA, CandidateResult, Finding, plain_allclose
-from kernelwright.judge.report import clean, render_text, short_names
+from kernelwright.judge.report.rank import rank
+from kernelwright.judge.report.text import clean, render_text, short_names
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.verify.records import TrialPlan
 

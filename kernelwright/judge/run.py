@@ -20,8 +20,8 @@ from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
 from kernelwright.judge.efforts import BUDGETS
-from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
+from kernelwright.judge.report.rank import rank
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.worker.handover import NotHandedOver

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kernelwright.judge.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
+from kernelwright.judge.report.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
 from kernelwright.report.layout import Page
