@@ -179,7 +179,7 @@ def clocked(problem, tmp_path_factory):
         baseline = workers["baseline"]
         found = time_candidates(problem, baseline, {n: workers[n] for n in CANDIDATES}, None, 5.0,
                                 model=problem.make_model(0))
-        shares = {name: own_share.take_census(workers[name], problem) for name in ("plain",)}
+        shares = {name: own_share.measure_own_share(workers[name], problem) for name in ("plain",)}
     finally:
         for worker in workers.values():
             worker.close()
@@ -599,7 +599,7 @@ def softmax_kernel(x):
 '''
 
 
-def test_census_of_a_device():
+def test_own_share_on_a_device():
     assert own_share.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
     assert own_share.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
     assert own_share.base_name("_ZN3one5scaleEPf") == "scale"
@@ -623,7 +623,7 @@ def test_launches_that_never_ran_are_seen_from_outside():
     assert own_share.never_launched(KERNELS, {"one": (1e-5, 40)}, {"cudaGraphLaunch": (1e-5, 5)}) is None
 
 
-def test_census_of_a_processor():
+def test_own_share_on_a_processor():
     operators = {"aten::linear": (1e-3, 5), "aten::relu_": (1e-3, 5), "other": (1.0, 1)}
     assert own_share.on_processor("import torch", operators, 10e-3).own_share == 0.0
     assert own_share.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)

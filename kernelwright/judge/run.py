@@ -14,7 +14,7 @@ import kernelwright
 from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
 from kernelwright.judge.check.constants import fixed_state
-from kernelwright.judge.check.own_share import take_census
+from kernelwright.judge.check.own_share import measure_own_share
 from kernelwright.judge.check.problem_profile import Card, make_card
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
@@ -140,14 +140,14 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
             return replace(result, findings=(timing.finding, *findings))
         return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
                        limits=(), findings=(timing.finding, *findings))
-    census = take_census(worker, problem)
-    share = census.own_share if census else None
+    share = measure_own_share(worker, problem)
     # Rounds of groups that were timed one after the other are not the same rounds.
-    timing = replace(timing, own_share=share, rounds=tuple(1000 * group + n for n in timing.by_round))
-    if census is not None and census.needed is False:
-        timing = replace(timing, note="; ".join(filter(None, (timing.note, census.words))))
-    if settings.own_kernels and census is not None and census.is_ghost:
-        return replace(ghost(result, census.words), findings=findings)
+    timing = replace(timing, own_share=share.own_share if share else None,
+                     rounds=tuple(1000 * group + n for n in timing.by_round))
+    if share is not None and share.needed is False:
+        timing = replace(timing, note="; ".join(filter(None, (timing.note, share.words))))
+    if settings.own_kernels and share is not None and share.is_ghost:
+        return replace(ghost(result, share.words), findings=findings)
     return replace(result, timing=timing, findings=findings)
 
 

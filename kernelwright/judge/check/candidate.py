@@ -13,7 +13,7 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile as cards
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
-from kernelwright.judge.check.own_share import take_census, unlaunched
+from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.precision import FLOAT32, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
@@ -163,8 +163,8 @@ class Checker:
         """``result``, refused where own kernels are asked for and do nothing. With a clock, that is seen beside it."""
         if not self.settings.own_kernels or not VERDICTS[result.verdict].passed or worker.failure is not None:
             return result
-        census = take_census(worker, self.problem)
-        return ghost(result, census.words) if census is not None and census.is_ghost else result
+        share = measure_own_share(worker, self.problem)
+        return ghost(result, share.words) if share is not None and share.is_ghost else result
 
     def control(self, worker: Worker) -> str:
         """Check the model itself in a candidate's place: words where it does not pass.

@@ -56,10 +56,11 @@ _Table = dict[str, tuple[float, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
-    """``own_share`` of the time, the candidate's own kernels that ran with [seconds, launches], and those of libraries.
+class OwnShare:
+    """The own-kernel share: how much of the time, between 0 and 1, is spent in the candidate's own kernels.
 
-    On a CPU kernels have no names, and ``own`` is empty. ``never_ran``: kernels of the text that did not run.
+    ``own`` are its kernels that ran, by name, with (seconds, launches); ``library`` are those of libraries. On a CPU
+    kernels have no names, and ``own`` is empty. ``never_ran``: kernels of the text that did not run.
     ``needed``: whether results need the own kernels that ran; None where there are none, or it is not known.
     """
 
@@ -82,7 +83,7 @@ class Census:
         return f"{self.own_share:.0%} of its time is spent in kernels of its own: a library computes the result."
 
 
-def take_census(worker: Worker, problem: Problem) -> Census | None:
+def measure_own_share(worker: Worker, problem: Problem) -> OwnShare | None:
     """Profile a few calls on the problem's own inputs, and see whether own kernels are needed; None where the profiler
     sees nothing, or the worker fails. Afterwards the candidate has other parameters."""
     found = _profiled(worker, problem)
@@ -100,7 +101,7 @@ def are_needed(worker: Worker, problem: Problem, seed: int = 0) -> bool | None:
     """
     if _REPLACED.search(worker.candidate.read_text(encoding="utf-8-sig", errors="replace")):
         return None
-    contestant, started = Contestant("census", worker, training=None), clock()
+    contestant, started = Contestant("own-share", worker, training=None), clock()
     names = [*(start := State.of(problem.make_model(seed))).names(), *start.attributes]
     try:
         contestant.send(0, problem.make_inputs(seed + 1), start)
@@ -146,7 +147,7 @@ def never_launched(text: str, kernels: _Table, operators: _Table) -> Finding | N
                    "cudaGetLastError after each launch.", evidence={"launched": launched, "ran": ran})
 
 
-def _profiled(worker: Worker, problem: Problem) -> Census | None:
+def _profiled(worker: Worker, problem: Problem) -> OwnShare | None:
     found = _tables(worker, problem)
     if found is None:
         return None
@@ -157,13 +158,13 @@ def _profiled(worker: Worker, problem: Problem) -> Census | None:
     for _ in range(1, ATTEMPTS if _NATIVE.search(text) else 1):
         if best is None or not best.is_ghost or (found := _tables(worker, problem)) is None:
             break
-        best = max(best, on_processor(text, found[1], found[2]) or best, key=lambda census: census.own_share)
+        best = max(best, on_processor(text, found[1], found[2]) or best, key=lambda found: found.own_share)
     return best
 
 
 def _tables(worker: Worker, problem: Problem) -> tuple[_Table, _Table, float] | None:
     """Kernels, operators and wall seconds of a few calls on the problem's own inputs; None where that fails."""
-    contestant = Contestant("census", worker, training=None)
+    contestant = Contestant("own-share", worker, training=None)
     try:
         contestant.send(0, problem.make_inputs(0), State(), parameters=False)
         reply = contestant.ask("profile", {"calls": CALLS})
@@ -203,8 +204,8 @@ def base_name(kernel: str) -> str:
     return words[-1].rpartition("::")[2] if words else kernel
 
 
-def on_device(text: str, kernels: dict[str, tuple[float, int]]) -> Census | None:
-    """The census of kernels that a GPU ran; None where none was seen."""
+def on_device(text: str, kernels: dict[str, tuple[float, int]]) -> OwnShare | None:
+    """The share among the kernels that a GPU ran; None where none was seen."""
     names = kernel_names(text)
     moved = {name: found for name, found in kernels.items() if not name.startswith(("Memset", "[memory]"))}
     own = {name: found for name, found in moved.items() if base_name(name) in names}
@@ -212,20 +213,20 @@ def on_device(text: str, kernels: dict[str, tuple[float, int]]) -> Census | None
     if total <= 0:
         return None
     ran = {base_name(name) for name in own}
-    return Census(sum(seconds for seconds, _ in own.values()) / total, own,
-                  {name: found for name, found in moved.items() if name not in own}, tuple(sorted(names - ran)))
+    return OwnShare(sum(seconds for seconds, _ in own.values()) / total, own,
+                    {name: found for name, found in moved.items() if name not in own}, tuple(sorted(names - ran)))
 
 
-def on_processor(text: str, operators: dict[str, tuple[float, int]], wall: float) -> Census | None:
-    """The census of a CPU's calls: what PyTorch's operators do not explain, where there is code of the file's own."""
+def on_processor(text: str, operators: dict[str, tuple[float, int]], wall: float) -> OwnShare | None:
+    """The share in a CPU's calls: what PyTorch's operators do not explain, where there is code of the file's own."""
     library = {name: found for name, found in operators.items() if name.startswith("aten::")}
     if not _NATIVE.search(text):
-        return Census(0.0, {}, library)
+        return OwnShare(0.0, {}, library)
     if wall <= 0:
         return None
     explained = sum(seconds + count * CALL_SECONDS for seconds, count in library.values())
     share = max(0.0, min(1.0, 1 - explained / wall))
-    return Census(share if share >= LEAST_UNEXPLAINED else 0.0, {}, library)
+    return OwnShare(share if share >= LEAST_UNEXPLAINED else 0.0, {}, library)
 
 
 def _table(reply: dict[str, Any], name: str) -> dict[str, tuple[float, int]]:
@@ -235,6 +236,6 @@ def _table(reply: dict[str, Any], name: str) -> dict[str, tuple[float, int]]:
     for row in rows[:1000]:
         if type(row) is not list or len(row) != 3 or type(row[0]) is not str or len(row[0]) > 400 \
                 or type(row[1]) is not float or not 0 <= row[1] < 1e6 or type(row[2]) is not int or row[2] < 0:
-            raise Broken(f"sent an answer whose field {name} is no census")
+            raise Broken(f"sent an answer whose field {name} is no table of kernels")
         found[row[0]] = (row[1], row[2])
     return found

@@ -1,7 +1,7 @@
 """Ranks of the candidates that passed and were timed: within their class, with ties as ties.
 
 **Classes.** A candidate is compared with its like only. *Own kernels or library-backed*: by the share of its time that
-is spent in kernels of its own, measured (the census), never by what its text contains. The border is 5 %: above the 1 %
+is spent in kernels of its own, measured, never by what its text contains. The border is 5 %: above the 1 %
 below which times tie, so that a kernel run for show costs more time than it can hide, and below the share that an
 honest epilogue beside a library's matrix product has. Where the share could not be measured, that is a class, too: no
 one is taken at their word. *Precision*: float32, tf32 or 16-bit, since fewer digits buy time.
