@@ -153,8 +153,8 @@ def test_names_without_the_common_folder(files: list[str], shown: list[str]) -> 
 
 # ---- document --------------------------------------------------------------------------------------------
 
-FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "card", "selftest", "isolation", "device",
-          "versions", "environment", "settings", "seed", "seconds", "exit_status"}
+FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "problem_profile", "selftest", "isolation",
+          "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
                     "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate"}
 

@@ -41,8 +41,8 @@ from kernelwright.problem.memory import says_out_of_device_memory
 from kernelwright.suite.jobs import Job, find_jobs
 
 SEED = 20
-#: Seconds for a problem's card and for what a check need not do.
-CARD_SECONDS, CHECK_SECONDS = 2, 1
+#: Seconds for a problem's profile and for what a check need not do.
+PROFILE_SECONDS, CHECK_SECONDS = 2, 1
 
 
 class Turn:
@@ -74,9 +74,9 @@ class Turn:
 
 def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: Turn, together: int = 1
            ) -> dict[str, Any]:
-    """Verdicts by candidate for one problem, and what its card says. ``together``: processes that share the device."""
+    """Verdicts by candidate for a problem, and what its profile says. ``together``: processes that share the device."""
     from kernelwright.judge.check.candidate import Checker, kept_for
-    from kernelwright.judge.check.problem_profile import make_card
+    from kernelwright.judge.check.problem_profile import make_profile
     from kernelwright.judge.check.trivial import trivial_candidates
     from kernelwright.judge.efforts import Budget
     from kernelwright.judge.sandbox.limits import Limits
@@ -90,15 +90,15 @@ def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: T
             with turn.taken():
                 return super()._certified(*arguments)
 
-    budget = Budget(card=CARD_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
+    budget = Budget(profile=PROFILE_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
     settings = JudgeSettings(effort="quick", time=False, seed=SEED, tiny=tiny)
     with turn.taken():
         problem = load_problem(path, device=settings.place(), tiny=tiny)
         kept = kept_for(problem)
         kept.most_bytes //= together
-        card = make_card(problem, SEED, budget.card, kept=kept)
+        profile = make_profile(problem, SEED, budget.profile, kept=kept)
         texts = trivial_candidates(problem, SEED) if candidate is None else {}
-    checker = InTurn(problem, card, settings, Limits(), budget, kept)
+    checker = InTurn(problem, profile, settings, Limits(), budget, kept)
     files = {kind: folder / f"{kind}.py" for kind in texts} if candidate is None else {"own": candidate}
     for kind, text in texts.items():
         files[kind].write_text(text, encoding="utf-8")
@@ -109,7 +109,8 @@ def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: T
             worker.close()
         found[kind] = {"verdict": result.verdict, "reason": result.reason[:300], "limits": result.limits,
                        "seconds": result.seconds, "isolation": result.isolation}
-    return {"trivial": card.trivial, "telling": card.telling, "card_seconds": card.seconds, "verdicts": found}
+    return {"trivial": profile.trivial, "telling": profile.telling, "profile_seconds": profile.seconds,
+            "verdicts": found}
 
 
 def serve(turn_file: str | None) -> None:
@@ -293,7 +294,7 @@ def table(paths: list[Path]) -> str:
     for what, names in wrong.items():
         lines += ["", f"{what}: {len(names)}.", *(f"- {name}" for name in names)]
     trivial = sorted(record["problem"] for record in found if record.get("trivial"))
-    lines += ["", f"PROBLEM-TRIVIAL by the card: {len(trivial)}: {', '.join(trivial) or 'none'}."]
+    lines += ["", f"PROBLEM-TRIVIAL by the profile: {len(trivial)}: {', '.join(trivial) or 'none'}."]
     failed = [f"{record['problem']}: {record['error']}" for record in found if "error" in record]
     failed += [f"{record['problem']}: {kind}: {entry['reason']}" for record in found
                for kind, entry in record.get("verdicts", {}).items() if VERDICTS[entry["verdict"]].family == "JUDGE"]

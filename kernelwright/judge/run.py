@@ -1,4 +1,4 @@
-"""The judge on one page: the problem's card, every candidate's check, the clock for those that passed, the ranking."""
+"""The judge on one page: the problem's profile, each candidate's check, the clock for what passed, the ranking."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
 from kernelwright.judge.check.constants import fixed_state
 from kernelwright.judge.check.own_share import measure_own_share
-from kernelwright.judge.check.problem_profile import Card, make_card
+from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
@@ -56,15 +56,15 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
         problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
         fitness = self_test(device, limits)
-    with progress.stage("card"):
+    with progress.stage("profile"):
         kept = kept_for(problem)
-        card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
-    checker = Checker(problem, card, settings, limits, budget, kept, _fixed(problem, card.seed, settings))
+        profile = make_profile(problem, settings.seed or 0, budget.profile, kept=kept)
+    checker = Checker(problem, profile, settings, limits, budget, kept, _fixed(problem, profile.seed, settings))
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
     untimed: list[str] = []
-    together = _together(problem, card)
+    together = _together(problem, profile)
     try:
         for number, candidate in enumerate(candidates):
             with progress.stage("check"):
@@ -92,7 +92,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     if not fitness.passed:
         results = [replace(r, verdict="JUDGE-UNFIT", reason="The judge failed its self-test in this run: "
                            + " ".join(fitness.sentences), timing=None, fix="") for r in results]
-    return _result(problem, path, rank(results), card, fitness, clocked, untimed, settings, clock() - started)
+    return _result(problem, path, rank(results), profile, fitness, clocked, untimed, settings, clock() - started)
 
 
 def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, torch.Tensor]:
@@ -103,27 +103,27 @@ def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, to
     return fixed_state(problem, model, seed, settings.tiny)
 
 
-def _together(problem: Problem, card: Card) -> int:
+def _together(problem: Problem, profile: ProblemProfile) -> int:
     """How many candidates' processes may wait for their time with what the problem needs."""
     free = torch.cuda.mem_get_info(problem.device)[0] if problem.device.type == "cuda" else free_bytes()
-    return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, card.roof.least_bytes))))
+    return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, profile.roof.least_bytes))))
 
 
 def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateResult], group: int) -> Clocked:
     """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
-    problem, card, settings, budget = checker.problem, checker.card, checker.settings, checker.budget.time
-    model = problem.make_model(card.seed)
-    distribution = card.varying[0] if card.varying else AS_GIVEN
+    problem, profile, settings, budget = checker.problem, checker.profile, checker.settings, checker.budget.time
+    model = problem.make_model(profile.seed)
+    distribution = profile.varying[0] if profile.varying else AS_GIVEN
     with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
         file = Path(folder) / "baseline.py"
         file.write_text(baseline_text(problem), encoding="utf-8")
         with Worker(file, problem.device, settings.limits()) as baseline:
             said = checker.control(baseline)
-            found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
-                                    budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
-                                    cached=card.roof.cached, tolerance=timed_tolerance(settings, distribution),
-                                    distribution=distribution, eager_error=card.error_on(distribution),
-                                    exact=float64_is_right([p.reference for p in card.probes]))
+            found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, profile.floor_seconds,
+                                    budget * (1 + len(waiting)) / 2, model=model, uses_random=profile.random,
+                                    cached=profile.roof.cached, tolerance=timed_tolerance(settings, distribution),
+                                    distribution=distribution, eager_error=profile.error_on(distribution),
+                                    exact=float64_is_right([p.reference for p in profile.probes]))
     found = replace(found, note=" ".join(filter(None, (said, found.note))))
     for number, worker in waiting.items():
         results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)
@@ -151,7 +151,7 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
     return replace(result, timing=timing, findings=findings)
 
 
-def _result(problem: Problem, path: Path, results: list[CandidateResult], card: Card, fitness: SelfTest,
+def _result(problem: Problem, path: Path, results: list[CandidateResult], profile: ProblemProfile, fitness: SelfTest,
             clocked: list[Clocked], untimed: list[str], settings: JudgeSettings, seconds: float) -> JudgeResult:
     environment = {"words": [*(c.note for c in clocked if c.note), *untimed]}
     environment |= clocked[0].environment if clocked else {}
@@ -160,7 +160,7 @@ def _result(problem: Problem, path: Path, results: list[CandidateResult], card: 
     versions = {"kernelwright": kernelwright.__version__, "torch": torch.__version__,
                 "python": platform.python_version(), "cuda": torch.version.cuda or "none"}
     return JudgeResult(
-        problem=problem.name, path=str(path), candidates=tuple(results), card=card.to_json(),
+        problem=problem.name, path=str(path), candidates=tuple(results), problem_profile=profile.to_json(),
         selftest=fitness.to_json(), isolation=isolation, baseline=eager,
         device=current_device("cuda" if problem.device.type == "cuda" else "cpu").name, versions=versions,
         environment=environment, settings=settings.as_json(), seed=settings.seed or 0, seconds=seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from kernelwright.errors import KernelwrightError
-from kernelwright.judge.check import problem_profile as cards
+from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
@@ -53,7 +53,7 @@ class Checker:
     """What is the same for all candidates of a run."""
 
     problem: Problem
-    card: cards.Card
+    profile: problem_profile.ProblemProfile
     settings: JudgeSettings
     limits: Limits
     budget: Budget
@@ -63,7 +63,7 @@ class Checker:
     fixed: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.card.stateful:  # results of a model whose calls change it are no one else's
+        if self.profile.stateful:  # results of a model whose calls change it are no one else's
             self.kept.most_bytes = 0
             self.kept.forget()
 
@@ -116,7 +116,7 @@ class Checker:
         except WorkerFailure:
             return None
         try:
-            RemoteCandidate(worker, self.problem, self.card.seed, self.card.training)
+            RemoteCandidate(worker, self.problem, self.profile.seed, self.profile.training)
         except Exception as error:
             worker.close()
             if not isinstance(error, (CandidateRaised, WorkerFailure)) and not is_out_of_memory(error):
@@ -130,9 +130,9 @@ class Checker:
         try:
             if emulation is not None:
                 emulation.attach(worker)
-            training = self.card.training
+            training = self.profile.training
             remote = seconds.during("build", lambda: RemoteCandidate(
-                worker, self.problem, self.card.seed, training))
+                worker, self.problem, self.profile.seed, training))
             made = otherwise_made(self.fixed, remote)
             certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
             if worker.failure is not None:
@@ -172,25 +172,25 @@ class Checker:
         So a baseline has been through what candidates have been through: calls leave traces in a process's memory, by
         which later ones are faster. Raises what a RemoteCandidate raises.
         """
-        remote = RemoteCandidate(worker, self.problem, self.card.seed, self.card.training)
+        remote = RemoteCandidate(worker, self.problem, self.profile.seed, self.profile.training)
         found = self._certified(remote, replace(
             self._plan(), budget_seconds=min(2.0, self.budget.check), stop_at_failure=True))
         return "" if found.passed else f"The model in a process of its own does not pass its own check: {found.why[0]}"
 
     def _plan(self) -> Plan:
-        return Plan(trials=cards.trials(self.card), required=cards.required(self.card),
-                    wanted=cards.wanted(self.card), budget_seconds=self.budget.check,
+        return Plan(trials=problem_profile.trials(self.profile), required=problem_profile.required(self.profile),
+                    wanted=problem_profile.wanted(self.profile), budget_seconds=self.budget.check,
                     tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT,
                     informative=INFORMATIVE, check_gradients=self.settings.backward,
                     stop_at_failure=not self.budget.diagnose, must_fit=True)
 
     def _make_model(self) -> torch.nn.Module:
-        return self.problem.make_model(self.card.seed)
+        return self.problem.make_model(self.profile.seed)
 
     def _make_float64(self, model: torch.nn.Module) -> torch.nn.Module:
         if self.problem.is_instance:
             return float64_copy(model)
-        return to_float64(in_mode_of(self.problem.make_model(self.card.seed), model))
+        return to_float64(in_mode_of(self.problem.make_model(self.profile.seed), model))
 
     def _certified(self, remote: RemoteCandidate, plan: Plan) -> Certificate:
         return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,
@@ -223,10 +223,10 @@ class Checker:
             return never_launched(result, remote.launch_errors)
         if (repeated := repeats_memory(certificate)) is not None:
             return refused(result, "WRONG-ALIAS", repeated)
-        if self.card.is_trivial:
-            why = " and ".join(self.card.trivial)
+        if self.profile.is_trivial:
+            why = " and ".join(self.profile.trivial)
             return replace(result, verdict="PROBLEM-TRIVIAL", reason=f"Nothing can be said of this candidate: {why} "
-                           f"would pass as well, in all of {self.card.rests_on}.",
+                           f"would pass as well, in all of {self.profile.rests_on}.",
                            fix="Judge it on a problem whose output depends on its input.")
         if self.settings.precision == "strict" and result.precision not in (FLOAT32, None):
             return refused(result, "WRONG-PRECISION", Finding(
@@ -246,18 +246,18 @@ class Checker:
         tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
             self._plan().tolerance_for("normal")
         worker = remote.link.worker
-        distribution = self.card.varying[0] if self.card.varying else AS_GIVEN
+        distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
         checked = seconds.during("check", lambda: check_variants(
-            self._make_model, remote, self.problem, variants(self.problem, self.card.seed, distribution), tolerance,
+            self._make_model, remote, self.problem, variants(self.problem, self.profile.seed, distribution), tolerance,
             self.budget.variants, both_alive=False, let_go=self.kept.forget, make_second=lambda: RemoteCandidate(
-                worker, self.problem, self.card.seed + 1, self.card.training, load=False)))
+                worker, self.problem, self.profile.seed + 1, self.profile.training, load=False)))
         for variant in checked:
             if variant.gates and variant.wrong:
                 if worker.failure is not None:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.card.doubt, made, *limits_of(result.certificate),
+        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, made, *limits_of(result.certificate),
                                                    *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)

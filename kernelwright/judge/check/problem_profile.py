@@ -1,4 +1,4 @@
-"""The problem card: what must be known of a problem before a candidate is judged on it, found on the model alone."""
+"""The problem profile: what must be known of a problem before a candidate is judged on it, found on the model alone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PROBES_SHARE, _PARAMETERS_SHARE = 0.7, 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ProblemProfile:
     """What is known of a problem.
 
     ``stateful`` names buffers, parameters and plain attributes that a call changes; ``changed_inputs`` and
@@ -118,8 +118,8 @@ class Card:
         return plain(self)
 
 
-def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | None = None,
-              kept: Kept | None = None) -> Card:
+def make_profile(problem: Problem, seed: int, budget_seconds: float, plan: Plan | None = None,
+                 kept: Kept | None = None) -> ProblemProfile:
     """Look at a problem's model for about ``budget_seconds``. ``plan`` holds the tolerances of the judgement; what the
     model gave in trials goes into ``kept``, for the checks of candidates.
 
@@ -128,35 +128,35 @@ def make_card(problem: Problem, seed: int, budget_seconds: float, plan: Plan | N
     started, plan = clock(), plan or Plan()
     devices = list(range(torch.cuda.device_count())) if problem.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        return _card(problem, seed, budget_seconds, plan, kept or Kept(), started)
+        return _profile(problem, seed, budget_seconds, plan, kept or Kept(), started)
 
 
-def trials(card: Card) -> tuple[TrialPlan, ...]:
+def trials(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then those of
-    unusual size, then the others in their usual order. The first ``required(card)`` must run whatever the budget."""
-    first = _first(card)
-    return first + tuple(t for t in judged_trials(card.seed) if t not in first)
+    unusual size, then the others in their usual order. The first ``required(profile)`` must run whatever the budget."""
+    first = _first(profile)
+    return first + tuple(t for t in judged_trials(profile.seed) if t not in first)
 
 
-def required(card: Card) -> int:
+def required(profile: ProblemProfile) -> int:
     """How many of `trials` no budget may leave out (`Plan.required`): at least two, as the first result of a candidate
     that replays it is right."""
-    return max(2, 1 + sum(t != judged_trials(card.seed)[0] for t in card.needed))
+    return max(2, 1 + sum(t != judged_trials(profile.seed)[0] for t in profile.needed))
 
 
-def wanted(card: Card) -> int:
+def wanted(profile: ProblemProfile) -> int:
     """How many of `trials` run until three times the budget (`Plan.wanted`): on a machine that others use the budget is
     soon over, and what is wrong must not depend on that."""
-    return max(required(card), len(_first(card)))
+    return max(required(profile), len(_first(profile)))
 
 
-def _first(card: Card) -> tuple[TrialPlan, ...]:
-    usual = judged_trials(card.seed)
-    front = dict.fromkeys((usual[0], *card.needed))
+def _first(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
+    usual = judged_trials(profile.seed)
+    front = dict.fromkeys((usual[0], *profile.needed))
     return tuple(dict.fromkeys((*front, *(t for t in usual if t.distribution in UNUSUAL_SIZES))))
 
 
-def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> Card:
+def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> ProblemProfile:
     run_forward(problem, problem.make_model(seed), problem.make_inputs(seed))  # raises what is wrong with the problem
     model = problem.make_model(seed)
     effects = find_effects(problem, model, seed)
@@ -179,7 +179,7 @@ def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, st
     errors |= eager_errors_by_tf32(problem, bench, plan, seed)
     refused = {name for p in probes for name in p.refused}
     passed = {name for p in probes for name in p.passed} - refused
-    card = Card(
+    profile = ProblemProfile(
         problem=problem.name, device=str(problem.device), seed=seed, training=model.training,
         inputs=tensor_facts(problem.make_inputs(seed), "input"), outputs=tensor_facts(effects.outputs, "output"),
         deterministic=effects.deterministic, random=effects.random, random_by_values=effects.random_by_values,
@@ -192,45 +192,46 @@ def _card(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, st
                                     if "blind" in p.refused and not p.redrawn)),
         needed=needed_trials(probes), trivial=tuple(n for n in TRIVIAL if n in passed),
         partial=tuple(n for n in PARTIAL if n in passed), complete=complete, words=(), seconds=0.0)
-    return replace(card, words=_words(card), seconds=clock() - started)
+    return replace(profile, words=_words(profile), seconds=clock() - started)
 
 
-def _words(card: Card) -> tuple[str, ...]:
+def _words(profile: ProblemProfile) -> tuple[str, ...]:
     said = []
-    own = card.probes[0] if card.probes else None
+    own = profile.probes[0] if profile.probes else None
     weak = [n for n in TRIVIAL if own is not None and n in own.passed]
-    tried = "" if card.complete else ", as far as there was time to try"
-    if card.is_trivial:
+    tried = "" if profile.complete else ", as far as there was time to try"
+    if profile.is_trivial:
         said.append(f"No inputs tell a right candidate from one that returns "
-                    f"{_listed(TRIVIAL[n] for n in card.trivial)}: this passed all of {card.rests_on}.")
-    elif card.doubt:
-        said.append(f"{card.doubt[:1].upper()}{card.doubt[1:]}.")
-    elif card.trivial:
+                    f"{_listed(TRIVIAL[n] for n in profile.trivial)}: this passed all of {profile.rests_on}.")
+    elif profile.doubt:
+        said.append(f"{profile.doubt[:1].upper()}{profile.doubt[1:]}.")
+    elif profile.trivial:
         said.append(f"The outputs do not tell a right candidate from one that returns "
-                    f"{_listed(TRIVIAL[n] for n in card.trivial)}; the state that a call changes does.")
+                    f"{_listed(TRIVIAL[n] for n in profile.trivial)}; the state that a call changes does.")
     elif weak:
         said.append(f"On the problem's own inputs a candidate passes that returns {_listed(TRIVIAL[n] for n in weak)}; "
-                    f"it is refused with {_listed(card.telling[:3]) or 'other trials'}.")
-    if "blind" in card.partial and "replay" not in card.trivial:
+                    f"it is refused with {_listed(profile.telling[:3]) or 'other trials'}.")
+    if "blind" in profile.partial and "replay" not in profile.trivial:
         said.append(f"The outputs do not depend on the inputs' values in any trial{tried}: a candidate that follows "
                     "the parameters alone is right.")
     elif own is not None and "blind" in own.passed and "replay" not in weak:
         said.append("On the problem's own inputs the outputs hardly depend on the inputs' values.")
-    if "frozen" in card.partial:
+    if "frozen" in profile.partial:
         said.append(f"Other parameters do not change the outputs in any trial{tried}.")
-    elif card.without_effect:
-        said.append(f"On the problem's own inputs other values of {_listed(card.without_effect[:5])} change nothing.")
-    if card.unused_inputs:
-        said.append("Not used: " + _listed(f"input {i}" for i in card.unused_inputs) + ".")
-    if card.random:
-        how = ", as many as the inputs' values decide" if card.random_by_values else ""
+    elif profile.without_effect:
+        names = _listed(profile.without_effect[:5])
+        said.append(f"On the problem's own inputs other values of {names} change nothing.")
+    if profile.unused_inputs:
+        said.append("Not used: " + _listed(f"input {i}" for i in profile.unused_inputs) + ".")
+    if profile.random:
+        how = ", as many as the inputs' values decide" if profile.random_by_values else ""
         said.append(f"The model draws random numbers{how}.")
-    if not card.deterministic:
+    if not profile.deterministic:
         said.append("The model gives other bits when called again with the same inputs, state and random numbers.")
-    if card.stateful:
-        said.append(f"A call changes {_listed(card.stateful[:5])}.")
-    if card.changed_inputs:
-        said.append("A call changes " + _listed(f"input {i}" for i in card.changed_inputs) + ".")
+    if profile.stateful:
+        said.append(f"A call changes {_listed(profile.stateful[:5])}.")
+    if profile.changed_inputs:
+        said.append("A call changes " + _listed(f"input {i}" for i in profile.changed_inputs) + ".")
     return tuple(said)
 
 

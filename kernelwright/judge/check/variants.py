@@ -24,7 +24,7 @@ __all__ = ["Variant", "VariantResult", "check_variants", "variants"]
 
 def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN) -> list[Variant]:
     """The variants of a problem, those that gate first and the one that may end a process last. ``distribution``: the
-    inputs of sequences, of which other draws should give other results (`Card.varying`)."""
+    inputs of sequences, of which other draws should give other results (`ProblemProfile.varying`)."""
     def drawn(offset: int, kind: str = distribution) -> Inputs:
         return lambda: DISTRIBUTIONS[kind].apply(problem.make_inputs(seed + offset), seed + offset)
 

@@ -67,8 +67,9 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
 
     ``baseline``'s worker holds the problem's own model (`baseline_text`), under which everybody's state is written:
     that of ``model``, in its mode. ``cached``: the problem fits into the CPU's caches, so the floor says nothing there.
-    ``distribution`` names that of the inputs: one from which other draws give other outputs (`Card.varying`), and
-    ``eager_error`` is eager's own error on them, where known. ``exact``: a float64 copy computes what eager does.
+    ``distribution`` names that of the inputs: one from which other draws give other outputs
+    (`ProblemProfile.varying`), and ``eager_error`` is eager's own error on them, where known. ``exact``: a float64 copy
+    computes what eager does.
     Afterwards workers hold the timing's state, and a RemoteCandidate does not know of it. A candidate that fails gets
     a `Refusal`; nothing is raised for one. Raises what the model itself raises.
     """

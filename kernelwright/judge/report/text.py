@@ -226,10 +226,10 @@ def _with_intervals(timing: CandidateTiming) -> list[str]:
 
 
 def _basis(page: Page, result: JudgeResult) -> None:
-    """What the verdicts rest on: the problem's card, the self-test, the isolation, the clocks, the seed."""
+    """What the verdicts rest on: the problem's profile, the self-test, the isolation, the clocks, the seed."""
     page.heading("What this rests on")
-    nothing = ["nothing about it is out of the ordinary"] if result.card else []
-    for label, words in (("problem", _words(result.card) or nothing), ("self-test", _words(result.selftest)),
+    nothing = ["nothing about it is out of the ordinary"] if result.problem_profile else []
+    for label, words in (("problem", _words(result.problem_profile) or nothing), ("self-test", _words(result.selftest)),
                          ("isolation", [result.isolation] if result.isolation else []),
                          ("device", _words(result.environment))):
         if words:
@@ -239,6 +239,6 @@ def _basis(page: Page, result: JudgeResult) -> None:
 
 
 def _words(document: dict[str, Any]) -> list[str]:
-    """The sentences of a card, a self-test or an environment: its ``words``, one text or several."""
+    """The sentences of a problem's profile, a self-test or an environment: its ``words``, one text or several."""
     words = document.get("words") or ()
     return [words] if isinstance(words, str) else [str(word) for word in words]
