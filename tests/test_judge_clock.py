@@ -20,7 +20,7 @@ from kernelwright.judge.clock import timing
 from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
 from kernelwright.judge.clock.timed_values import marked
-from kernelwright.judge.clock.timed_worker import Contestant
+from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.clock.timing import _shape, baseline_text, time_candidates
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
@@ -214,7 +214,7 @@ def test_memory_that_nothing_wrote_is_named_whatever_it_holds(problem, tmp_path)
     with Worker(tmp_path / "stale.py", problem.device) as worker:
         RemoteCandidate(worker, problem, 0, True)
         timed = TimedProblem(problem, problem.make_model(0))
-        stale = Contestant("stale", worker, True)
+        stale = TimedWorker("stale", worker, True)
         stale.run(timed, timed.make_round(3, [(True, 2), (False, 4), (False, 40)]), flush=1, flush_bytes=1 << 25,
                   check=True)
     assert {refusal.verdict for refusal in stale.wrong} == {"CHEAT-STALE"}, stale.wrong
@@ -265,8 +265,8 @@ def test_there_are_more_rounds_for_those_whose_clocks_disagree(monkeypatch):
 def test_who_is_below_the_floor_is_held_against_a_floor_measured_anew(faster, refused, problem, monkeypatch):
     """Peaks that were measured on a busy machine are too low, and kept."""
     def simulated(_, reference, null, others, *__):
-        for contestant in (reference, *others):
-            contestant.rounds = rounds(1e-3)
+        for timed_worker in (reference, *others):
+            timed_worker.rounds = rounds(1e-3)
         null.rounds = rounds(0.0)
         return ""
 
@@ -283,7 +283,7 @@ def test_outputs_are_taken_after_the_clock_has_stopped(problem, monkeypatch):
     timed = TimedProblem(problem, problem.make_model(0), secret=3)
     made, done = timed.make_round(2, [(True, 2)]), []
 
-    class Slow(Contestant):
+    class Slow(TimedWorker):
         def ask(self, kind, payload):
             done.append(kind)
             each = [1e-4, 1e-4]

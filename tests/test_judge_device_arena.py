@@ -21,7 +21,7 @@ from test_judge_worker import FORWARD, HEAD, LINEAR, PLAIN, QUICK, Judged, file_
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from kernelwright.judge.clock.timed import TimedProblem
-from kernelwright.judge.clock.timed_worker import Contestant
+from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.inside import driver as drivers
 from kernelwright.judge.inside.driver import Driver, DriverError
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
@@ -338,9 +338,9 @@ def test_timed_calls(judged, stand_in):
     for body, right in (("return torch.relu(x)", True), ("return torch.relu(x) * 1.1", False)):
         case = judged(forward(body), inputs="[torch.randn(1000, 600)]")
         timed = TimedProblem(case.problem, case.problem.make_model(0), secret=1)
-        contestant = Contestant("candidate", case.worker, True)
-        contestant.run(timed, timed.make_round(2, [(True, 1), (True, 3)]), flush=1, flush_bytes=1 << 20, check=True)
-        assert (contestant.refusal is None) is right and bool(contestant.rounds) is right
+        timed_worker = TimedWorker("candidate", case.worker, True)
+        timed_worker.run(timed, timed.make_round(2, [(True, 1), (True, 3)]), flush=1, flush_bytes=1 << 20, check=True)
+        assert (timed_worker.refusal is None) is right and bool(timed_worker.rounds) is right
         assert case.worker.outputs.device_memory.bytes >= 2 * 2_400_000 and file_bytes(case.worker) == 0
 
 

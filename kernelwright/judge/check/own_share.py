@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelwright.judge.check.probes import judged_trials
-from kernelwright.judge.clock.timed_worker import Contestant
+from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.records import Finding
 from kernelwright.judge.worker import protocol
 from kernelwright.judge.worker.link import CandidateRaised
@@ -101,11 +101,11 @@ def are_needed(worker: Worker, problem: Problem, seed: int = 0) -> bool | None:
     """
     if _REPLACED.search(worker.candidate.read_text(encoding="utf-8-sig", errors="replace")):
         return None
-    contestant, started = Contestant("own-share", worker, training=None), clock()
+    timed_worker, started = TimedWorker("own-share", worker, training=None), clock()
     names = [*(start := State.of(problem.make_model(seed))).names(), *start.attributes]
     try:
-        contestant.send(0, problem.make_inputs(seed + 1), start)
-        contestant.ask("alone", {"learn": True})
+        timed_worker.send(0, problem.make_inputs(seed + 1), start)
+        timed_worker.ask("alone", {"learn": True})
         for trial in judged_trials(seed + 2):
             state = start
             if trial.redrawn_parameters:
@@ -113,8 +113,8 @@ def are_needed(worker: Worker, problem: Problem, seed: int = 0) -> bool | None:
                 redraw(model, trial.seed)
                 state = State.of(model)
             inputs = DISTRIBUTIONS[trial.distribution].apply(problem.make_inputs(trial.seed), trial.seed)
-            contestant.send(0, inputs, state)
-            same = contestant.ask("alone", {"learn": False, "state": names, "seed": trial.seed}).get("same")
+            timed_worker.send(0, inputs, state)
+            same = timed_worker.ask("alone", {"learn": False, "state": names, "seed": trial.seed}).get("same")
             if same is not True or clock() - started > LONGEST_ALONE:
                 return True if same is False else None
     except Broken as broken:
@@ -164,10 +164,10 @@ def _profiled(worker: Worker, problem: Problem) -> OwnShare | None:
 
 def _tables(worker: Worker, problem: Problem) -> tuple[_Table, _Table, float] | None:
     """Kernels, operators and wall seconds of a few calls on the problem's own inputs; None where that fails."""
-    contestant = Contestant("own-share", worker, training=None)
+    timed_worker = TimedWorker("own-share", worker, training=None)
     try:
-        contestant.send(0, problem.make_inputs(0), State(), parameters=False)
-        reply = contestant.ask("profile", {"calls": CALLS})
+        timed_worker.send(0, problem.make_inputs(0), State(), parameters=False)
+        reply = timed_worker.ask("profile", {"calls": CALLS})
         return _table(reply, "kernels"), _table(reply, "operators"), float(protocol.field(reply, "wall", float))
     except Broken as broken:
         worker.breach(str(broken), "run")

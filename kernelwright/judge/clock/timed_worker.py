@@ -1,4 +1,4 @@
-"""One who is timed: its worker, the batches that it runs, and the judge's own watch around them."""
+"""A timed worker: the batches that it runs, and the judge's own watch around them.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STRENGTH = ("CHEAT-ASYNC", "CHEAT-DEFERRED", "CHEAT-STALE", "WRONG-STALE", "CHE
 
 
 @dataclass(slots=True)
-class Contestant:
+class TimedWorker:
     """A worker that is timed. ``training``: its mode; None leaves it. ``null``: nothing is called, which is what
     everything around a call takes. ``trusted``: it holds the model itself. ``waits``: the share of wall time that may
     be taken off as waiting for a processor.

@@ -16,7 +16,7 @@ from torch import nn
 from kernelwright.judge.clock.figures import decide
 from kernelwright.judge.clock.outer import slope
 from kernelwright.judge.clock.timed import TimedProblem
-from kernelwright.judge.clock.timed_worker import Contestant
+from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.records import CandidateTiming, Finding, Refusal
 from kernelwright.judge.worker.machine import free_bytes, handout_seconds
 from kernelwright.judge.worker.process import Worker
@@ -77,12 +77,12 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     double = _double(model, problem, budget_seconds) if exact else None
     timed = TimedProblem(problem, model, double, uses_random=uses_random, tolerance=tolerance, secret=secret,
                          distribution=distribution, eager_error=eager_error)
-    reference = Contestant("eager", baseline, model.training, trusted=True)
-    null = Contestant("null", baseline, model.training, null=True, trusted=True)
-    others = [Contestant(name, worker, model.training) for name, worker in candidates.items()]
+    reference = TimedWorker("eager", baseline, model.training, trusted=True)
+    null = TimedWorker("null", baseline, model.training, null=True, trusted=True)
+    others = [TimedWorker(name, worker, model.training) for name, worker in candidates.items()]
     before = environment(problem.device)
-    for contestant in others:
-        contestant.worker.pause()
+    for timed_worker in others:
+        timed_worker.worker.pause()
     with exclusive():
         note = _rounds(timed, reference, null, others, budget_seconds, started)
     floor = _floor(problem.device, floor_seconds, cached)
@@ -93,19 +93,19 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     eager = own if isinstance(own, CandidateTiming) else None
     handout = handout_seconds(timed.output_bytes) if kind == "cpu" else 0.0
 
-    def decided(contestant: Contestant) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
-        return decide(contestant.name, contestant.rounds, null.rounds, eager, floor, kind, control=reference.rounds,
+    def decided(timed_worker: TimedWorker) -> tuple[CandidateTiming | Refusal, tuple[Finding, ...]]:
+        return decide(timed_worker.name, timed_worker.rounds, null.rounds, eager, floor, kind, control=reference.rounds,
                       handout=handout)
 
-    for contestant in others:
-        timings[contestant.name] = contestant.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
-        if contestant.refusal is None and eager is not None:
-            timings[contestant.name], findings[contestant.name] = decided(contestant)
+    for timed_worker in others:
+        timings[timed_worker.name] = timed_worker.refusal or Refusal("JUDGE-ERROR", Finding("no-time", note, "clock"))
+        if timed_worker.refusal is None and eager is not None:
+            timings[timed_worker.name], findings[timed_worker.name] = decided(timed_worker)
     below = [c for c in others if isinstance(found := timings[c.name], Refusal) and found.verdict == "CHEAT-FLOOR"]
     if below and floor is not None:
         floor /= measured_faster(problem.device)
-        for contestant in below:
-            timings[contestant.name], findings[contestant.name] = decided(contestant)
+        for timed_worker in below:
+            timings[timed_worker.name], findings[timed_worker.name] = decided(timed_worker)
     after = environment(problem.device)
     slowed = dict.fromkeys((*throttling(before), *throttling(after)))
     words = [note, f"The GPU ran more slowly than it can: {', '.join(slowed)}." if slowed else ""]
@@ -132,14 +132,14 @@ def _double(model: nn.Module, problem: Problem, budget: float) -> nn.Module | No
         return None
 
 
-def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others: list[Contestant], budget: float,
+def _rounds(timed: TimedProblem, reference: TimedWorker, null: TimedWorker, others: list[TimedWorker], budget: float,
             started: float) -> str:
     """Run rounds until the budget is spent; words on what could not be done."""
     device = timed.problem.device
     size, passes, check, notes = flush_bytes() if device.type == "cpu" else _device_flush(device), 1, True, []
     shape = _shape(timed, _eager_seconds(timed))
     longest, done, waits = 0.0, 0, 0.0
-    unclear: list[Contestant] | None = None
+    unclear: list[TimedWorker] | None = None
     while done <= MOST_ROUNDS:
         spent = time.perf_counter() - started
         if done > _least(spent + longest, budget) and spent + longest > budget:
@@ -153,17 +153,17 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
         made = timed.make_round(*shape)
         live = [reference, null, *(c for c in (others if unclear is None else unclear) if c.refusal is None)]
         order = live if done == 0 else live[done % len(live):] + live[:done % len(live)]
-        for contestant in order if done % 2 == 0 else reversed(order):
-            if not contestant.trusted:  # a machine that others use makes the model wait, too, now or in another round
+        for timed_worker in order if done % 2 == 0 else reversed(order):
+            if not timed_worker.trusted:  # a machine that others use makes the model wait, too, now or in another round
                 waits = max(waits, reference.waited, null.waited)
-                contestant.waits = WAITS + 2 * waits
-            contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
-            if contestant.trusted and contestant.refusal is not None:
-                if contestant.refusal.finding.kind != "baseline-differs":
-                    return f"The model's own process failed: {contestant.refusal.finding.sentence}"
-                notes.append(contestant.refusal.finding.sentence)
-                contestant.refusal, contestant.wrong, check = None, [], False
-                contestant.run(timed, made, flush=passes, flush_bytes=size, check=check)
+                timed_worker.waits = WAITS + 2 * waits
+            timed_worker.run(timed, made, flush=passes, flush_bytes=size, check=check)
+            if timed_worker.trusted and timed_worker.refusal is not None:
+                if timed_worker.refusal.finding.kind != "baseline-differs":
+                    return f"The model's own process failed: {timed_worker.refusal.finding.sentence}"
+                notes.append(timed_worker.refusal.finding.sentence)
+                timed_worker.refusal, timed_worker.wrong, check = None, [], False
+                timed_worker.run(timed, made, flush=passes, flush_bytes=size, check=check)
         if not any(c.refusal is None for c in others) and others:
             break
         if done == 0 and device.type == "cuda":
@@ -176,18 +176,18 @@ def _rounds(timed: TimedProblem, reference: Contestant, null: Contestant, others
     return " ".join(notes)
 
 
-def _unclear(contestants: Sequence[Contestant], null: Contestant, reference: Contestant, kind: str
-             ) -> list[Contestant]:
+def _unclear(timed_workers: Sequence[TimedWorker], null: TimedWorker, reference: TimedWorker, kind: str
+             ) -> list[TimedWorker]:
     """Those whose clocks disagree, so that more rounds may tell whether that was load."""
     own = decide("eager", reference.rounds, null.rounds, None, None, kind, trusted=True)[0]
     eager, found = own if isinstance(own, CandidateTiming) else None, []
-    for contestant in contestants:
-        if contestant.refusal is None:
-            timing, beside = decide(contestant.name, contestant.rounds, null.rounds, eager, None, kind,
+    for timed_worker in timed_workers:
+        if timed_worker.refusal is None:
+            timing, beside = decide(timed_worker.name, timed_worker.rounds, null.rounds, eager, None, kind,
                                     control=reference.rounds)
             disagree = any(one.kind == "clocks-disagree" for one in beside)
             if disagree or (isinstance(timing, Refusal) and timing.verdict == "JUDGE-BUSY"):
-                found.append(contestant)
+                found.append(timed_worker)
     return found
 
 
@@ -230,7 +230,7 @@ def _shape(timed: TimedProblem, seconds: float) -> tuple[int, list[tuple[bool, i
 
 
 def _room(device: torch.device) -> float:
-    """Bytes that one contestant may take for inputs and outputs."""
+    """Bytes that one timed worker may take for inputs and outputs."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] / 8
     return free_bytes() / 8
@@ -241,10 +241,10 @@ def _device_flush(device: torch.device) -> int:
     return max(256 << 20, 2 * cache)
 
 
-def _passes(contestants: Sequence[Contestant], null: Contestant) -> int:
-    """Passes of the flush after which the host of every contestant is ahead, by what the first round took."""
+def _passes(timed_workers: Sequence[TimedWorker], null: TimedWorker) -> int:
+    """Passes of the flush after which the host of every timed worker is ahead, by what the first round took."""
     flush = max(1e-5, slope(null.rounds[0], lambda ran: ran.wall, cold=True) or 1e-5)
-    host = max((quantile(ran.issued, 0.5) for c in contestants for ran in c.rounds[0] if not ran.cold), default=0.0)
+    host = max((quantile(ran.issued, 0.5) for c in timed_workers for ran in c.rounds[0] if not ran.cold), default=0.0)
     return max(1, min(int(LONGEST_FLUSH_SECONDS / flush), int(1.5 * host / flush) + 1))
 
 
