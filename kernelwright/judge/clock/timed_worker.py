@@ -1,4 +1,4 @@
-"""A timed worker: the batches that it runs, and the judge's own watch around them.
+"""A timed worker: the batches that it runs, and the judge's own watch around them."""
 
 from __future__ import annotations
 
