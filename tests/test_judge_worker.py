@@ -680,7 +680,7 @@ def test_failures_while_building(judged, code, verdict, words):
 
 
 def test_replies_that_lie(judged):
-    """An answer whose fields cannot be is a breach; no byte outside of the arena is read."""
+    """An answer whose fields cannot be is a breach; no byte outside of the shared memory is read."""
     lies = ["memory['storages'][0]['at'] = 1 << 60", "memory['storages'][0]['bytes'] = -1",
             "memory['tensors'][0]['shape'] = [1 << 40]", "memory['tensors'][0]['stride'] = [-1]",
             "memory['tensors'][0]['dtype'] = 'object'", "memory['tensors'][0]['offset'] = 100",
@@ -712,7 +712,7 @@ def test_replies_that_lie(judged):
         case.worker.close()
 
 
-def test_arenas_that_are_cut(judged):
+def test_shared_memory_that_is_cut(judged):
     """A worker that cuts or fills the shared memory harms nobody but itself."""
     case = judged(forward("""
         for number in range(3, 200):

@@ -161,10 +161,10 @@ class TimedWorker:
     def _places(self, timed: TimedProblem, count: int) -> list[list[int]]:
         """Where the worker puts the outputs of each call: the first byte of each tensor. There is room then."""
         sizes = [t.numel() * t.element_size() for t in timed.outputs.values()]
-        size, arena = count * sum(map(aligned, sizes)), self.worker.outputs
+        size, shared = count * sum(map(aligned, sizes)), self.worker.outputs
         self.worker.share(outputs=size)
-        at = ON_DEVICE if arena.holds(ON_DEVICE, size) else 0
-        arena.reserve(0 if at else size + 4096)
+        at = ON_DEVICE if shared.holds(ON_DEVICE, size) else 0
+        shared.reserve(0 if at else size + 4096)
         found: list[list[int]] = []
         for _ in range(count):
             found.append([])

@@ -1,4 +1,4 @@
-"""Memory of a GPU that the judge shares with one worker: the part of an arena in which tensors there travel.
+"""Memory of a GPU that the judge shares with one worker: the part of the shared memory in which tensors there travel.
 
 Nothing else of the judge's can be reached through it: a block is memory of its own in whole pages, and is overwritten
 before a worker gets it, as what was freed here may have held expected results. The worker may write into it at any
@@ -29,7 +29,7 @@ def driver() -> Driver:
 
 
 class DeviceMemory:
-    """The device memory of one arena: none at first, another block when more is needed.
+    """The device memory beside one file of shared memory: none at first, another block when more is needed.
 
     ``bytes`` counts the present block's, ``descriptor`` is for the worker (-1: it was taken, or there is no block).
     ``refusal`` says in words why there was none when it was last asked for, and is empty otherwise.
@@ -69,7 +69,7 @@ class DeviceMemory:
     def part(self, at: int, size: int) -> torch.Tensor:
         """``size`` bytes from ``at`` on, shared with the worker. Raises EOFError where there are not as many."""
         if self._memory is None or at + size > self.bytes:
-            raise EOFError("the arena has not as much device memory as is asked for")
+            raise EOFError("the shared memory has not as much device memory as is asked for")
         return self._memory[at:at + size]
 
     def settle(self) -> None:
@@ -115,5 +115,5 @@ class DeviceMemory:
 
 
 def memory_of(device: torch.device) -> DeviceMemory | None:
-    """What an arena for a worker on ``device`` gets; None on a CPU."""
+    """The device memory that a worker on ``device`` shares; None on a CPU."""
     return DeviceMemory(device) if device.type == "cuda" else None

@@ -3,7 +3,7 @@
     python -I worker.py LINE INPUTS OUTPUTS
 
 LINE is a connected socket: one JSON object a line comes in, sometimes with descriptors, and one goes out. INPUTS and
-OUTPUTS are arenas of shared memory.
+OUTPUTS are descriptors of shared memory.
 """
 
 from __future__ import annotations

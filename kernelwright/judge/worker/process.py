@@ -45,7 +45,7 @@ class WorkerFailure(Exception):
 
 
 class Worker(Exchange):
-    """The process of one candidate, with its folder, its two arenas and its line. A context manager; `close` ends it.
+    """The process of one candidate, its folder, its shared memory and its line. A context manager; `close` ends it.
 
     ``isolation`` says in words what confines it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not
     start.

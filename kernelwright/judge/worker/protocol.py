@@ -15,7 +15,7 @@ import torch
 
 from kernelwright.judge.inside.structure import ANSWERS, decode
 from kernelwright.judge.inside.tensors import DTYPES, extent, view, whole
-from kernelwright.judge.worker.shared_memory import Arena
+from kernelwright.judge.worker.shared_memory import SharedMemory
 from kernelwright.problem.memory import says_out_of_device_memory
 
 #: Longest line of a worker, in bytes.
@@ -91,10 +91,10 @@ def item(items: Any, index: Any) -> Any:
     return items[index]
 
 
-def tensors(memory: Any, arena: Arena, device: torch.device, limit: int,
+def tensors(memory: Any, shared: SharedMemory, device: torch.device, limit: int,
             local: Callable[[dict[str, Any]], torch.UntypedStorage | None]
             ) -> tuple[list[torch.Tensor], list[torch.UntypedStorage]]:
-    """The tensors and storages of a worker's manifest, as local memory with the bytes in ``arena``.
+    """The tensors and storages of a worker's manifest, as local memory with the bytes in ``shared``.
 
     ``local(told)`` gives the storage that a known one stands for (an input's, say), or None. At most ``limit`` bytes of
     new memory are made; known storages get the told bytes in place. Raises Broken.
@@ -109,7 +109,7 @@ def tensors(memory: Any, arena: Arena, device: torch.device, limit: int,
         if type(each) is not dict:
             raise Broken("sent a storage that is none")
         size, at = field(each, "bytes", int), each.get("at")
-        if at is not None and (type(at) is not int or at < 0 or not arena.holds(at, size)):
+        if at is not None and (type(at) is not int or at < 0 or not shared.holds(at, size)):
             raise Broken("placed a result outside of the memory that it was given")
         storage = local(each)
         if storage is None:
@@ -117,11 +117,11 @@ def tensors(memory: Any, arena: Arena, device: torch.device, limit: int,
             if field(each, "of", str) != "new" or at is None or total > limit:
                 raise Broken("sent a result without its bytes, or more than there may be")
             on_device = each.get("on_device", device.type != "cpu") is True
-            storage = _filled(arena, at, size, device if on_device else torch.device("cpu"))
+            storage = _filled(shared, at, size, device if on_device else torch.device("cpu"))
         elif storage.nbytes() != size and not ("earlier" in each and storage.nbytes() > size):
             raise Broken("told another size of memory than was given to it")
         elif at is not None:
-            _refill(arena, at, size, storage)
+            _refill(shared, at, size, storage)
         storages.append(storage)
     return [_tensor(entry, storages, limit) for entry in entries], storages
 
@@ -158,19 +158,19 @@ def foreign(name: str) -> Foreign:
     return type(name.removeprefix(ANSWERS).rpartition(".")[2][:100], (Foreign,), answers)()
 
 
-def _filled(arena: Arena, at: int, size: int, device: torch.device) -> torch.UntypedStorage:
+def _filled(shared: SharedMemory, at: int, size: int, device: torch.device) -> torch.UntypedStorage:
     block = torch.empty(size, dtype=torch.uint8, device=device)
-    _read(arena, at, block)
+    _read(shared, at, block)
     return block.untyped_storage()
 
 
-def _refill(arena: Arena, at: int, size: int, storage: torch.UntypedStorage) -> None:
-    _read(arena, at, whole(storage)[:size])
+def _refill(shared: SharedMemory, at: int, size: int, storage: torch.UntypedStorage) -> None:
+    _read(shared, at, whole(storage)[:size])
 
 
-def _read(arena: Arena, at: int, block: torch.Tensor) -> None:
+def _read(shared: SharedMemory, at: int, block: torch.Tensor) -> None:
     try:
-        arena.read(at, block)
+        shared.read(at, block)
     except EOFError:
         raise Broken("placed a result outside of the memory that it was given") from None
 

@@ -1,8 +1,8 @@
 """Shared memory between judge and worker: an anonymous file that both hold, and tensors packed into it.
 
 The worker maps the file. The judge only reads and writes it as a file, so nothing that the worker does to it can raise
-a signal in the judge, and what the judge has read no longer changes. On a GPU an arena may have device memory beside
-its file (`device_memory.py`), in which tensors there travel without passing through the host.
+a signal in the judge, and what the judge has read no longer changes. On a GPU there may be device memory beside the
+file (`device_memory.py`), in which tensors there travel without passing through the host.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kernelwright.judge.worker.device_memory import DeviceMemory
 
 #: A memory above this is handed back to the system after use.
 KEEP_BYTES = 256 << 20
-#: Bytes that pass between a device and an arena's file at once.
+#: Bytes that pass between a device and the file at once.
 STAGE_BYTES = 64 << 20
 _F_ADD_SEALS, _F_SEAL_SEAL, _F_SEAL_SHRINK = 1033, 1, 2
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
-class Arena:
+class SharedMemory:
     """An anonymous file of bytes, of which ``descriptor`` is to be handed to the worker, and ``device_memory`` beside
     it, or None. Places from `ON_DEVICE` on lie in the latter."""
 
@@ -43,7 +43,7 @@ class Arena:
             self.bytes = size
 
     def holds(self, at: int, size: int) -> bool:
-        """Whether ``size`` bytes from ``at`` on lie within the arena."""
+        """Whether ``size`` bytes from ``at`` on lie within it."""
         if at >= ON_DEVICE:
             return self.device_memory is not None and at - ON_DEVICE + size <= self.device_memory.bytes
         return at + size <= self.bytes
@@ -85,7 +85,7 @@ class Arena:
     def read(self, at: int, tensor: torch.Tensor) -> None:
         """Fill a contiguous tensor, on any device, with the bytes from ``at`` on, which have been read on return.
 
-        Raises EOFError where the arena ends before.
+        Raises EOFError where the shared memory ends before.
         """
         if at >= ON_DEVICE:
             _flat(tensor).copy_(self._part(at, tensor))
@@ -97,7 +97,7 @@ class Arena:
             while done < len(memory):
                 now = os.preadv(self.descriptor, [memory[done:]], at + begin + done)
                 if now == 0:
-                    raise EOFError("the arena is shorter than what is read from it")
+                    raise EOFError("the shared memory is shorter than what is read from it")
                 done += now
             if here is not piece:
                 piece.copy_(here)
@@ -105,7 +105,7 @@ class Arena:
     def elements(self, at: int, dtype: torch.dtype, places: Sequence[int]) -> torch.Tensor:
         """The elements at ``places`` of a tensor of ``dtype`` that begins at ``at``, on the CPU.
 
-        Raises EOFError where the arena ends before.
+        Raises EOFError where the shared memory ends before.
         """
         size, most = dtype.itemsize, max(places, default=-1) + 1
         if at >= ON_DEVICE:
@@ -115,7 +115,7 @@ class Arena:
         memory = as_memory(found)
         for number, place in enumerate(places):
             if os.preadv(self.descriptor, [memory[number * size:(number + 1) * size]], at + place * size) != size:
-                raise EOFError("the arena is shorter than what is read from it")
+                raise EOFError("the shared memory is shorter than what is read from it")
         return found
 
     def _part(self, at: int, like: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ class Arena:
 
     def _bytes(self, at: int, size: int) -> torch.Tensor:
         if self.device_memory is None:
-            raise EOFError("the arena has no device memory")
+            raise EOFError("the shared memory has no device memory")
         return self.device_memory.part(at - ON_DEVICE, size)
 
     def release(self) -> None:
