@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from kernelwright.codegen.plan_evaluator import filled
+from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
@@ -21,7 +22,6 @@ from kernelwright.programs import Stages, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import COMPILERS, Timing, is_slower, time_model
-from kernelwright.timing.turns import clock
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning

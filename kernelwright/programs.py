@@ -22,6 +22,7 @@ from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
 from kernelwright.codegen.generate import KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
+from kernelwright.device_lock import clock
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
@@ -60,7 +61,6 @@ from kernelwright.progress import Progress
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.turns import clock
 from kernelwright.tune.budget import Budget, unmeasured
 from kernelwright.tune.contractions import predicted
 from kernelwright.tune.layouts import predicted_plan

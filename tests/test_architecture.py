@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]
 
 #: Importable from everywhere.
-COMMON = {"containers", "errors", "failures", "settings", "records", "progress"}
+COMMON = {"containers", "device_lock", "errors", "failures", "settings", "records", "progress"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "judgement",
@@ -32,10 +32,6 @@ JUDGE_ORDER = ("__init__", "verdicts", "records", "inside", "sandbox", "settings
 #: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.
 EXCEPTIONS = {
     ("algebra/collapse.py", "plan.kernels"),  # the progressions of positions that a region sum adds
-    # the clock that stands still while a suite stops the process: no check is left out for that
-    ("verify/certificate.py", "timing.turns"),
-    ("verify/observe.py", "timing.turns"),
-    ("verify/trial.py", "timing.turns"),
     ("ir/ops/special.py", "plan.spectral"),  # the operations of a spectral kernel, which its plan decides
 }
 MOST_LINES, SHOULD_BE_LINES = 500, 300

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.timing.turns import clock
+from kernelwright.device_lock import clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import kernelwright
+from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
 from kernelwright.judge.check.constants import fixed_state
@@ -33,7 +34,6 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import current_device
-from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.observe import first_line
 

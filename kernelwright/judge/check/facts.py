@@ -13,13 +13,13 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
+from kernelwright.device_lock import clock
 from kernelwright.errors import describe
 from kernelwright.problem import Problem, probe_forward
 from kernelwright.problem.inputs import map_tensors
 from kernelwright.problem.state import in_mode_of
 from kernelwright.roofline.cost import floor, graph_work, least_bytes
 from kernelwright.roofline.devices import current_device
-from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of

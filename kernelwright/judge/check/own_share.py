@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernelwright.device_lock import clock
 from kernelwright.judge.check.probes import judged_trials
 from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.records import Finding
@@ -24,7 +25,6 @@ from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.protocol import Broken
 from kernelwright.problem import Problem
-from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.state import State, redraw
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.compare import compare
 from kernelwright.verify.computation import settled

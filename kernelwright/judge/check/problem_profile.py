@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.device_lock import clock
 from kernelwright.judge.check.facts import (
     Roof,
     TensorFacts,
@@ -21,7 +22,6 @@ from kernelwright.judge.check.facts import (
 from kernelwright.judge.check.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
 from kernelwright.problem import Problem, run_forward
 from kernelwright.problem.state import in_mode_of
-from kernelwright.timing.turns import clock
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.plain import plain

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.judge.check.lacking import LacksMemory, Memory, bytes_of
 from kernelwright.judge.check.layouts import batch_of
 from kernelwright.judge.check.variant_records import Step, Variant, VariantResult
@@ -18,7 +19,6 @@ from kernelwright.judge.worker.process import WorkerFailure
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import modes_of, set_modes
-from kernelwright.timing.turns import clock
 from kernelwright.verify.compare import compare
 from kernelwright.verify.computation import settled
 from kernelwright.verify.flatten import flatten, tensors_of

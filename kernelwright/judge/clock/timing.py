@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from kernelwright.device_lock import locked_device
 from kernelwright.judge.clock.figures import decide
 from kernelwright.judge.clock.outer import slope
 from kernelwright.judge.clock.timed import TimedProblem
@@ -25,7 +26,6 @@ from kernelwright.roofline.peaks import measured_faster
 from kernelwright.timing.clock import flush_bytes
 from kernelwright.timing.environment import environment, throttling
 from kernelwright.timing.statistics import quantile
-from kernelwright.timing.turns import exclusive
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.state import call_in_float64, float64_copy, widened
 from kernelwright.verify.tolerance import Tolerance
@@ -83,7 +83,7 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     before = environment(problem.device)
     for timed_worker in others:
         timed_worker.worker.pause()
-    with exclusive():
+    with locked_device():
         note = _rounds(timed, reference, null, others, budget_seconds, started)
     floor = _floor(problem.device, floor_seconds, cached)
     timings: dict[str, CandidateTiming | Refusal] = {}

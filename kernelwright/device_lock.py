@@ -1,9 +1,9 @@
-"""Turns on a device that several processes share: nothing else runs on it while one of them measures.
+"""The lock on a device that several processes share: nothing else runs on it while one of them measures.
 
 In a suite, one process per problem works on each device, and a scheduler holds a line to each. A block under
-:func:`exclusive` has the device to itself: the scheduler stops every other process that may use it, and lets them go on
-afterwards. A block under :func:`without_device` promises not to use the device (a compiler runs, say), so that its
-process is not stopped on a GPU. Outside of a suite there is nobody to wait for, and both do nothing.
+:func:`locked_device` has the device to itself: the scheduler stops every other process that may use it, and lets them
+go on afterwards. A block under :func:`without_device` promises not to use the device (a compiler runs, say), so that
+its process is not stopped on a GPU. Outside of a suite there is nobody to wait for, and both do nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ AGREEMENT = 1.15
 IDLE_WITHIN_SECONDS = 10.0
 
 
-class Turns:
+class DeviceLock:
     """One process's line to the scheduler: JSON objects, one a line, in both directions.
 
-    Said: ``away`` and ``back`` (around a block without the device), ``ask`` and ``release`` (around an exclusive one).
-    ``back`` and ``ask`` carry a number and wait for ``go`` with it. ``paused`` is a file of eight bytes in which
-    the scheduler keeps the seconds (float64) that this process has been stopped.
+    Said: ``leave`` and ``return`` (around a block without the device), ``lock`` and ``unlock`` (around one that has it
+    to itself). ``return`` and ``lock`` carry a number and wait for ``go`` with it. ``paused`` is a file of eight bytes
+    in which the scheduler keeps the seconds (float64) that this process has been stopped.
     """
 
     def __init__(self, line: socket.socket, paused: int | None = None) -> None:
@@ -47,7 +47,7 @@ class Turns:
         self.process = os.getpid()
         self.number = 0
         self.waited = 0.0
-        self.away = self.held = False
+        self.off_device = self.held = False
 
     def say(self, **message: Any) -> None:
         """Send one message. Raises OSError where the scheduler is gone."""
@@ -61,7 +61,7 @@ class Turns:
         return json.loads(text)
 
     def paused_seconds(self) -> float:
-        """Seconds that this process was stopped, or waited for its turn, so far."""
+        """Seconds that this process was stopped, or waited for the device, so far."""
         stopped = struct.unpack_from("d", self.memory)[0] if self.memory is not None else 0.0
         return stopped + self.waited
 
@@ -73,35 +73,35 @@ class Turns:
                 return now, paused
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """See :func:`exclusive`."""
+    def locked_device(self) -> Iterator[None]:
+        """See :func:`locked_device`."""
         if self.held:
             yield
             return
         try:
-            self._wait_for("ask")
+            self._wait_for("lock")
             self.held = True
             if not wait_until_idle():
                 self.say(say="noisy")
             yield
         finally:
             self.held = False
-            self.say(say="release")
+            self.say(say="unlock")
 
     @contextmanager
     def without_device(self) -> Iterator[None]:
         """See :func:`without_device`."""
-        if self.away or self.held:
+        if self.off_device or self.held:
             yield
             return
         _synchronize()
-        self.say(say="away")
-        self.away = True
+        self.say(say="leave")
+        self.off_device = True
         try:
             yield
         finally:
-            self.away = False
-            self._wait_for("back")
+            self.off_device = False
+            self._wait_for("return")
 
     def _wait_for(self, request: str) -> None:
         """Make a request and wait for its ``go``. Answers to requests that an exception cut short are skipped.
@@ -120,7 +120,7 @@ class Turns:
                 except ConnectionError:
                     raise
                 except BaseException as exception:
-                    if request != "back":
+                    if request != "return":
                         raise
                     interruption = interruption or exception
         finally:
@@ -131,58 +131,59 @@ class Turns:
             raise interruption
 
 
-_turns: Turns | None = None
+_lock: DeviceLock | None = None
 
 
-def connect(turns: Turns | None) -> None:
-    """Make ``turns`` the line of this process; None takes it away."""
-    global _turns
-    _turns = turns
+def connect(lock: DeviceLock | None) -> None:
+    """Make ``lock`` the one of this process; None takes it away."""
+    global _lock
+    _lock = lock
 
 
-def _line() -> Turns | None:
+def _own_lock() -> DeviceLock | None:
     # A forked child has its parent's line in memory and no business on it.
-    return _turns if _turns is not None and _turns.process == os.getpid() else None
+    return _lock if _lock is not None and _lock.process == os.getpid() else None
 
 
 @contextmanager
-def exclusive() -> Iterator[None]:
+def locked_device() -> Iterator[None]:
     """The block has its device to itself: for everything that is measured. May be nested."""
-    line = _line()
-    if line is None:
+    lock = _own_lock()
+    if lock is None:
         yield
         return
-    with line.exclusive():
+    with lock.locked_device():
         yield
 
 
 @contextmanager
 def without_device() -> Iterator[None]:
-    """The block does not use the device: for compilers and the like. May be nested; in an exclusive block no effect.
+    """The block does not use the device: for compilers and the like. May be nested; no effect in a block that has the
+    device to itself.
 
     What the process had queued on a GPU is waited for first. After the block, the process waits while another has
     the device to itself.
     """
-    line = _line()
-    if line is None:
+    lock = _own_lock()
+    if lock is None:
         yield
         return
-    with line.without_device():
+    with lock.without_device():
         yield
 
 
 def paused_seconds() -> float:
-    """Seconds that this process was stopped or waited for its turn since it started; 0 outside of a suite."""
-    line = _line()
-    return line.paused_seconds() if line is not None else 0.0
+    """Seconds that this process was stopped or waited for the device since it started; 0 outside of a suite."""
+    lock = _own_lock()
+    return lock.paused_seconds() if lock is not None else 0.0
 
 
 def clock() -> float:
-    """A clock in seconds that stands still while this process is stopped or waits for its turn."""
-    line = _line()
-    if line is None:
+    """A clock in seconds that stands still while this process is stopped or waits for the device."""
+    lock = _own_lock()
+    if lock is None:
         return time.monotonic()
-    now, paused = line.moment()
+    now, paused = lock.moment()
     return now - paused
 
 

@@ -1,6 +1,6 @@
-"""A device of a suite: its workers, and whose turn it is to measure on it.
+"""A device of a suite: its workers, and the queue of those that want to measure on it.
 
-A worker asks to have its device to itself (``timing/turns.py``). Requests are served in their order. Before
+A worker asks to have its device to itself (``device_lock.py``). Requests are served in their order. Before
 one is granted, every other process that may use the device is stopped: on a GPU the main process of each worker, unless
 it said that it does not use the device for now; on the CPU everything that other workers started. Whoever is
 stopped holds no lock that the measuring one could need, because caches that lock are each worker's own.
@@ -14,12 +14,12 @@ from kernelwright.suite import processes
 from kernelwright.suite.worker_process import Attempt, WorkerProcess
 
 #: A signal to stop takes effect when a process leaves the kernel: milliseconds, rarely longer. What it had queued on a
-#: GPU is waited for by the process that measures (``turns.wait_until_idle``).
+#: GPU is waited for by the process that measures (``device_lock.wait_until_idle``).
 STOPPED_WITHIN_SECONDS = 0.25
 
 
 @dataclass(slots=True)
-class Lane:
+class DeviceQueue:
     """One device: its workers, and who has it to itself."""
 
     name: str
@@ -36,15 +36,15 @@ class Lane:
     slots: list[int] = field(default_factory=list)
     """Numbers of cache folders that are free."""
 
-    def take_turns(self) -> None:
+    def serve(self) -> None:
         """Grant the next request if nobody measures; stop and let go on whom that concerns."""
         if self.holder is None and self.asking:
             self._grant(self.asking.pop(0))
         if self.holder is None:
             for worker in self.workers:
                 worker.resume()
-                if worker.waiting is not None and worker.waiting[0] == "back":
-                    worker.away = False
+                if worker.waiting is not None and worker.waiting[0] == "return":
+                    worker.off_device = False
                     worker.go()
         else:
             for worker in self.workers:
@@ -55,7 +55,7 @@ class Lane:
 
     def must_rest(self, worker: WorkerProcess) -> bool:
         """Whether a worker may not run while the holder measures. One that imports ahead may start a context."""
-        return worker is not self.holder and (self.stops_groups or not worker.away)
+        return worker is not self.holder and (self.stops_groups or not worker.off_device)
 
     def leave(self, worker: WorkerProcess) -> None:
         """The worker measures no longer, or takes its request back."""
