@@ -310,7 +310,7 @@ def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path, monkeypatch, 
     def hear(worker):
         for message in messages(worker):
             yield message
-            if message.get("say") in ("ask", "back"):
+            if message.get("say") in ("lock", "return"):
                 heard.setdefault(worker.pid, []).append(time.monotonic())
 
     def let_go(worker):
