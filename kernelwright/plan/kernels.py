@@ -54,7 +54,7 @@ class LoopKernel:
     ``round_bfloat16``.
 
     ``backwards``: the last outer points come first, as far as a target has an order of them
-    (:mod:`kernelwright.plan.turns`). It changes no value.
+    (:mod:`kernelwright.plan.traversal`). It changes no value.
     """
 
     outer: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""Contractions that are computed twice (:mod:`kernelwright.plan.twice`): which can be, and whether that takes less time
-than to store their results and read them again.
+"""Contractions that are recomputed (:mod:`kernelwright.plan.fusion.recompute`): which can be, and whether that takes
+less time than to store their results and read them from memory.
 
 A kernel that stores, with totals or without them, and the passes behind it are held against two kernels and what is
 left to do behind those. Each kernel is measured, or predicted, by itself, and what follows is taken to run at the speed
@@ -26,7 +26,7 @@ from kernelwright.tune.contraction_after import Reading, seconds_after
 from kernelwright.tune.contraction_memory import Measured, Trial
 
 #: See :func:`variant`.
-Variant = tuple[Node, str, int]
+Variant = tuple[Node, int, int]
 
 # The share of the float16 peak that contractions on tensor cores are taken to reach where nothing is measured.
 _EFFICIENCY = 0.5
@@ -36,7 +36,7 @@ _LAUNCHES = 3
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The steps of a contraction that is computed twice. statistics: what the second reads of the first's results."""
+    """The steps of a contraction that is recomputed. statistics: what the second reads of the first's results."""
 
     first: KernelStep
     second: KernelStep
@@ -65,8 +65,8 @@ def pools_lines(step: KernelStep) -> bool:
 
 
 def variant(step: KernelStep) -> Variant:
-    """A contraction, in which turn, and what its kernel reduces: nothing (0), something (1), windows of lines (2)."""
-    return step.covers[0], step.turn, reduces(step) + pools_lines(step)
+    """A contraction, in which pass, and what its kernel reduces: nothing (0), something (1), windows of lines (2)."""
+    return step.covers[0], step.pass_number, reduces(step) + pools_lines(step)
 
 
 def as_tried(step: KernelStep, choice: Choice) -> Choice:
@@ -78,20 +78,20 @@ def as_tried(step: KernelStep, choice: Choice) -> Choice:
 def seconds_of(choice: Choice) -> float:
     """What was measured of a choice's kernels."""
     own = choice.figures.seconds if choice.figures is not None else 0.0
-    return own + (seconds_of(choice.again) if choice.again is not None else 0.0)
+    return own + (seconds_of(choice.recompute) if choice.recompute is not None else 0.0)
 
 
 def pairs_of(plan: Plan) -> dict[Node, Pair]:
-    """The contractions that a plan computes twice, as they should be: of the first nothing but totals is stored, and
-    the second, not another kernel behind it, reads what follows from them."""
-    firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.turn == "first"}
+    """The contractions that a plan recomputes, as they should be: in pass 1 nothing but totals is stored, and the
+    kernel of pass 2, not another one behind it, reads what follows from them."""
+    firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.pass_number == 1}
     made = {n: 1 << number for number, first in enumerate(firsts.values()) for n in first.outputs}
     below: dict[Node, int] = {}  # of which first ones' results a node is made, as bits
-    for node in walk(n for s in contraction_steps(plan) if s.turn == "second" for n in s.inputs):
+    for node in walk(n for s in contraction_steps(plan) if s.pass_number == 2 for n in s.inputs):
         below[node] = made.get(node, 0) | union(below, node.inputs)
     result: dict[Node, Pair] = {}
     for second in contraction_steps(plan):
-        first = firsts.get(second.covers[0]) if second.turn == "second" else None
+        first = firsts.get(second.covers[0]) if second.pass_number == 2 else None
         if first is None or not all(uses_reductions(s.expression) for s in first.kernel.stores):
             continue
         own = union(made, first.outputs)
@@ -101,15 +101,15 @@ def pairs_of(plan: Plan) -> dict[Node, Pair]:
     return result
 
 
-def plan_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
-               nodes: Iterable[Node]) -> tuple[Plan | None, dict[Node, Pair]]:
-    """The plan in which those of ``nodes`` are computed twice that can be; None where none can.
+def plan_recomputed(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
+                    nodes: Iterable[Node]) -> tuple[Plan | None, dict[Node, Pair]]:
+    """The plan in which those of ``nodes`` are recomputed that can be; None where none can.
 
-    make: gives the plan of choices. choices: without a second time.
+    make: gives the plan of choices. choices: without pass 2.
     """
     wanted = set(nodes)
     while wanted:
-        plan = make({n: replace(c, again=c) if n in wanted else c for n, c in choices.items()})
+        plan = make({n: replace(c, recompute=c) if n in wanted else c for n, c in choices.items()})
         pairs = pairs_of(plan)
         if pairs.keys() == wanted:
             return plan, pairs
@@ -143,8 +143,9 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
 
     A contraction that something reduces is tried with what its kernel can reduce and without that, where windows have
     lines also with windows of the last axis alone, and where totals are read together with its results it is tried
-    computed twice. The second kernel takes what reductions it can: without
-    them it would store as much as a kernel that is alone. What follows a pair counts as what follows its second step.
+    recomputed. The kernel of pass 2 takes what reductions it can: without them it would store as much as a kernel that
+    is alone. What follows a pair counts as what follows its second step.
+
     takes: whether there is a kernel for windows of several lines.
     """
     given, choices = choices, _without_lines(choices, contraction_steps(make(choices)), takes)
@@ -161,12 +162,12 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
         for step in contraction_steps(plan):
             if step.covers[0] in nodes:
                 found[step.covers[0]].append((plan, [step]))
-    twice, pairs = plan_twice(make, given, with_totals(steps))
+    recomputed, pairs = plan_recomputed(make, given, with_totals(steps))
     fewer = _without_lines(given, (pair.second for pair in pairs.values()), takes)
     if fewer != given:
-        twice, pairs = plan_twice(make, fewer, with_totals(steps))
+        recomputed, pairs = plan_recomputed(make, fewer, with_totals(steps))
     for node, pair in pairs.items():
-        found[node].append((twice, pair.steps))
+        found[node].append((recomputed, pair.steps))
     plans = {id(plan): plan for every in found.values() for plan, _ in every}
     readings = {key: Reading(plan) for key, plan in plans.items()}
     after = {variant(some[-1]): seconds_after(some, readings[id(plan)],
@@ -180,7 +181,7 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
 def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
     """What is less to do after a kernel with reductions, or after two, than after the one without; infinite where that
     is not known."""
-    own, apart = variant(step), (step.covers[0], "", 0)
+    own, apart = variant(step), (step.covers[0], 0, 0)
     known = own != apart and own in after and apart in after
     return max(0.0, after[apart] - after[own]) if known else inf
 
@@ -188,15 +189,15 @@ def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
 def without(choice: Choice, step: KernelStep) -> Choice:
     """The choice of a contraction of which a step's form has no room for its reductions: without lines, or any."""
     less = {"lines": False} if pools_lines(step) else {"reduces": False}
-    if step.turn == "second" and choice.again is not None:
-        return replace(choice, again=replace(choice.again, **less))
-    return replace(choice, **less, again=choice.again if pools_lines(step) else None)
+    if step.pass_number == 2 and choice.recompute is not None:
+        return replace(choice, recompute=replace(choice.recompute, **less))
+    return replace(choice, **less, recompute=choice.recompute if pools_lines(step) else None)
 
 
 # Measured -----------------------------------------------------------------------------------------
 
 
-def decide_twice(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> Choice | None:
+def decide_recompute(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> Choice | None:
     """The forms that are fastest together, of one scheme, or of which the first forms no sums; None where none are
     accurate, or where they take more than ``share`` of the torch call with all that follows it."""
     best: tuple[float, Trial, Trial] | None = None
@@ -211,7 +212,7 @@ def decide_twice(pair: Pair, first: Measured | None, second: Measured | None, sh
     choices = [replace(as_tried(step, trial.form), figures=Figures(
         trial.seconds, measured.seconds, trial.usual, measured.usual))
         for trial, measured, step in zip(best[1:], (first, second), pair.steps, strict=True)]
-    return replace(choices[0], again=choices[1])
+    return replace(choices[0], recompute=choices[1])
 
 
 # Without a device ---------------------------------------------------------------------------------
@@ -227,9 +228,9 @@ def predicted_seconds(node: Node, stored: int, row: Device) -> float:
     return seconds + _LAUNCHES * row.launch_seconds
 
 
-def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
-                    promising: Collection[Node], core: str, row: Device, share: float) -> dict[Node, Choice]:
-    """The contractions, of ``choices``, that the model promises to take less time when they are computed twice.
+def predicted_recompute(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
+                        promising: Collection[Node], core: str, row: Device, share: float) -> dict[Node, Choice]:
+    """The contractions, of ``choices``, that the model promises to take less time when they are recomputed.
 
     promising: those that become kernels anyway. Of others the library's call, and what follows it as it follows a
     kernel that stores, has to be beaten as well: two kernels may take less than ``share`` of it.
@@ -244,11 +245,11 @@ def predicted_twice(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapp
             own = sum(predicted_seconds(contraction, sum(n.bytes for n in s.outputs), row) for s in some)
             return own + after[variant(some[-1])]
 
-        library = node_seconds(node, row) + after[node, "", 0]
-        alone = [step for key, step in found.items() if key[:2] == (node, "") and key[2]]
+        library = node_seconds(node, row) + after[node, 0, 0]
+        alone = [step for key, step in found.items() if key[:2] == (node, 0) and key[2]]
         least = min(*map(taken, alone), inf if node in promising else share * library)
         if None not in forms and taken(*pair.steps) < least:
             first, second = (as_tried(step, replace(choices[node], tiling=tiling))
                              for tiling, step in zip(forms, pair.steps, strict=True))
-            result[node] = replace(first, again=second)
+            result[node] = replace(first, recompute=second)
     return result

@@ -1,9 +1,9 @@
-"""Contractions that are computed twice, for the sake of statistics of their whole result.
+"""Contractions that are recomputed, for the sake of statistics of their whole result.
 
 A norm behind a contraction needs totals of all its results before it gives the first of its own. One kernel stores the
-results, and whatever normalises them reads them again. Where products are cheap beside that it costs less to compute
-them a second time: a first kernel takes the totals and stores nothing else, a second one has the statistics and stores
-what follows from them. So the graph gets a second node for the contraction::
+results, and whatever normalises them reads them from memory. Where products are cheap beside that it costs less to
+recompute them: the kernel of pass 1 takes the totals and stores nothing else, that of pass 2 has the statistics and
+stores what follows from them. So the graph gets a second node for the contraction::
 
     n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), t: totals, n, f: point by point
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from kernelwright.algebra.build import align
 from kernelwright.ir.node import Node, make, rebuild, users, walk
-from kernelwright.plan.epilogues import Below, Joined, Reached, joining
+from kernelwright.plan.fusion.epilogue import Below, Joined, Reached, joining
 from kernelwright.plan.positions import first_position, positions_of
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
@@ -35,12 +35,12 @@ _VIEWS = ("reshape", "expand", "permute")
 
 
 @dataclass(frozen=True, slots=True)
-class Twice:
-    """A graph in which some contractions stand twice.
+class Recomputed:
+    """A graph in which some contractions stand twice, once for each pass.
 
     moved: for every node of the given graph, the one of its value. anchors: the contractions that become kernels, and
-    how. stored: what second ones read of statistics. firsts: of what is made point by point of contractions that stand
-    twice, for each of those the node that is made of the first one.
+    how. stored: what those of pass 2 read of statistics. firsts: of what is made point by point of recomputed
+    contractions, for each of those the node that is made of the one of pass 1.
     """
 
     moved: dict[Node, Node]
@@ -53,8 +53,8 @@ class Twice:
         return traced(((old, (moved, *self.firsts.get(old, {}).values())) for old, moved in self.moved.items()), source)
 
 
-def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Twice:
-    """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.again`), if
+def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Recomputed:
+    """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.recompute`), if
     something reads their results together with totals of them.
 
     roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`).
@@ -69,26 +69,26 @@ def computed_twice(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Ma
     for node in order if joined.totals else ():
         reached.place(node)
         read |= reached.by(node) & joined.beyond[node] if roles[node] == "pointwise" else 0
-    doubled = {n for n in joined.anchors.members(read) if anchors[n].again is not None and anchors[n].reduces}
-    build = _Builder(roles, joined, reached, doubled)
+    recomputed = {n for n in joined.anchors.members(read) if anchors[n].recompute is not None and anchors[n].reduces}
+    build = _Builder(roles, joined, reached, recomputed)
     for node in order:
         build.place(node)
-    chosen = {build.moved[n]: replace(choice, again=None) for n, choice in anchors.items() if n not in doubled}
-    for node in joined.anchors.members(joined.anchors.some(doubled)):
-        chosen |= {build.firsts[node][node]: anchors[node], build.moved[node]: anchors[node].again}
-    return Twice(build.moved, chosen, build.stored, build.firsts)
+    chosen = {build.moved[n]: replace(choice, recompute=None) for n, choice in anchors.items() if n not in recomputed}
+    for node in joined.anchors.members(joined.anchors.some(recomputed)):
+        chosen |= {build.firsts[node][node]: anchors[node], build.moved[node]: anchors[node].recompute}
+    return Recomputed(build.moved, chosen, build.stored, build.firsts)
 
 
 class _Builder:
     """The new graph, operands first.
 
-    firsts: of what is made point by point of ``doubled`` contractions, for each of those the node that is made of the
-    first one. reached: the contractions whose second kernels may compute each node.
+    firsts: of what is made point by point of ``recomputed`` contractions, for each of those the node that is made of
+    the one of pass 1. reached: the contractions whose kernels of pass 2 may compute each node.
     """
 
-    def __init__(self, roles: Mapping[Node, str], joined: Joined, reached: Reached, doubled: set[Node]) -> None:
-        self.roles, self.joined, self.reached, self.doubled = roles, joined, reached, doubled
-        self.among = joined.anchors.some(doubled)
+    def __init__(self, roles: Mapping[Node, str], joined: Joined, reached: Reached, recomputed: set[Node]) -> None:
+        self.roles, self.joined, self.reached, self.recomputed = roles, joined, reached, recomputed
+        self.among = joined.anchors.some(recomputed)
         self.moved: dict[Node, Node] = {}
         self.firsts: dict[Node, dict[Node, Node]] = {}
         self.stored: set[Node] = set()
@@ -97,10 +97,11 @@ class _Builder:
         """Build a node; its inputs have been placed."""
         inputs = tuple(self.moved[i] for i in node.inputs)
         anchor = self.joined.totals.get(node)
-        if node in self.doubled:
+        if node in self.recomputed:
             self.firsts[node] = {node: rebuild(node, inputs)}
-            self.moved[node] = make(node.op, *inputs, origin=node.origin, **{**dict(node.attributes), "again": True})
-        elif anchor in self.doubled:
+            attributes = {**dict(node.attributes), "recompute": True}
+            self.moved[node] = make(node.op, *inputs, origin=node.origin, **attributes)
+        elif anchor in self.recomputed:
             (operand,) = node.inputs
             self.moved[node] = rebuild(node, (self.firsts[operand][anchor],))
         elif self.roles[node] not in ("pointwise", "view"):

@@ -20,7 +20,7 @@ from kernelwright.plan.records import KernelStep, Step
 _LEAST_BYTES = 1 << 22
 
 
-def in_turn(steps: Iterable[Step]) -> list[Step]:
+def alternating(steps: Iterable[Step]) -> list[Step]:
     """The steps, those of loop kernels backwards whose largest tensor of those that are touched already was last gone
     through forwards. Torch calls and contractions go forwards."""
     touched: dict[Node, bool] = {}  # backwards or not, the last time

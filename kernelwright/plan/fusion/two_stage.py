@@ -1,4 +1,4 @@
-"""Reductions in two halves, of which a convolution's kernel takes the first.
+"""Reductions in two stages, of which a convolution's kernel takes the first.
 
 A norm's statistics are over channels and positions, a batch norm's over the batch and positions: over more than a
 kernel has at hand. Over all positions of each entry and channel they may join it (``plan/positions.py``), and what is
@@ -39,11 +39,11 @@ from kernelwright.plan.traced import traced
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
-    """A graph in which reductions are in two halves.
+class TwoStage:
+    """A graph in which reductions are in two stages.
 
-    moved: for every node of the given graph, the one of its value. firsts: the first halves, each with what it is half
-    of, which may be several. combined: results of two second halves.
+    moved: for every node of the given graph, the one of its value. firsts: the first stages, each with what it is one
+    of, which may be several. combined: results of two second stages.
     """
 
     moved: dict[Node, Node]
@@ -55,14 +55,14 @@ class Halves:
         return traced(((old, (new,)) for old, new in self.moved.items()), source)
 
 
-def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node],
-              of_lines: Collection[Node] = ()) -> Halves:
-    """The graph below ``roots`` with those reductions in halves whose first half may join a contraction.
+def in_two_stages(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node], whole: Collection[Node],
+                  of_lines: Collection[Node] = ()) -> TwoStage:
+    """The graph below ``roots`` with those reductions in two stages whose first stage may join a contraction.
 
     roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). anchors: contractions that reductions may
     join. whole: reductions to leave as they are. of_lines: those of the anchors that pool two lines at a time.
     """
-    result = Halves({}, [], set())
+    result = TwoStage({}, [], set())
     order = list(walk(roots))
     elements = Elements(order, roles, anchors)
     lines = elements.anchors.some(of_lines)
@@ -70,7 +70,7 @@ def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collect
         inputs = tuple(result.moved[i] for i in node.inputs)
         built = None
         if roles[node] == "reduction" and node not in whole and node.dtype in TYPES:
-            built = _halved(node, inputs[0], elements, lines)
+            built = _two_stage(node, inputs[0], elements, lines)
         if built is not None:
             result.moved[node], firsts = built
             result.firsts.extend((first, node) for first in firsts)
@@ -82,8 +82,8 @@ def in_halves(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collect
     return result
 
 
-def _halved(node: Node, x: Node, elements: Elements, of_lines: int) -> tuple[Node, list[Node]] | None:
-    """A reduction of ``x`` by halves, and the first ones; None where it is not one that can be."""
+def _two_stage(node: Node, x: Node, elements: Elements, of_lines: int) -> tuple[Node, list[Node]] | None:
+    """A reduction of ``x`` in two stages, and the first ones; None where it is not one that can be."""
     windows = windows_below(node)
     if windows is not None:
         return _of_windows(node, windows, x, elements, of_lines)
@@ -125,17 +125,17 @@ def _total(node: Node, x: Node, shape: tuple[int, ...], first: int) -> tuple[Nod
     operand = reshape(cast(x, "float32") if wide else x, shape)
     rest = (*shape[:first], *(1,) * (x.rank - first))
 
-    def first_half(op: str) -> Node:
+    def first_stage(op: str) -> Node:
         return make(op, operand, axes=positions, keepdim=True, **_correction(op))
 
-    def second_half(op: str, value: Node) -> Node:
+    def second_stage(op: str, value: Node) -> Node:
         return make(op, reshape(value, rest), axes=node["axes"], keepdim=node["keepdim"], **_correction(op))
 
-    firsts = [first_half(node.op)]
-    result = second_half("mean" if node.op == "var" else node.op, firsts[0])
+    firsts = [first_stage(node.op)]
+    result = second_stage("mean" if node.op == "var" else node.op, firsts[0])
     if node.op == "var":
-        firsts.append(first_half("mean"))
-        result = make("add", result, second_half("var", firsts[1]))
+        firsts.append(first_stage("mean"))
+        result = make("add", result, second_stage("var", firsts[1]))
     return cast(result, node.dtype), firsts
 
 
