@@ -25,7 +25,8 @@ from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memor
 from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
-from kernelwright.roofline.devices import Device, current_device
+from kernelwright.roofline.devices import Device
+from kernelwright.roofline.peaks import current_device
 from kernelwright.settings import Settings, check_output, check_versions
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate

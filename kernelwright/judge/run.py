@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-import kernelwright
 from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
@@ -33,9 +32,10 @@ from kernelwright.problem.load import load_problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
-from kernelwright.roofline.devices import current_device
+from kernelwright.roofline.peaks import current_device
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.observe import first_line
+from kernelwright.version import VERSION
 
 #: Candidates that are timed in the same rounds. More would keep as many processes, and as much memory, alive.
 MOST_TOGETHER = 8
@@ -157,7 +157,7 @@ def _result(problem: Problem, path: Path, results: list[CandidateResult], profil
     environment |= clocked[0].environment if clocked else {}
     eager = next((c.baseline for c in clocked if c.baseline is not None), None)
     isolation = next((r.isolation for r in results if r.isolation), "no candidate was run")
-    versions = {"kernelwright": kernelwright.__version__, "torch": torch.__version__,
+    versions = {"kernelwright": VERSION, "torch": torch.__version__,
                 "python": platform.python_version(), "cuda": torch.version.cuda or "none"}
     return JudgeResult(
         problem=problem.name, path=str(path), candidates=tuple(results), problem_profile=profile.to_json(),

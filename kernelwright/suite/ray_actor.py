@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kernelwright
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.devices import cpu_queue, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.scheduler import Scheduler
+from kernelwright.version import VERSION
 
 #: The longest time that an actor waits for something to hand over.
 PATIENCE_SECONDS = 1.0
@@ -79,7 +79,7 @@ class DeviceRunner:
 
     def describe(self) -> tuple[str, int]:
         """Version of kernelwright, and how many problems it wants at once: one waits, so that none is waited for."""
-        return kernelwright.__version__, self.per_device + 1
+        return VERSION, self.per_device + 1
 
     def exchange(self, shipped: Sequence[Shipped]) -> list[Finished]:
         """Take on jobs and hand over what is finished, waiting a little if that is nothing.

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from kernelwright.names import natural
 from kernelwright.progress import Progress
 from kernelwright.suite.devices import find_queues, share_cores, workers_per_device
-from kernelwright.suite.jobs import Job, find_jobs, longest_first, natural
+from kernelwright.suite.jobs import Job, find_jobs, longest_first
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, VERIFIED, Results
 from kernelwright.suite.scheduler import Scheduler

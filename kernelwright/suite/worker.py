@@ -75,7 +75,7 @@ def prepare(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Measure this device's peaks where they are not known yet, alone, so that no problem has to."""
     import torch
 
-    from kernelwright.roofline.devices import current_device
+    from kernelwright.roofline.peaks import current_device
 
     settings = Settings(**task["settings"])
     torch.set_num_threads(settings.threads or torch.get_num_threads())
@@ -132,9 +132,9 @@ def versions() -> dict[str, str]:
     """Versions that bear on results."""
     import torch
 
-    from kernelwright import __version__
+    from kernelwright.version import VERSION
 
-    return {"kernelwright": __version__, "python": platform.python_version(), "torch": torch.__version__,
+    return {"kernelwright": VERSION, "python": platform.python_version(), "torch": torch.__version__,
             "cuda": torch.version.cuda or "none", "platform": platform.platform()}
 
 

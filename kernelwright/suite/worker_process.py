@@ -20,11 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import kernelwright
 from kernelwright.suite import processes
 from kernelwright.suite.jobs import Job
 
-PACKAGE_PARENT = Path(kernelwright.__file__).parent.parent
+PACKAGE_PARENT = Path(__file__).parents[2]
 PREPARE = "prepare"
 
 

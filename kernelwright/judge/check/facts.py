@@ -19,7 +19,7 @@ from kernelwright.problem import Problem, probe_forward
 from kernelwright.problem.inputs import map_tensors
 from kernelwright.problem.state import in_mode_of
 from kernelwright.roofline.cost import floor, graph_work, least_bytes
-from kernelwright.roofline.devices import current_device
+from kernelwright.roofline.peaks import current_device
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.compare import compare
 from kernelwright.verify.flatten import flatten, tensors_of
