@@ -23,7 +23,7 @@ MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if 
 COMMON = {"containers", "device_lock", "errors", "failures", "names", "progress", "records", "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "judgement",
+         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "selection",
          "emulated", "pipeline", "judge", "suite", "fuzz", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
