@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from kernelwright.version import VERSION
+
+__version__ = VERSION
 __all__ = ["JudgeSettings", "KernelwrightError", "Result", "Settings", "explain", "judge_files", "load_problem",
            "optimize"]
 

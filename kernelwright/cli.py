@@ -21,6 +21,7 @@ from kernelwright import cli_options as options
 from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
+from kernelwright.version import VERSION
 
 USAGE = 2
 
@@ -32,9 +33,7 @@ app = typer.Typer(name="kernelwright", add_completion=False, no_args_is_help=Tru
 
 def _version(value: bool) -> None:
     if value:
-        from kernelwright import __version__
-
-        typer.echo(f"kernelwright {__version__}")
+        typer.echo(f"kernelwright {VERSION}")
         raise typer.Exit
 
 
@@ -239,7 +238,7 @@ def judge(
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
         from kernelwright.judge.command import judge_files
-        from kernelwright.judge.report import render_text
+        from kernelwright.judge.report.text import render_text
         from kernelwright.judge.settings import JudgeSettings
 
         silence_torch()

@@ -24,6 +24,7 @@ from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.rule import Use
 from kernelwright.codegen.generate import TARGETS, generate, support_text
 from kernelwright.codegen.reference.plan import exact_reference, in_float64, widest
+from kernelwright.device_lock import clock
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.failures import is_ours
 from kernelwright.ir.evaluate import as_stored
@@ -35,7 +36,6 @@ from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
 from kernelwright.roofline.devices import Device
-from kernelwright.timing.turns import clock
 from kernelwright.tune.regions import kernel_calls
 from kernelwright.verify.compare import compare
 from kernelwright.verify.memory import poisoned_empty

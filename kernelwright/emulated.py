@@ -20,6 +20,7 @@ from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compi
 from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.generate import KernelFailed
 from kernelwright.culprits import Culprits
+from kernelwright.device_lock import clock
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError
 from kernelwright.failures import is_ours
@@ -34,7 +35,6 @@ from kernelwright.programs import Stages, emitted_text, new_model, share_tables,
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.turns import clock
 from kernelwright.verified import REFUSED, SEARCHES, Failure, culprits_of, misfit, step_from, unbuildable
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials

@@ -16,7 +16,6 @@ from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import judge_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
-from kernelwright.judgement import judge
 from kernelwright.modes import ModeProgram, described_mode, distinct
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.arguments import split
@@ -25,7 +24,9 @@ from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memor
 from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
-from kernelwright.roofline.devices import Device, current_device
+from kernelwright.roofline.devices import Device
+from kernelwright.roofline.peaks import current_device
+from kernelwright.selection import judge
 from kernelwright.settings import Settings, check_output, check_versions
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import kernelwright
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
@@ -22,6 +21,7 @@ from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
 from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, has_skeleton, support_text
 from kernelwright.culprits import at_fault
+from kernelwright.device_lock import clock
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Variant, emit_file
 from kernelwright.emit.header import make_header
@@ -60,10 +60,10 @@ from kernelwright.progress import Progress
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.turns import clock
 from kernelwright.tune.budget import Budget, unmeasured
 from kernelwright.tune.contractions import predicted
 from kernelwright.tune.layouts import predicted_plan
+from kernelwright.version import VERSION
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
 MIXED = "mixed"
@@ -264,7 +264,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]
-    header = make_header(problem.name, described, kernelwright.__version__, device.name)
+    header = make_header(problem.name, described, VERSION, device.name)
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:

@@ -13,7 +13,7 @@ from kernelwright.settings import NO_COLOR
 
 #: The stages in the order in which a run passes them.
 STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "build", "verify", "time",
-          "fuzz", "self-test", "card", "check")
+          "fuzz", "self-test", "profile", "check")
 
 
 class Progress:

@@ -17,6 +17,7 @@ import torch
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import has_skeleton
 from kernelwright.codegen.reference.plan import values_of
+from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import Level, StepBack
 from kernelwright.ir.evaluate import as_stored
@@ -31,7 +32,6 @@ from kernelwright.programs import Stages
 from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.turns import clock
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 from kernelwright.tune.regions import SLOWER, losing_regions, region_times

@@ -29,6 +29,7 @@ from kernelwright.capture.batch import batch_independent
 from kernelwright.codegen.generate import KernelFailed
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
+from kernelwright.device_lock import clock, without_device
 from kernelwright.errors import ForwardRaised, VerificationFailed, describe, where_of
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
@@ -46,7 +47,6 @@ from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.turns import clock, without_device
 from kernelwright.tune.memory import machine, package_digest, recall, remember
 from kernelwright.verify.certificate import Certificate, default_trials
 from kernelwright.verify.certificate import Plan as Trials

@@ -43,7 +43,8 @@ def right(file: str, seconds: float | None = 1e-3, *, share: float | None = 1.0,
 def judged(*candidates: CandidateResult, **fields: Any) -> JudgeResult:
     """The result of a run with these candidates."""
     usual: dict[str, Any] = {
-        "card": {"deterministic": True, "words": ("The model is deterministic.", "No trivial candidate passes.")},
+        "problem_profile": {"deterministic": True,
+                            "words": ("The model is deterministic.", "No trivial candidate passes.")},
         "selftest": {"passed": True, "words": "All 5 controls got their verdict."},
         "isolation": "own user and network namespaces", "device": "a CPU", "versions": {"torch": "2.13.0"},
         "environment": {}, "settings": {"effort": "normal"}, "seed": 271828, "seconds": 12.5}

@@ -17,11 +17,11 @@ from kernelwright.plan.records import Choice, KernelStep, Plan
 
 
 def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True,
-            reduces: bool = True, lines: bool = True, again: bool = False) -> Plan:
+            reduces: bool = True, lines: bool = True, recompute: bool = False) -> Plan:
     """The plan with every contraction as a kernel, checked against the module in float64. reduces, lines: what joins
-    them, as in `Choice`. again: those that can be are computed twice."""
+    them, as in `Choice`. recompute: those that can be are."""
     graph = capture(model, inputs)
-    choice = Choice(scheme, reduces=reduces, lines=lines, again=Choice(scheme, lines=lines) if again else None)
+    choice = Choice(scheme, reduces=reduces, lines=lines, recompute=Choice(scheme, lines=lines) if recompute else None)
     chosen = {n: choice for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=move_bias, contractions=chosen)
     double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)

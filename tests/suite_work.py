@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelwright.timing import turns
+from kernelwright import device_lock
 
 
 def run(task: dict[str, Any], progress: Any) -> dict[str, Any]:
-    """Execute the file. It may use ``turns``, ``note`` (a line with a time in the file's journal) and ``outcome``."""
+    """Execute the file. It may use ``device_lock``, ``note`` (a timed line of the file's journal), ``outcome``."""
     path = Path(task["path"])
 
     def note(what: str) -> None:
@@ -20,5 +20,6 @@ def run(task: dict[str, Any], progress: Any) -> dict[str, Any]:
     outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None}
     Path(task["emitted"]).write_text(f"# {task['problem']}\n")
     with progress.stage("build"):
-        exec(path.read_text(), {"turns": turns, "note": note, "outcome": outcome, "time": time, "task": task})
+        exec(path.read_text(),
+             {"device_lock": device_lock, "note": note, "outcome": outcome, "time": time, "task": task})
     return outcome

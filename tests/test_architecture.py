@@ -16,23 +16,19 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "kernelwright"
 ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
+#: The controls are candidates: files that the judge copies and never imports.
+MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]
 
 #: Importable from everywhere.
-COMMON = {"containers", "errors", "failures", "settings", "records", "progress"}
+COMMON = {"containers", "device_lock", "errors", "failures", "names", "progress", "records", "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "judgement",
-         "emulated", "pipeline", "suite", "fuzz", "judge", "__init__",
+         "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "selection",
+         "emulated", "pipeline", "judge", "suite", "fuzz", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
-#: Records and cost formulas that an earlier folder takes from a later one. Nothing may be added lightly.
-EXCEPTIONS = {
-    ("algebra/collapse.py", "plan.kernels"),  # the progressions of positions that a region sum adds
-    # the clock that stands still while a suite stops the process: no check is left out for that
-    ("verify/certificate.py", "timing.turns"),
-    ("verify/observe.py", "timing.turns"),
-    ("verify/trial.py", "timing.turns"),
-    ("ir/ops/special.py", "plan.spectral"),  # the operations of a spectral kernel, which its plan decides
-}
+#: The same inside of judge/.
+JUDGE_ORDER = ("__init__", "verdicts", "records", "inside", "sandbox", "settings", "efforts", "worker", "clock",
+               "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")
 MOST_LINES, SHOULD_BE_LINES = 500, 300
 #: The catalogue of errors is one list of short classes.
 LONG = {"errors.py"}
@@ -43,33 +39,33 @@ def part_of(name: str) -> str:
     return name.split(".")[0]
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
+def imports(tree: ast.Module, *, types: bool = False) -> Iterator[str]:
     """Dotted names below ``kernelwright`` that a module imports, also inside functions.
 
-    Imports under ``if TYPE_CHECKING`` are left out: they do not happen.
+    Imports under ``if TYPE_CHECKING`` are left out unless ``types``: they do not happen.
     """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if not types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             waiting += node.orelse
             continue
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             if node.module == "kernelwright":
-                yield from (a.name for a in node.names if a.name != "__version__")
+                yield from (a.name for a in node.names)
             elif node.module and node.module.startswith("kernelwright."):
                 yield node.module.removeprefix("kernelwright.")
         elif isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("kernelwright.") for a in node.names
-                        if a.name.startswith("kernelwright."))
+            yield from ("__init__" if a.name == "kernelwright" else a.name.removeprefix("kernelwright.")
+                        for a in node.names if a.name.split(".")[0] == "kernelwright")
         waiting += ast.iter_child_nodes(node)
 
 
-def wrong_imports(own: str, path: str, names: Iterator[str]) -> list[str]:
-    """The imports of module ``path`` (in part ``own``) that point the wrong way."""
+def wrong_imports(own: str, names: Iterator[str]) -> list[str]:
+    """The imports of a module in part ``own`` that point the wrong way."""
     allowed = set(ORDER[:ORDER.index(own) + 1]) | COMMON if own in ORDER else COMMON
-    return [n for n in names if part_of(n) not in allowed and (path, n) not in EXCEPTIONS]
+    return [n for n in names if part_of(n) not in allowed]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
@@ -80,7 +76,7 @@ def test_module(module):
     path = module.relative_to(PACKAGE).as_posix()
     own = path.split("/")[0].removesuffix(".py")
     assert own in ORDER or own in COMMON, f"{own} has no place in the order of imports"
-    assert wrong_imports(own, path, imports(tree)) == []
+    assert wrong_imports(own, imports(tree)) == []
     assert not text.strip() or ast.get_docstring(tree), "a module begins with its docstring"
     assert text.count("\n") < MOST_LINES or path in LONG
 
@@ -93,9 +89,19 @@ def test_long_modules_are_listed():
         warnings.warn(f"{len(long)} modules have more than {SHOULD_BE_LINES} lines: {', '.join(long)}", stacklevel=1)
 
 
+@pytest.mark.parametrize("module", MODULES_OF_THE_JUDGE, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_module_of_the_judge(module):
+    """One way of imports between the judge's folders."""
+    own = part_of(module.relative_to(PACKAGE / "judge").with_suffix("").as_posix().replace("/", "."))
+    assert own in JUDGE_ORDER, f"{own} has no place in the order of imports of the judge"
+    allowed = JUDGE_ORDER[:JUDGE_ORDER.index(own) + 1]
+    wanted = {n.removeprefix("judge.") for n in imports(ast.parse(module.read_text())) if n.startswith("judge.")}
+    assert {n for n in wanted if part_of(n) not in allowed} == set()
+
+
 def test_the_check_finds_wrong_imports():
     tree = ast.parse("from kernelwright.cli import main\ndef f():\n    import kernelwright.report.text\n")
-    assert sorted(wrong_imports("plan", "plan/x.py", imports(tree))) == ["cli", "report.text"]
+    assert sorted(wrong_imports("plan", imports(tree))) == ["cli", "report.text"]
 
 
 def is_module(package: ModuleType, name: str) -> bool:
@@ -115,9 +121,53 @@ def test_scripts_import_what_there_is():
     assert missing == []
 
 
-def test_exceptions_are_needed():
-    used = {(m.relative_to(PACKAGE).as_posix(), name) for m in MODULES for name in imports(ast.parse(m.read_text()))}
-    assert used >= EXCEPTIONS
+def imported_modules() -> dict[str, set[str]]:
+    """For each module the modules of ours that it imports: anywhere in its text, for types alone, too."""
+    trees = {m.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"):
+             ast.parse(m.read_text()) for m in MODULES}
+    found: dict[str, set[str]] = {}
+    for name, tree in trees.items():
+        found[name] = {n for n in imports(tree, types=True) if n in trees}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernelwright."):
+                names = (f"{node.module.removeprefix('kernelwright.')}.{a.name}" for a in node.names)
+                found[name] |= {n for n in names if n in trees}
+        found[name] -= {name, *(".".join(name.split(".")[:k]) for k in range(1, name.count(".") + 1))}
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of nodes of a graph that reach each other, by two walks (Kosaraju)."""
+    def walk(start: str, edges: dict[str, set[str]], seen: set[str]) -> list[str]:
+        done, waiting = [], [(start, iter(sorted(edges[start])))]
+        seen.add(start)
+        while waiting:
+            following = next((n for n in waiting[-1][1] if n not in seen), None)
+            if following is None:
+                done.append(waiting.pop()[0])
+            else:
+                seen.add(following)
+                waiting.append((following, iter(sorted(edges[following]))))
+        return done
+
+    seen: set[str] = set()
+    order = [node for start in graph if start not in seen for node in walk(start, graph, seen)]
+    back: dict[str, set[str]] = {node: set() for node in graph}
+    for node, others in graph.items():
+        for other in others:
+            back[other].add(node)
+    seen = set()
+    found = (frozenset(walk(start, back, seen)) for start in reversed(order) if start not in seen)
+    return {some for some in found if len(some) > 1}
+
+
+def test_no_module_imports_itself_on_the_way():
+    """Imports inside of functions count, and those for types: whoever reads one module needs the other, too."""
+    assert circles(imported_modules()) == set()
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {frozenset("bc")}
 
 
 def test_the_document_names_every_folder():

@@ -110,7 +110,7 @@ def test_the_first_check_is_brief_and_the_last_one_whole(monkeypatch, tmp_path):
 
 def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch, tmp_path):
     """What certifies is never left out; what might have been gained is."""
-    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     path = write_problem(tmp_path, "model", MODEL)
     monkeypatch.setattr(regions, "seconds_in_place", lambda *_, **__: pytest.fail("there is no time for that"))
     result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1e-3)

@@ -29,8 +29,8 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_after import Reading, seconds_after, step_seconds
 from kernelwright.tune.contraction_fit import fitting, generates
 from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.contraction_recompute import reduces
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
-from kernelwright.tune.contraction_twice import reduces
 from kernelwright.tune.layouts import channels_last_plan
 
 CHANNELS = 6

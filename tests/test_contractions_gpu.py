@@ -46,7 +46,7 @@ def test_chosen_and_verified(name: str, precision: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(tune, "_WIN", 1e9)
     monkeypatch.setattr(tune, "_WIN_ALONE", 1e9)
-    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     function, parts, shape, dtype = MODELS[name]
     torch.manual_seed(0)
     model = Of(function, **parts()).to("cuda", dtype)

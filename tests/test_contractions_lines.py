@@ -28,8 +28,8 @@ from kernelwright.tune import accuracy, contraction_fit, contraction_rounds
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_memory import Measured
+from kernelwright.tune.contraction_recompute import ways
 from kernelwright.tune.contraction_trials import Case
-from kernelwright.tune.contraction_twice import ways
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,9 @@ def a_pool(*, norm: bool = False) -> tuple[Graph, Node]:
 
 def way(case: Case) -> str:
     kernel = case.kernel
-    return ("second" if kernel.pools and case.step.turn else case.step.turn) or \
-        ("lines" if kernel.pool_lines > 1 else "windows" if kernel.pools else "apart")
+    if case.step.pass_number:
+        return "pass 2" if kernel.pools else f"pass {case.step.pass_number}"
+    return "lines" if kernel.pool_lines > 1 else "windows" if kernel.pools else "apart"
 
 
 def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured]
@@ -106,9 +107,9 @@ def test_behind_a_norm(monkeypatch):
     """The second of two kernels takes lines."""
     graph, node = a_pool(norm=True)
     slow = measured(0.9, torch_seconds=1.0)
-    picked, cases = chosen(graph, monkeypatch, {"first": measured(0.1, number=1), "second": measured(0.1, number=2),
+    picked, cases = chosen(graph, monkeypatch, {"pass 1": measured(0.1, number=1), "pass 2": measured(0.1, number=2),
                                                 "joined": slow, "apart": slow, "lines": slow, "windows": slow})
-    assert cases["second"].kernel.pool_lines == 2 and picked[node].again.lines
+    assert cases["pass 2"].kernel.pool_lines == 2 and picked[node].recompute.lines
     assert [k.pool_lines for k in contractions(plan_with(graph, picked))] == [1, 2]
 
 
@@ -192,6 +193,6 @@ def test_windows_of_phases_are_lines_where_a_kernel_takes_them(norm, channels, w
     steps, _, pairs = ways(lambda some: plan_with(graph, some), choices, H200)
     first, *_ = (s.kernel for s in steps if s.kernel.pools)
     assert (first.pool_planes, first.pool_lines, first.pool_size) == window
-    assert len(pairs) == norm and (not norm or [s.turn for s in steps if s.kernel.pools] == ["second"])
+    assert len(pairs) == norm and (not norm or [s.pass_number for s in steps if s.kernel.pools] == [2])
     everything, _, _ = ways(lambda some: plan_with(graph, some), choices, H200, lambda kernel: True)
     assert max(s.kernel.pool_lines for s in everything) == 2

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, judgement, verified
+from kernelwright import emulated, selection, verified
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.gemm.generate import tilings
@@ -188,17 +188,17 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
 
     monkeypatch.setattr(Tuning, "modes", lambda *_: [chosen])
     monkeypatch.setattr(Tuning, "after", lambda tuning, mode, step: mode)
-    monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(selection, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     monkeypatch.setattr(verified, "given_by_model", lambda *_, recording: None)
     monkeypatch.setattr(verified, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
-    for module in (judgement, verified):
+    monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
+    for module in (selection, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
     rest = ([], "cuda", H200, Settings(), Stages(Progress()))
-    _, (result,), *_ = judgement.judge(problem, [mode], *rest)
+    _, (result,), *_ = selection.judge(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
     assert exact == [False, True][:1 if scheme == "fp16x3" else 2] and judged[-1] is result.plan
     if passes == "exact":
@@ -207,4 +207,4 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{verified.REFUSED}: an error of 1"
     monkeypatch.setattr(verified, "_certified", lambda *_, brief: failed)
     with pytest.raises(VerificationFailed):
-        judgement.judge(problem, [mode], *rest)
+        selection.judge(problem, [mode], *rest)

@@ -44,7 +44,7 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_forms import forms
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, recall, remember
 from kernelwright.tune.contraction_trials import Built, Case, words
-from kernelwright.tune.contraction_words import line, line_twice
+from kernelwright.tune.contraction_words import line, line_recompute
 from kernelwright.tune.memory import generator_digest
 
 CPU = torch.device("cpu")
@@ -465,7 +465,7 @@ def test_progress_says_why_a_form_is_as_it_is():
     assert "overlap by 12 rows" in said and "3 teams" in said
     assert "overlap by" not in line(case, measured, None, "the library is faster")
     plain = Choice("fp16x3", TILING)
-    said = line_twice(case.node, replace(chosen, again=plain), 1e-3, 2e-3)
+    said = line_recompute(case.node, replace(chosen, recompute=plain), 1e-3, 2e-3)
     assert "for its statistics and then with what follows" in said and "3 teams" in said and said.count("mma 64") == 2
 
 

@@ -1,4 +1,4 @@
-"""Contractions that are computed twice, so that a norm behind them reads nothing back: their plans."""
+"""Contractions that are recomputed, so that a norm behind them reads nothing back: their plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelwright.plan.expressions import Apply, walk
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan
-from kernelwright.tune.contraction_twice import pairs_of
+from kernelwright.tune.contraction_recompute import pairs_of
 
 IMAGE = (2, 4, 7, 9)
 
@@ -35,9 +35,11 @@ def image(**options: Any) -> nn.Module:
 
 
 def work(plan: Plan) -> list[str]:
-    """The kernels and torch calls of a plan, those of a contraction that is computed twice by its turn."""
-    named = [(k, s.turn if isinstance(s, KernelStep) else "") for k, s in zip(kinds(plan), plan.steps, strict=True)]
-    return [turn or kind for kind, turn in named if kind not in ("reshape", "permute", "opaque")]
+    """The kernels and torch calls of a plan, those of a contraction that is recomputed by its pass."""
+    named = [(k, s.pass_number if isinstance(s, KernelStep) else 0)
+             for k, s in zip(kinds(plan), plan.steps, strict=True)]
+    return [f"pass {number}" if number else kind for kind, number in named
+            if kind not in ("reshape", "permute", "opaque")]
 
 
 def log_sum(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -53,54 +55,54 @@ def excited(m: Any, x: torch.Tensor) -> torch.Tensor:
 # By name: the function, its parts, its input, and the kernels.
 DOUBLED: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[int, ...], list[str]]] = {
     "batch norm": (lambda m, x: m.n(m.a(x)) * 2, {"a": image(), "n": nn.BatchNorm2d(6)}, IMAGE,
-                   ["first", "LoopKernel", "second"]),
+                   ["pass 1", "LoopKernel", "pass 2"]),
     "batch norm of one entry": (lambda m, x: m.n(m.a(x)), {"a": image(), "n": nn.BatchNorm2d(6)}, (1, 4, 7, 9),
-                                ["first", "second"]),
+                                ["pass 1", "pass 2"]),
     "instance norm": (lambda m, x: m.n(m.a(x)) / 2, {"a": image(), "n": nn.InstanceNorm2d(6, affine=True)}, IMAGE,
-                      ["first", "second"]),
+                      ["pass 1", "pass 2"]),
     "group norm": (lambda m, x: m.n(torch.sigmoid((m.a(x) + m.b) * m.s)), {
         "a": image(), "n": nn.GroupNorm(3, 6), "b": torch.randn(6, 1, 1), "s": torch.randn(6, 1, 1)}, IMAGE,
-        ["first", "LoopKernel", "second"]),
+        ["pass 1", "LoopKernel", "pass 2"]),
     "one group of all": (lambda m, x: m.n(m.a(x)), {"a": image(), "n": nn.GroupNorm(1, 6)}, IMAGE,
-                         ["first", "LoopKernel", "second"]),
+                         ["pass 1", "LoopKernel", "pass 2"]),
     "layer norm": (lambda m, x: m.n(m.a(x)), {"a": image(), "n": nn.LayerNorm((6, 5, 7))}, IMAGE,
-                   ["first", "LoopKernel", "second"]),
+                   ["pass 1", "LoopKernel", "pass 2"]),
     "groups of either kind": (lambda m, x: F.relu(m.n(m.a(x))), {
         "a": nn.ConvTranspose3d(4, 12, 2, stride=2, groups=2), "n": nn.GroupNorm(6, 12)}, (2, 4, 2, 1, 3),
-        ["first", "LoopKernel", "second"]),
+        ["pass 1", "LoopKernel", "pass 2"]),
     "a pool behind": (lambda m, x: F.max_pool2d(m.n(m.a(x)) * m.s, (1, 2)).clamp(0, 1), {
         "a": image(), "n": nn.GroupNorm(3, 6), "s": torch.randn(6, 1, 1)}, (2, 4, 7, 10),
-        ["first", "LoopKernel", "second"]),
+        ["pass 1", "LoopKernel", "pass 2"]),
     "a square pool behind": (lambda m, x: F.max_pool2d(m.n(m.a(x)), 2), {"a": image(), "n": nn.GroupNorm(3, 6)},
-                             (2, 4, 7, 10), ["first", "LoopKernel", "second"]),
+                             (2, 4, 7, 10), ["pass 1", "LoopKernel", "pass 2"]),
     "channels reduced behind": (log_sum, {"a": image(), "n": nn.GroupNorm(3, 6)}, IMAGE,
-                                ["first", "LoopKernel", "second"]),
+                                ["pass 1", "LoopKernel", "pass 2"]),
     "totals of the normalised": (lambda m, x: m.n(m.a(x)).tanh().mean((2, 3)), {
-        "a": image(), "n": nn.InstanceNorm2d(6)}, IMAGE, ["first", "second"]),
+        "a": image(), "n": nn.InstanceNorm2d(6)}, IMAGE, ["pass 1", "pass 2"]),
     "squeezed and excited": (excited, {"a": image(), "b": nn.Linear(6, 6)}, IMAGE,
-                             ["first", "Contraction", "second"]),
-    "centred": (lambda m, x: m.a(x) - m.a(x).mean((2, 3), keepdim=True), {"a": image()}, IMAGE, ["first", "second"]),
+                             ["pass 1", "Contraction", "pass 2"]),
+    "centred": (lambda m, x: m.a(x) - m.a(x).mean((2, 3), keepdim=True), {"a": image()}, IMAGE, ["pass 1", "pass 2"]),
     "the sums as well": (lambda m, x: (m.a(x), F.instance_norm(m.a(x))), {"a": image(bias=False)}, IMAGE,
-                         ["first", "second"]),
+                         ["pass 1", "pass 2"]),
     "a residual": (lambda m, x: F.instance_norm(m.a(x) + x).relu() + x, {"a": nn.Conv2d(4, 4, 3, padding=1)}, IMAGE,
-                   ["first", "second"]),
+                   ["pass 1", "pass 2"]),
     "an operand that is computed": (lambda m, x: F.instance_norm(m.a(F.pad(x, (1, 1)).relu())), {"a": image()}, IMAGE,
-                                    ["first", "second"]),
+                                    ["pass 1", "pass 2"]),
     "two in a row": (lambda m, x: m.n(m.b(F.relu(F.instance_norm(m.a(x))))), {
         "a": image(), "b": nn.Conv2d(6, 4, 2), "n": nn.BatchNorm2d(4)}, IMAGE,
-        ["first", "second", "first", "LoopKernel", "second"]),
+        ["pass 1", "pass 2", "pass 1", "LoopKernel", "pass 2"]),
     "one axis": (lambda m, x: m.n(F.gelu(m.a(x))), {"a": nn.Conv1d(4, 6, 2), "n": nn.BatchNorm1d(6)}, (3, 4, 8),
-                 ["first", "LoopKernel", "second"]),
+                 ["pass 1", "LoopKernel", "pass 2"]),
 }
 
 
 @pytest.mark.parametrize("name", DOUBLED)
 def test_nothing_of_a_norm_is_read_back(name):
     function, parts, shape, kernels = DOUBLED[name]
-    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), again=True)
+    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), recompute=True)
     assert work(plan) == kernels
     pairs = pairs_of(plan)
-    assert len(pairs) == kernels.count("first")
+    assert len(pairs) == kernels.count("pass 1")
     for node, pair in pairs.items():
         first, second = (s.kernel for s in pair.steps)
         assert first.totals and all(uses_reductions(s.expression) for s in first.stores)
@@ -112,7 +114,7 @@ def test_nothing_of_a_norm_is_read_back(name):
         assert (first.left, first.right, first.scheme) == (second.left, second.right, second.scheme)
         assert first.domain == second.domain
     once = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),))
-    assert not any(s.turn for s in once.kernels) and len(contractions(once)) < len(contractions(plan))
+    assert not any(s.pass_number for s in once.kernels) and len(contractions(once)) < len(contractions(plan))
 
 
 ALONE: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -128,7 +130,7 @@ ALONE: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", ALONE)
 def test_others_are_computed_once(name):
     function, parts = ALONE[name]
-    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(IMAGE),), again=True)
+    plan = planned(Of(function, **deepcopy(parts)), (torch.randn(IMAGE),), recompute=True)
     once = planned(Of(function, **deepcopy(parts)), (torch.randn(IMAGE),))
     assert work(plan) == work(once) and not pairs_of(plan)
     assert len(contractions(plan)) == 1 and "Contraction" in work(plan)
@@ -136,7 +138,7 @@ def test_others_are_computed_once(name):
 
 def test_not_where_it_is_stored_without_reductions():
     model = Of(lambda m, x: F.instance_norm(m.a(x)), a=image())
-    plan = planned(model, (torch.randn(IMAGE),), again=True, reduces=False)
+    plan = planned(model, (torch.randn(IMAGE),), recompute=True, reduces=False)
     assert work(plan)[0] == "Contraction" and not pairs_of(plan)
 
 
@@ -147,28 +149,28 @@ def test_no_pair_where_the_second_kernel_cannot_have_the_statistics():
         z = y.reshape(y.shape[0] * 3, -1)
         return ((z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True)).reshape(y.shape)
 
-    plan = planned(Of(forward, a=image()), (torch.randn(IMAGE),), again=True)
+    plan = planned(Of(forward, a=image()), (torch.randn(IMAGE),), recompute=True)
     assert not pairs_of(plan) and work(plan)[-1] == "LoopKernel"
 
 
 def test_reductions_behind_the_second_may_stay_apart():
     graph = capture(Of(log_sum, a=image(), n=nn.GroupNorm(3, 6)), (torch.randn(IMAGE),))
-    choice = Choice("fp16x3", again=Choice("fp16x3", reduces=False))
+    choice = Choice("fp16x3", recompute=Choice("fp16x3", reduces=False))
     plan = make_plan(graph, graph, move_bias=True, contractions={n: choice for n in graph.nodes() if can_contract(n)})
-    assert work(plan) == ["first", "LoopKernel", "second", "LoopKernel"]
+    assert work(plan) == ["pass 1", "LoopKernel", "pass 2", "LoopKernel"]
     assert not contractions(plan)[1].reductions
 
 
 def test_each_kernel_has_a_form_of_its_own():
     graph = capture(Of(lambda m, x: F.instance_norm(m.a(x)), a=image()), (torch.randn(IMAGE),))
-    choice = Choice("fp16", 1, again=Choice("fp16", 2))
+    choice = Choice("fp16", 1, recompute=Choice("fp16", 2))
     plan = make_plan(graph, graph, move_bias=True, contractions={n: choice for n in graph.nodes() if can_contract(n)})
     assert [(k.scheme, k.tiling) for k in contractions(plan)] == [("fp16", 1), ("fp16", 2)]
 
 
 def test_a_reciprocal_deviation_is_stored_for_each_channel():
     """So that an epilogue has no square root at each of its points."""
-    plan = planned(Of(lambda m, x: m.n(m.a(x)), a=image(), n=nn.GroupNorm(3, 6)), (torch.randn(IMAGE),), again=True)
+    plan = planned(Of(lambda m, x: m.n(m.a(x)), a=image(), n=nn.GroupNorm(3, 6)), (torch.randn(IMAGE),), recompute=True)
     (pair,) = pairs_of(plan).values()
     assert sorted(n.size for n in pair.statistics) == [12, 12]
     second = pair.second.kernel
@@ -184,7 +186,7 @@ def test_a_reciprocal_is_stored_of_what_divides():
         y = m.a(x).clamp(0, 1)
         return torch.softmax(y.flatten(2), 2).view(y.shape) * m.s, y.mean((2, 3), keepdim=True) / y
 
-    plan = planned(Of(model, a=image(), s=torch.randn(6, 1, 1)), (torch.randn(IMAGE),), again=True)
+    plan = planned(Of(model, a=image(), s=torch.randn(6, 1, 1)), (torch.randn(IMAGE),), recompute=True)
     (pair,) = pairs_of(plan).values()
     functions = [[e.function for e in walk(s.expression) if isinstance(e, Apply)] for s in pair.second.kernel.stores]
     assert [f.count("div") for f in functions] == [0, 1] and "exp" in functions[0]
@@ -194,7 +196,7 @@ def test_a_reciprocal_is_stored_of_what_divides():
 def test_16_bit_values(dtype):
     graph = capture(Of(lambda m, x: m.n(F.gelu(m.a(x))), a=image(), n=nn.GroupNorm(3, 6)).to(dtype),
                     (torch.randn(IMAGE).to(dtype),))
-    choice = Choice("native", again=Choice("native"))
+    choice = Choice("native", recompute=Choice("native"))
     plan = make_plan(graph, graph, contractions={n: choice for n in graph.nodes() if can_contract(n)})
     (pair,) = pairs_of(plan).values()
     assert {n.dtype for n in pair.statistics} == {"float32"}
@@ -209,7 +211,7 @@ def test_beside_a_convolution_that_is_channels_last():
     graph = capture(model, (torch.randn(IMAGE),))
     first, second = (n for n in graph.nodes() if n.op == "convolution")
     plan = make_plan(graph, graph, move_bias=True, channels_last=frozenset({second}),
-                     contractions={first: Choice("fp16x3", again=Choice("fp16x3"))})
+                     contractions={first: Choice("fp16x3", recompute=Choice("fp16x3"))})
     assert pairs_of(plan).keys() == {first} and plan.channels_last == {second}
 
 
@@ -257,6 +259,6 @@ def test_random_norms(seed):
     """The plan gives the model's values in float64, and has a pair wherever it has a convolution with totals."""
     torch.manual_seed(seed)
     model, x = drawn(seed)
-    plan = planned(deepcopy(model), (x,), again=True)
+    plan = planned(deepcopy(model), (x,), recompute=True)
     once = planned(deepcopy(model), (x,))
     assert bool(pairs_of(plan)) == any(k.totals for k in contractions(once))

@@ -1,4 +1,4 @@
-"""Contractions that are computed twice: the choice between that and results that are stored, and the kernels' texts."""
+"""Contractions that are recomputed: the choice between that and results that are stored, and the kernels' texts."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from kernelwright.tune import (
     accuracy,
     contraction_fit,
     contraction_forms,
+    contraction_recompute,
     contraction_rounds,
     contraction_trials,
-    contraction_twice,
 )
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.contraction_recompute import decide_recompute, pairs_of, seconds_of
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
-from kernelwright.tune.contraction_twice import decide_twice, pairs_of, seconds_of
 
 CPU = torch.device("cpu")
 LAUNCH, BYTE = H200.launch_seconds, 1 / H200.copy
@@ -72,7 +72,9 @@ def a_norm(**options: Any) -> tuple[Graph, Node]:
 
 def way(case: Case) -> str:
     """Which kernel of a norm's contraction a case is about."""
-    return case.step.turn or ("joined" if case.kernel.totals else "apart")
+    if case.step.pass_number:
+        return f"pass {case.step.pass_number}"
+    return "joined" if case.kernel.totals else "apart"
 
 
 def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured], kernels: int = 4
@@ -110,86 +112,86 @@ def test_the_fastest_of_all_ways(monkeypatch):
 
     def at(first: float, second: float, joined: float, apart: float) -> Choice:
         picked, cases, lines = chosen(graph, monkeypatch, {
-            "first": measured(first, number=1), "second": measured(second, number=2),
+            "pass 1": measured(first, number=1), "pass 2": measured(second, number=2),
             "joined": measured(joined, number=3), "apart": measured(apart, number=4)})
-        assert cases.keys() == {"first", "second", "joined", "apart"}
-        assert cases["second"].saved_seconds == pytest.approx(normalise + statistics)
+        assert cases.keys() == {"pass 1", "pass 2", "joined", "apart"}
+        assert cases["pass 2"].saved_seconds == pytest.approx(normalise + statistics)
         assert cases["joined"].saved_seconds == pytest.approx(statistics)
-        assert cases["first"].saved_seconds == cases["apart"].saved_seconds == float("inf")
-        assert sum("in the first of two kernels" in line for line in lines) == 1
-        assert any("is computed twice" in line for line in lines) == (picked[node].again is not None)
+        assert cases["pass 1"].saved_seconds == cases["apart"].saved_seconds == float("inf")
+        assert sum("in pass 1 of two" in line for line in lines) == 1
+        assert any("is recomputed" in line for line in lines) == (picked[node].recompute is not None)
         return picked[node]
 
     twice = at(0.1, 0.2, 0.3 - 0.9 * normalise, 0.5)
-    assert twice.tiling == 1 and twice.again.tiling == 2 and twice.reduces and not twice.again.reduces
+    assert twice.tiling == 1 and twice.recompute.tiling == 2 and twice.reduces and not twice.recompute.reduces
     assert seconds_of(twice) == pytest.approx(0.3) and twice.figures.seconds == 0.1
     joined = at(0.1, 0.2, 0.3 - 1.1 * normalise, 0.5)
-    assert joined.tiling == 3 and joined.reduces and joined.again is None
-    assert at(0.1, 0.2, 0.5, 0.3 - 0.9 * (normalise + statistics)).again is not None
+    assert joined.tiling == 3 and joined.reduces and joined.recompute is None
+    assert at(0.1, 0.2, 0.5, 0.3 - 0.9 * (normalise + statistics)).recompute is not None
     apart = at(0.1, 0.2, 0.5, 0.3 - 1.1 * (normalise + statistics))
-    assert apart.tiling == 4 and not apart.reduces and apart.again is None
+    assert apart.tiling == 4 and not apart.reduces and apart.recompute is None
     for choice in (twice, joined, apart):
         plan = make_plan(graph, graph, move_bias=True, contractions={node: choice})
         assert [k.tiling for k in contractions(plan)] == [
-            c.tiling for c in (choice, choice.again) if c is not None]
+            c.tiling for c in (choice, choice.recompute) if c is not None]
 
 
 def test_what_is_not_accurate_or_too_slow_is_not_computed_twice(monkeypatch):
     graph, node = a_norm()
     others = {"joined": measured(0.9, torch_seconds=0.1), "apart": measured(0.9, torch_seconds=0.1)}
-    assert node not in chosen(graph, monkeypatch, {"first": measured(0.3), "second": measured(0.7), **others})[0]
-    assert chosen(graph, monkeypatch, {"first": measured(0.3), "second": measured(0.6), **others})[0][node].again
+    assert node not in chosen(graph, monkeypatch, {"pass 1": measured(0.3), "pass 2": measured(0.7), **others})[0]
+    assert chosen(graph, monkeypatch, {"pass 1": measured(0.3), "pass 2": measured(0.6), **others})[0][node].recompute
     wrong = replace(measured(0.1), errors=(Error(1e-9, 1e-9),))
-    assert node not in chosen(graph, monkeypatch, {"first": wrong, "second": measured(0.1), **others})[0]
-    assert node not in chosen(graph, monkeypatch, {"first": measured(0.1), "second": wrong, **others})[0]
-    two_schemes = {"first": measured(0.1, "fp16"), "second": measured(0.1), **others}
+    assert node not in chosen(graph, monkeypatch, {"pass 1": wrong, "pass 2": measured(0.1), **others})[0]
+    assert node not in chosen(graph, monkeypatch, {"pass 1": measured(0.1), "pass 2": wrong, **others})[0]
+    two_schemes = {"pass 1": measured(0.1, "fp16"), "pass 2": measured(0.1), **others}
     assert node not in chosen(graph, monkeypatch, two_schemes)[0]
 
 
 def test_both_kernels_have_one_scheme():
     graph, node = a_norm()
-    choice = Choice("fp16x3", again=Choice("fp16x3"))
+    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
     (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
     trials = {scheme: Trial(Choice(scheme, number), seconds, GOOD)
               for number, (scheme, seconds) in enumerate([("fp16", 0.3), ("fp16x3", 0.1), ("float32", 0.2)])}
     first = Measured((trials["fp16"], trials["fp16x3"]), (), 1.0, GOOD)
     second = Measured((trials["float32"], trials["fp16"]), (), 2.0, GOOD)
-    found = decide_twice(pair, first, second, 0.9)
+    found = decide_recompute(pair, first, second, 0.9)
     assert found == Choice("fp16", 0, Figures(0.3, 1.0, 1e-7, 1e-7), reduces=True,
-                           again=Choice("fp16", 0, Figures(0.3, 2.0, 1e-7, 1e-7), reduces=False))
-    assert decide_twice(pair, first, second, 0.2) is None
-    assert decide_twice(pair, None, second, 0.9) is None and decide_twice(pair, first, None, 0.9) is None
+                           recompute=Choice("fp16", 0, Figures(0.3, 2.0, 1e-7, 1e-7), reduces=False))
+    assert decide_recompute(pair, first, second, 0.2) is None
+    assert decide_recompute(pair, None, second, 0.9) is None and decide_recompute(pair, first, None, 0.9) is None
 
 
 def test_what_forms_no_sums_goes_with_any_scheme():
     """The fastest of both kernels, where the first one has its statistics from products of x with itself."""
     graph, node = a_norm()
-    choice = Choice("fp16x3", again=Choice("fp16x3"))
+    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
     (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
     first = Measured((Trial(Choice("fp16x3", 1), 0.3, GOOD), Trial(Choice("correlation"), 0.1, GOOD)), (), 1.0, GOOD)
     second = Measured((Trial(Choice("float32", 2), 0.2, GOOD), Trial(Choice("fp16x3", 3), 0.3, GOOD)), (), 2.0, GOOD)
-    found = decide_twice(pair, first, second, 0.9)
-    assert (found.scheme, found.again.scheme, found.again.tiling) == ("correlation", "float32", 2)
+    found = decide_recompute(pair, first, second, 0.9)
+    assert (found.scheme, found.recompute.scheme, found.recompute.tiling) == ("correlation", "float32", 2)
     slow = replace(first, trials=(first.trials[0], replace(first.trials[1], seconds=0.5)))
-    found = decide_twice(pair, slow, second, 0.9)
-    assert (found.scheme, found.tiling, found.again.scheme) == ("fp16x3", 1, "fp16x3")
+    found = decide_recompute(pair, slow, second, 0.9)
+    assert (found.scheme, found.tiling, found.recompute.scheme) == ("fp16x3", 1, "fp16x3")
 
 
 def test_exact_functions_of_either_kernel():
     """Where the first forms no sums and the second rounds its operands, the second has them."""
     figures = Figures(0.1, 1.0, 1e-7, 1e-7)
-    pair = Choice("correlation", figures=figures, again=Choice("fp16", 1, figures))
+    pair = Choice("correlation", figures=figures, recompute=Choice("fp16", 1, figures))
     exact = pair.exact()
-    assert exact == replace(pair, again=replace(pair.again, exact_functions=True, figures=None))
-    same = Choice("correlation", figures=figures, again=Choice("fp16x3", 1, figures))
+    assert exact == replace(pair, recompute=replace(pair.recompute, exact_functions=True, figures=None))
+    same = Choice("correlation", figures=figures, recompute=Choice("fp16x3", 1, figures))
     assert same.exact() is same and Choice("fp16", 1).exact().exact_functions
 
 
 def test_what_forms_no_sums_is_given_up_where_they_are_stored():
-    """In a plan in which a contraction is not computed twice, or has more to store, the second kernel is alone."""
+    """In a plan in which a contraction is not recomputed, or has more to store, the second kernel is alone."""
     graph, node, _ = a_pair()
     again = Choice("fp16x3", number_of_tilings(graph, node)[0])
-    pair = Choice("correlation", again=again)
+    pair = Choice("correlation", recompute=again)
 
     def plan_of(chosen, **options):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen, **options)
@@ -197,7 +199,7 @@ def test_what_forms_no_sums_is_given_up_where_they_are_stored():
     assert contraction_fit.fitting(plan_of, {node: pair}) == {node: pair}
     for choice in (replace(pair, reduces=False), Choice("correlation")):
         kept = contraction_fit.fitting(plan_of, {node: choice})
-        assert kept == ({node: replace(again, reduces=False, lines=False)} if choice.again else {})
+        assert kept == ({node: replace(again, reduces=False, lines=False)} if choice.recompute else {})
 
 
 def number_of_tilings(graph: Graph, node: Node) -> list[Any]:
@@ -209,12 +211,12 @@ def number_of_tilings(graph: Graph, node: Node) -> list[Any]:
 
 def test_with_few_kernels_there_may_be_no_pair(monkeypatch):
     graph, node = a_norm()
-    found = {name: measured(0.1) for name in ("first", "second", "joined", "apart")}
+    found = {name: measured(0.1) for name in ("pass 1", "pass 2", "joined", "apart")}
     picked, cases, _ = chosen(graph, monkeypatch, found, kernels=2)
-    assert len(cases) == 2 and picked[node].again is None
+    assert len(cases) == 2 and picked[node].recompute is None
 
 
-def a_pair(again: Choice | None = None, pool: int = 0) -> tuple[Graph, Node, Any]:
+def a_pair(recompute: Choice | None = None, pool: int = 0) -> tuple[Graph, Node, Any]:
     def forward(m, x):
         y = F.relu(m.n(m.a(x)))
         return F.max_pool2d(y, (1, pool)) if pool else y
@@ -222,20 +224,20 @@ def a_pair(again: Choice | None = None, pool: int = 0) -> tuple[Graph, Node, Any
     graph = captured(Of(forward, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16)), 2, 8, 8, 16)
     (node,) = (n for n in graph.nodes() if can_contract(n))
     plan = make_plan(graph, graph, move_bias=True, contractions={
-        node: Choice("fp16x3", again=again or Choice("fp16x3"))})
+        node: Choice("fp16x3", recompute=recompute or Choice("fp16x3"))})
     return graph, node, plan
 
 
 def test_what_is_kept_depends_on_the_way():
-    """Measurements of the second kernel stand under what it saves, and under its turn."""
+    """Measurements of the second kernel stand under what it saves, and under its pass."""
     _, node, plan = a_pair()
     pair = pairs_of(plan)[node]
     first, second = (Case(step, (), 0.5) for step in pair.steps)
     keys = {tune._key(case, CPU, 4, strict=False) for case in (
-        first, second, replace(second, saved_seconds=0.25), replace(second, step=replace(pair.second, turn="")))}
+        first, second, replace(second, saved_seconds=0.25), replace(second, step=replace(pair.second, pass_number=0)))}
     assert len(keys) == 4
     # A kernel that only takes totals is the same whoever reads them.
-    assert tune._key(replace(first, step=replace(pair.first, turn="")), CPU, 4, strict=False) == tune._key(
+    assert tune._key(replace(first, step=replace(pair.first, pass_number=0)), CPU, 4, strict=False) == tune._key(
         first, CPU, 4, strict=False)
 
 
@@ -246,7 +248,7 @@ def test_what_the_torch_call_is_followed_by_counts_whole():
     saved = 10 * (node.bytes * BYTE + LAUNCH)
     assert _fused_seconds(Case(pair.second, (), saved), H200) == pytest.approx(saved)
     once = (2 * node.bytes) * BYTE + LAUNCH
-    assert _fused_seconds(Case(replace(pair.second, turn=""), (), saved), H200) == pytest.approx(once)
+    assert _fused_seconds(Case(replace(pair.second, pass_number=0), (), saved), H200) == pytest.approx(once)
 
 
 def test_statistics_do_not_hide_what_is_tried():
@@ -259,13 +261,13 @@ def test_statistics_do_not_hide_what_is_tried():
             assert inside == (input_node in pair.statistics) and value.shape == input_node.shape
 
 
-@pytest.mark.parametrize("turn", ["first", "second"])
-def test_each_kernel_is_held_to_the_torch_call(turn):
+@pytest.mark.parametrize("way", ["pass 1", "pass 2"])
+def test_each_kernel_is_held_to_the_torch_call(way):
     """On its own results, with statistics as they are drawn: one that loses digits is refused."""
     _, node, plan = a_pair()
     pair = pairs_of(plan)[node]
-    step = pair.first if turn == "first" else pair.second
-    case = Case(step, (), statistics=pair.statistics if turn == "second" else frozenset())
+    step = pair.first if way == "pass 1" else pair.second
+    case = Case(step, (), statistics=pair.statistics if way == "pass 2" else frozenset())
     inputs = [torch.zeros(n.shape) for n in step.inputs]
     outputs = evaluate_contraction(step.kernel, inputs, torch.float32)
 
@@ -283,13 +285,13 @@ def test_each_kernel_is_held_to_the_torch_call(turn):
 def test_a_form_without_room_gives_up_what_it_cannot_have(monkeypatch):
     graph, node, plan = a_pair(pool=2)
     assert contractions(plan)[1].pools
-    choice = Choice("fp16x3", again=Choice("fp16x3"))
+    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
 
     def plan_of(chosen):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
 
-    for full, expected in ((lambda k: not k.pools, replace(choice, again=replace(choice.again, reduces=False))),
-                           (lambda k: not k.totals, replace(choice, reduces=False, again=None))):
+    for full, expected in ((lambda k: not k.pools, replace(choice, recompute=replace(choice.recompute, reduces=False))),
+                           (lambda k: not k.totals, replace(choice, reduces=False, recompute=None))):
         monkeypatch.setattr(contraction_fit, "generates", full)
         assert contraction_fit.fitting(plan_of, {node: choice}) == {node: expected}
 
@@ -303,17 +305,17 @@ def test_few_channels_are_computed_twice_without_a_device(norm):
     few = captured(Of(lambda m, x: m.n(m.a(x)) * 2, a=nn.Conv2d(8, 64, 3), n=norm), 128, 8, 128, 128)
     for row, core in ((H200, "strips"), (GENERIC_CUDA, "mma")):
         (choice,) = tune.predicted(few, few, row).values()
-        assert choice.again is not None and choice.reduces and choice.scheme == choice.again.scheme == "fp16x3"
-        assert choice.tiling.core == choice.again.tiling.core == core
+        assert choice.recompute is not None and choice.reduces and choice.scheme == choice.recompute.scheme == "fp16x3"
+        assert choice.tiling.core == choice.recompute.tiling.core == core
         assert len(pairs_of(make_plan(few, few, move_bias=True, contractions={
             n: choice for n in few.nodes() if can_contract(n)}))) == 1
 
 
 def test_many_channels_are_not_computed_twice_without_a_device():
     many = captured(Of(lambda m, x: m.n(m.a(x)), a=nn.Conv2d(256, 64, 3), n=nn.BatchNorm2d(64)), 32, 256, 128, 128)
-    assert all(choice.again is None for choice in tune.predicted(many, many, H200).values())
+    assert all(choice.recompute is None for choice in tune.predicted(many, many, H200).values())
     alone = captured(Of(lambda m, x: F.gelu(m.a(x)), a=nn.Conv2d(8, 64, 3)), 128, 8, 128, 128)
-    assert all(choice.again is None for choice in tune.predicted(alone, alone, H200).values())
+    assert all(choice.recompute is None for choice in tune.predicted(alone, alone, H200).values())
 
 
 def test_where_the_second_kernel_cannot_reduce_there_is_no_pair():
@@ -322,14 +324,14 @@ def test_where_the_second_kernel_cannot_reduce_there_is_no_pair():
                n=nn.BatchNorm3d(16))
     graph = captured(model, 16, 4, 32, 64, 64)
     (choice,) = tune.predicted(graph, graph, H200).values()
-    assert choice.again.reduces
-    assert all(choice.again is None for choice in tune.predicted(graph, graph, GENERIC_CUDA).values())
+    assert choice.recompute.reduces
+    assert all(choice.recompute is None for choice in tune.predicted(graph, graph, GENERIC_CUDA).values())
 
 
 def test_no_tiling_no_pair(monkeypatch):
     few = captured(Of(lambda m, x: F.instance_norm(m.a(x)), a=nn.Conv2d(8, 64, 3)), 128, 8, 128, 128)
-    monkeypatch.setattr(contraction_twice, "tilings", lambda kernel, core: [] if kernel.totals else [None])
-    assert all(choice.again is None for choice in tune.predicted(few, few, H200).values())
+    monkeypatch.setattr(contraction_recompute, "tilings", lambda kernel, core: [] if kernel.totals else [None])
+    assert all(choice.recompute is None for choice in tune.predicted(few, few, H200).values())
 
 
 # Texts --------------------------------------------------------------------------------------------
@@ -354,7 +356,7 @@ def test_texts_of_both_kernels(core):
     for function in TEXTS.values():
         model = Of(function, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16))
         graph = capture(model, (torch.randn(2, 8, 9, 16),))
-        choice = Choice("fp16x3", again=Choice("fp16x3"))
+        choice = Choice("fp16x3", recompute=Choice("fp16x3"))
         plan = make_plan(graph, graph, move_bias=True, contractions={
             n: choice for n in graph.nodes() if can_contract(n)})
         steps += [s for pair in pairs_of(plan).values() for s in pair.steps]
@@ -387,7 +389,7 @@ def test_norms_in_an_emitted_file(monkeypatch):
     """Its kernels run under the emulation, and the report says what each is for."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
-    monkeypatch.setattr(contraction_twice, "predicted_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(contraction_recompute, "predicted_seconds", lambda *_: 0.0)
     result = kernelwright.optimize(Norms(), (torch.randn(3, 8, 9, 10),), target="cuda", contractions="measured")
     assert sum("Checked by emulation" in note for note in result.notes) == 2, result.notes
     kernels = [k for k in result.modes[0].kernels if k.contraction is not None]
@@ -400,7 +402,7 @@ def test_norms_in_an_emitted_file(monkeypatch):
 def test_the_report_has_the_figures_of_each_kernel():
     graph, node = a_norm()
     choice = Choice("fp16x3", 1, Figures(0.1, 0.4, 1e-7, 2e-7),
-                    again=Choice("fp16x3", 2, Figures(0.2, 0.5, 3e-7, 4e-7)))
+                    recompute=Choice("fp16x3", 2, Figures(0.2, 0.5, 3e-7, 4e-7)))
     plan = make_plan(graph, graph, contractions={node: choice})
     uses = [contraction_use(s, plan, H200) for s in pairs_of(plan)[node].steps]
     assert [(u.seconds, u.torch_seconds, u.error) for u in uses] == [(0.1, 0.4, 1e-7), (0.2, 0.5, 3e-7)]

@@ -18,11 +18,11 @@ from kernelwright.roofline.devices import (
     H200,
     ROWS,
     Device,
-    current_device,
     device_from_properties,
     named_device,
     processor_name,
 )
+from kernelwright.roofline.peaks import current_device
 
 
 @pytest.fixture

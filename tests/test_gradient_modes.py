@@ -13,12 +13,12 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.observed import observe
-from kernelwright.judgement import with_strides_of_eager
 from kernelwright.modes import laid_out
 from kernelwright.problem import load_problem
 from kernelwright.programs import Stages, emitted_text, understand
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.selection import with_strides_of_eager
 from kernelwright.settings import Settings
 
 PROBLEMS = {

@@ -113,10 +113,10 @@ def run(monkeypatch, tmp_path, times, slower):
         kernels.append({n.op for s in mode.plan.kernels for n in s.covers})
         return made(emitted, problem, mode, settings)
 
-    from kernelwright import judgement
-    made = judgement.candidate_of
-    monkeypatch.setattr(judgement, "candidate_of", candidate)
-    monkeypatch.setattr(judgement, "is_slower", lambda timing: slower(kernels[-1]))
+    from kernelwright import selection
+    made = selection.candidate_of
+    monkeypatch.setattr(selection, "candidate_of", candidate)
+    monkeypatch.setattr(selection, "is_slower", lambda timing: slower(kernels[-1]))
     monkeypatch.setattr(regions, "seconds_in_place", measured)
     short_budgets(monkeypatch)
     torch.manual_seed(0)

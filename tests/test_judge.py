@@ -11,7 +11,7 @@ import pytest
 import kernelwright
 from kernelwright import cli
 from kernelwright.judge import run as judge_run
-from kernelwright.judge.clock import Clocked
+from kernelwright.judge.clock.timing import Clocked
 from kernelwright.judge.records import CandidateResult, Finding, Refusal
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
@@ -139,7 +139,7 @@ def test_recurrent_layers_have_the_parameters_that_the_judge_draws(tmp_path):
     found = kernelwright.judge_files(tmp_path / "problem.py", [tmp_path / "right.py", tmp_path / "frozen.py"], settings)
     assert of(found, "right.py").verdict == "OK", of(found, "right.py").reason
     assert not VERDICTS[of(found, "frozen.py").verdict].passed
-    assert "do not change the outputs" not in " ".join(found.card["words"])
+    assert "do not change the outputs" not in " ".join(found.problem_profile["words"])
 
 
 def test_an_unfit_judge_says_nothing_of_anybody(folder, monkeypatch):

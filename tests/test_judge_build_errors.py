@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from kernelwright.judge.build_errors import decisive
-from kernelwright.judge.build_messages import messages_of
+from kernelwright.judge.reading.build_errors import decisive
+from kernelwright.judge.reading.build_messages import messages_of
 
 HEAD = 'import torch\nfrom torch.utils.cpp_extension import load_inline\n\nsource = r"""'
 FIRST = 4  # the candidate's line of a source's first line

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelwright.judge import census
-from kernelwright.judge.census import are_needed
-from kernelwright.judge.process import Worker
-from kernelwright.judge.remote import RemoteCandidate
+from kernelwright.judge.check import own_share
+from kernelwright.judge.check.own_share import are_needed
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
 
 MODEL = """
@@ -61,7 +61,7 @@ def size(t):
 
 KEPT = torch.zeros(24)
 
-@torch.library.custom_op("census_test::relu", mutates_args=())
+@torch.library.custom_op("own_share_test::relu", mutates_args=())
 def custom(x: torch.Tensor) -> torch.Tensor:
     y = x.clone()
     OWN.relu(at(y), size(y))
@@ -141,8 +141,8 @@ def test_what_something_else_did_to_a_profile_makes_no_ghost(tmp_path, monkeypat
     (tmp_path / "candidate.py").write_text("import ctypes")
     worker = SimpleNamespace(candidate=tmp_path / "candidate.py")
     disturbed, usual = ({"aten::empty": (seconds, 5)} for seconds in (1.0, 1e-6))
-    for profiles, share in (([disturbed, disturbed, usual], 1.0), ([disturbed] * census.ATTEMPTS, 0.0)):
+    for profiles, share in (([disturbed, disturbed, usual], 1.0), ([disturbed] * own_share.ATTEMPTS, 0.0)):
         waiting = list(profiles)
-        monkeypatch.setattr(census, "_tables", lambda *_, waiting=waiting: ({}, waiting.pop(0), 1e-2))
-        found = census._profiled(worker, SimpleNamespace(device=SimpleNamespace(type="cpu")))
+        monkeypatch.setattr(own_share, "_tables", lambda *_, waiting=waiting: ({}, waiting.pop(0), 1e-2))
+        found = own_share._profiled(worker, SimpleNamespace(device=SimpleNamespace(type="cpu")))
         assert found.own_share == pytest.approx(share, abs=0.01) and not waiting

@@ -18,7 +18,7 @@ from judge_tools import judged, right
 
 from kernelwright import cli, errors
 from kernelwright.judge.candidates import MOST_BYTES, find_candidates
-from kernelwright.judge.records import CandidateResult
+from kernelwright.judge.records import SCHEMA, CandidateResult
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 
@@ -186,7 +186,7 @@ def test_text_json_and_stdout_agree(command: SimpleNamespace) -> None:
     assert "a line that the model prints" in err and "a line" not in out
     status, out, _ = command.run("model.py", "set", "--seed", "5", "--json", "--quiet")
     document = json.loads(out)
-    assert status == 0 and document["schema"] == 1 and document["seed"] == 5
+    assert status == 0 and document["schema"] == SCHEMA and document["seed"] == 5
     assert [entry["file"] for entry in document["candidates"]] == ["set/a9.py", "set/a10.py", "set/more/b.py"]
     assert document["settings"]["effort"] == "normal" and "output" not in document["settings"]
 

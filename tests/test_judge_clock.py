@@ -15,18 +15,19 @@ import torch
 from test_judge_figures import rounds
 from torch import nn
 
-from kernelwright.judge import census, clock
-from kernelwright.judge.clock import _shape, baseline_text, time_candidates
-from kernelwright.judge.contestant import Contestant
+from kernelwright.judge.check import own_share
+from kernelwright.judge.clock import timing
+from kernelwright.judge.clock.processor import scheduled
+from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
+from kernelwright.judge.clock.timed_values import marked
+from kernelwright.judge.clock.timed_worker import TimedWorker
+from kernelwright.judge.clock.timing import _shape, baseline_text, time_candidates
 from kernelwright.judge.inside.tensors import bit_sum
 from kernelwright.judge.inside.variation import Exchange
-from kernelwright.judge.process import Worker
-from kernelwright.judge.processor import scheduled
 from kernelwright.judge.records import CandidateTiming, Refusal
-from kernelwright.judge.remote import RemoteCandidate
 from kernelwright.judge.selftest import CONTROLS
-from kernelwright.judge.timed import Batch, Round, TimedProblem
-from kernelwright.judge.timed_values import marked
+from kernelwright.judge.worker.process import Worker
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
 from kernelwright.timing import environment as surroundings
 from kernelwright.verify.sensitivity import move
@@ -178,7 +179,7 @@ def clocked(problem, tmp_path_factory):
         baseline = workers["baseline"]
         found = time_candidates(problem, baseline, {n: workers[n] for n in CANDIDATES}, None, 5.0,
                                 model=problem.make_model(0))
-        shares = {name: census.take_census(workers[name], problem) for name in ("plain",)}
+        shares = {name: own_share.measure_own_share(workers[name], problem) for name in ("plain",)}
     finally:
         for worker in workers.values():
             worker.close()
@@ -213,7 +214,7 @@ def test_memory_that_nothing_wrote_is_named_whatever_it_holds(problem, tmp_path)
     with Worker(tmp_path / "stale.py", problem.device) as worker:
         RemoteCandidate(worker, problem, 0, True)
         timed = TimedProblem(problem, problem.make_model(0))
-        stale = Contestant("stale", worker, True)
+        stale = TimedWorker("stale", worker, True)
         stale.run(timed, timed.make_round(3, [(True, 2), (False, 4), (False, 40)]), flush=1, flush_bytes=1 << 25,
                   check=True)
     assert {refusal.verdict for refusal in stale.wrong} == {"CHEAT-STALE"}, stale.wrong
@@ -248,29 +249,29 @@ def test_there_are_more_rounds_for_those_whose_clocks_disagree(monkeypatch):
             self.rounds += rounds(self.says, 1, wall=self.true)
 
     now = [0.0]
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(clock, "_shape", lambda *_: (2, []))
-    monkeypatch.setattr(clock, "_eager_seconds", lambda _: 1e-3)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(timing, "_shape", lambda *_: (2, []))
+    monkeypatch.setattr(timing, "_eager_seconds", lambda _: 1e-3)
     timed = SimpleNamespace(make_round=lambda *_: None, problem=SimpleNamespace(device=torch.device("cpu")))
     made = [Simulated(name=name, true=true, says=says, trusted=name in ("eager", "null"), rounds=[])
             for name, true, says in (("eager", 1e-3, 1e-3), ("null", 0.0, 0.0), ("honest", 1e-3, 1e-3),
                                      ("vague", 1.3e-3, 1e-3))]
-    assert clock._rounds(timed, made[0], made[1], made[2:], 0.3, 0.0) == ""
+    assert timing._rounds(timed, made[0], made[1], made[2:], 0.3, 0.0) == ""
     eager, null, honest, vague = (len(one.rounds) for one in made)
-    assert eager == null == vague > 1.3 * honest > 1.3 * clock.LEAST_ROUNDS
+    assert eager == null == vague > 1.3 * honest > 1.3 * timing.LEAST_ROUNDS
 
 
 @pytest.mark.parametrize(("faster", "refused"), [(1.0, True), (1e3, False)])
 def test_who_is_below_the_floor_is_held_against_a_floor_measured_anew(faster, refused, problem, monkeypatch):
     """Peaks that were measured on a busy machine are too low, and kept."""
     def simulated(_, reference, null, others, *__):
-        for contestant in (reference, *others):
-            contestant.rounds = rounds(1e-3)
+        for timed_worker in (reference, *others):
+            timed_worker.rounds = rounds(1e-3)
         null.rounds = rounds(0.0)
         return ""
 
-    monkeypatch.setattr(clock, "_rounds", simulated)
-    monkeypatch.setattr(clock, "measured_faster", lambda _: faster)
+    monkeypatch.setattr(timing, "_rounds", simulated)
+    monkeypatch.setattr(timing, "measured_faster", lambda _: faster)
     idle = SimpleNamespace(pause=lambda: None)
     found = time_candidates(problem, idle, {"x": idle}, 1.0, 0.0, model=problem.make_model(0)).timings["x"]
     assert (isinstance(found, Refusal) and found.verdict == "CHEAT-FLOOR") is refused
@@ -282,7 +283,7 @@ def test_outputs_are_taken_after_the_clock_has_stopped(problem, monkeypatch):
     timed = TimedProblem(problem, problem.make_model(0), secret=3)
     made, done = timed.make_round(2, [(True, 2)]), []
 
-    class Slow(Contestant):
+    class Slow(TimedWorker):
         def ask(self, kind, payload):
             done.append(kind)
             each = [1e-4, 1e-4]
@@ -500,14 +501,14 @@ class Counted:
 @pytest.mark.parametrize("own", [False, True])
 def test_other_rounding_starts_where_the_call_started(own, monkeypatch):
     """Else errors of another state, or of other inputs, would stand for errors of rounding."""
-    monkeypatch.setattr("kernelwright.judge.timed.may_be_rounding", lambda *_: True)
+    monkeypatch.setattr("kernelwright.judge.clock.timed.may_be_rounding", lambda *_: True)
     draws = []
 
     def moved(*arguments):
         draws.append(move(*arguments))
         return draws[-1]
 
-    monkeypatch.setattr("kernelwright.judge.timed.move", moved)
+    monkeypatch.setattr("kernelwright.judge.clock.timed.move", moved)
     model = Counting(own)
     timed = TimedProblem(Counted(), model, float64_copy(model), secret=7)
     made = timed.make_round(2, [(True, 2), (True, 6)])
@@ -598,31 +599,32 @@ def softmax_kernel(x):
 '''
 
 
-def test_census_of_a_device():
-    assert census.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
-    assert census.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
-    assert census.base_name("_ZN3one5scaleEPf") == "scale" and census.base_name("softmax_kernel") == "softmax_kernel"
-    assert census.base_name("void at::native::elementwise<at::native::Add<float>>(int)") == "elementwise"
-    found = census.on_device(KERNELS, {"void scale<float>(float*)": (3e-3, 5), "ampere_sgemm_128x64_tn": (9e-3, 5)})
+def test_own_share_on_a_device():
+    assert own_share.kernel_names(KERNELS) == {"scale", "add_bias", "softmax_kernel"}
+    assert own_share.base_name("void (anonymous namespace)::scale<float, 4>(float*, int)") == "scale"
+    assert own_share.base_name("_ZN3one5scaleEPf") == "scale"
+    assert own_share.base_name("softmax_kernel") == "softmax_kernel"
+    assert own_share.base_name("void at::native::elementwise<at::native::Add<float>>(int)") == "elementwise"
+    found = own_share.on_device(KERNELS, {"void scale<float>(float*)": (3e-3, 5), "ampere_sgemm_128x64_tn": (9e-3, 5)})
     assert found is not None and found.own_share == pytest.approx(0.25)
     assert found.never_ran == ("add_bias", "softmax_kernel")
-    assert census.on_device(KERNELS, {}) is None
+    assert own_share.on_device(KERNELS, {}) is None
 
 
 def test_launches_that_never_ran_are_seen_from_outside():
     """Where a candidate's own CUDA runtime keeps its errors: launches that the device did not run."""
     asked = {"cudaLaunchKernel": (1e-5, 10), "aten::empty": (1e-5, 5)}
-    found = census.never_launched(KERNELS, {"Memcpy DtoD": (1e-6, 5), "elementwise_kernel": (1e-5, 5)}, asked)
+    found = own_share.never_launched(KERNELS, {"Memcpy DtoD": (1e-6, 5), "elementwise_kernel": (1e-5, 5)}, asked)
     assert found is not None and "10 launches were asked for, and the device ran 5" in found.sentence
     assert found.sentence.startswith("None of its kernels (add_bias, scale, softmax_kernel) ever ran")
     # One of its own that runs, a text without kernels, and a captured graph, whose launch runs many, are no such case.
-    assert census.never_launched(KERNELS, {"scale": (1e-5, 5)}, asked) is None
-    assert census.never_launched("import torch", {}, asked) is None
-    assert census.never_launched(KERNELS, {"one": (1e-5, 40)}, {"cudaGraphLaunch": (1e-5, 5)}) is None
+    assert own_share.never_launched(KERNELS, {"scale": (1e-5, 5)}, asked) is None
+    assert own_share.never_launched("import torch", {}, asked) is None
+    assert own_share.never_launched(KERNELS, {"one": (1e-5, 40)}, {"cudaGraphLaunch": (1e-5, 5)}) is None
 
 
-def test_census_of_a_processor():
+def test_own_share_on_a_processor():
     operators = {"aten::linear": (1e-3, 5), "aten::relu_": (1e-3, 5), "other": (1.0, 1)}
-    assert census.on_processor("import torch", operators, 10e-3).own_share == 0.0
-    assert census.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
-    assert census.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0
+    assert own_share.on_processor("import torch", operators, 10e-3).own_share == 0.0
+    assert own_share.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
+    assert own_share.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0

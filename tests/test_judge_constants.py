@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge.constants import fixed_state, otherwise_made
+from kernelwright.judge.check.constants import fixed_state, otherwise_made
 from kernelwright.judge.run import judge
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.problem.load import load_problem

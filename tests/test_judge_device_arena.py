@@ -20,16 +20,16 @@ import torch
 from test_judge_worker import FORWARD, HEAD, LINEAR, PLAIN, QUICK, Judged, file_of, forward, problem_of
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kernelwright.judge import device_memory, exchange, link, protocol
-from kernelwright.judge.arena import Arena
-from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.device_memory import DeviceMemory
+from kernelwright.judge.clock.timed import TimedProblem
+from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.inside import driver as drivers
 from kernelwright.judge.inside.driver import Driver, DriverError
 from kernelwright.judge.inside.tensors import ON_DEVICE, Packer, aligned
-from kernelwright.judge.process import Limits, Worker, WorkerFailure
-from kernelwright.judge.remote import RemoteCandidate
-from kernelwright.judge.timed import TimedProblem
+from kernelwright.judge.worker import device_memory, exchange, link, protocol
+from kernelwright.judge.worker.device_memory import DeviceMemory
+from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure
+from kernelwright.judge.worker.remote import RemoteCandidate
+from kernelwright.judge.worker.shared_memory import SharedMemory
 from kernelwright.verify.observe import call
 
 STAND_IN = r"""
@@ -161,8 +161,8 @@ def mapped(driver: Driver) -> int:
 
 
 def file_bytes(worker: Worker) -> int:
-    """What was written into the arenas' files."""
-    return sum(os.fstat(arena.descriptor).st_blocks * 512 for arena in (worker.inputs, worker.outputs))
+    """What was written into the files of shared memory."""
+    return sum(os.fstat(shared.descriptor).st_blocks * 512 for shared in (worker.inputs, worker.outputs))
 
 
 def test_layouts_are_those_of_the_header(tmp_path):
@@ -338,9 +338,9 @@ def test_timed_calls(judged, stand_in):
     for body, right in (("return torch.relu(x)", True), ("return torch.relu(x) * 1.1", False)):
         case = judged(forward(body), inputs="[torch.randn(1000, 600)]")
         timed = TimedProblem(case.problem, case.problem.make_model(0), secret=1)
-        contestant = Contestant("candidate", case.worker, True)
-        contestant.run(timed, timed.make_round(2, [(True, 1), (True, 3)]), flush=1, flush_bytes=1 << 20, check=True)
-        assert (contestant.refusal is None) is right and bool(contestant.rounds) is right
+        timed_worker = TimedWorker("candidate", case.worker, True)
+        timed_worker.run(timed, timed.make_round(2, [(True, 1), (True, 3)]), flush=1, flush_bytes=1 << 20, check=True)
+        assert (timed_worker.refusal is None) is right and bool(timed_worker.rounds) is right
         assert case.worker.outputs.device_memory.bytes >= 2 * 2_400_000 and file_bytes(case.worker) == 0
 
 
@@ -372,11 +372,11 @@ SCRIBBLER = """
 
     FOUND = {}
 
-    def arenas():
+    def pieces():
         return [each for each in gc.get_objects() if type(each).__name__ == "Mapped"]
 
     def fill():
-        for each in arenas():
+        for each in pieces():
             each.on_device.fill_(0x55)
 
     def fill_for_ever():
@@ -393,7 +393,7 @@ def scribbler(body: str) -> str:
 def test_nothing_but_inputs_can_be_read(judged, stand_in):
     """A candidate that looks at all device memory that it can map finds its inputs, its outputs and zeros."""
     case = judged(scribbler("""
-        blocks = [each.on_device for each in arenas()]
+        blocks = [each.on_device for each in pieces()]
         return torch.relu(x), torch.cat([block[:1 << 21] for block in blocks])
     """))
     given = torch.full((5, 6), 1.5)
@@ -406,15 +406,15 @@ def test_nothing_but_inputs_can_be_read(judged, stand_in):
     assert not bool(beyond.any())
 
 
-def test_writing_into_the_arena_makes_nobody_right(judged, stand_in):
-    """A candidate that overwrites both arenas in its calls is right where its result is right; one that goes on with it
-    after its return has returned something else, and harms nobody."""
+def test_writing_into_shared_memory_makes_nobody_right(judged, stand_in):
+    """A candidate that overwrites shared memory in its calls is right where its result is right; one that goes on
+    with it after its return has returned something else, and harms nobody."""
     honest = judged(scribbler("""
         kept = x.clone()
         fill()
         return torch.relu(kept)
     """)).certify()
-    # Its own process holds inputs against the arena: it is told to have changed them, as it could have told itself.
+    # Its own process holds inputs against shared memory: it is told to have changed them, as it could have told itself.
     assert {kind for trial in honest.trials for kind in trial.kinds} <= {"input-changed"}
     assert all(trial.comparison.passed for trial in honest.trials)
     forger = judged(scribbler("""
@@ -460,33 +460,33 @@ def test_places_outside_of_device_memory_are_refused(stand_in):
         return {"storages": [{"of": "new", "bytes": size, "at": at, "on_device": False}],
                 "tensors": [{"dtype": "uint8", "shape": [size], "stride": [1], "offset": 0, "storage": 0}]}
 
-    arena = Arena("outputs", DeviceMemory(torch.device("cpu")))
-    arena.device_memory.reserve(1)
-    arena.device_memory.part(0, 4).copy_(torch.tensor([4, 3, 2, 1], dtype=torch.uint8))
-    read = lambda at, size: protocol.tensors(manifest(at, size), arena, torch.device("cpu"), 1 << 40,  # noqa: E731
+    shared = SharedMemory("outputs", DeviceMemory(torch.device("cpu")))
+    shared.device_memory.reserve(1)
+    shared.device_memory.part(0, 4).copy_(torch.tensor([4, 3, 2, 1], dtype=torch.uint8))
+    read = lambda at, size: protocol.tensors(manifest(at, size), shared, torch.device("cpu"), 1 << 40,  # noqa: E731
                                              lambda told: None)[0][0]
     assert read(ON_DEVICE + 1, 3).tolist() == [3, 2, 1]
     for at, size in ((ON_DEVICE + (2 << 20), 1), (ON_DEVICE, (2 << 20) + 1), (1 << 62, 1), (ON_DEVICE - 1, 1)):
         with pytest.raises(protocol.Broken):
             read(at, size)
-    arena.close()
+    shared.close()
     with pytest.raises(protocol.Broken):
         read(ON_DEVICE, 1)
 
 
 def test_the_copy_is_the_judges_own(stand_in):
-    """What was read no longer changes with the arena."""
-    arena = Arena("outputs", DeviceMemory(torch.device("cpu")))
-    arena.device_memory.reserve(1)
+    """What was read no longer changes with the shared memory."""
+    shared = SharedMemory("outputs", DeviceMemory(torch.device("cpu")))
+    shared.device_memory.reserve(1)
     packer = Packer()
     packer.add(torch.arange(5.0))
-    (at, size), = arena.pack(packer)
+    (at, size), = shared.pack(packer)
     assert at == ON_DEVICE and size == 20
     got = torch.empty(5)
-    arena.read(at, got)
-    arena.device_memory.part(0, 20).zero_()
+    shared.read(at, got)
+    shared.device_memory.part(0, 20).zero_()
     assert got.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    arena.close()
+    shared.close()
 
 
 @pytest.mark.gpu

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernelwright.judge.clock_outer import Ran
-from kernelwright.judge.figures import decide
-from kernelwright.judge.machine import handout_seconds
+from kernelwright.judge.clock.figures import decide
+from kernelwright.judge.clock.outer import Ran
 from kernelwright.judge.records import CandidateTiming, Refusal
+from kernelwright.judge.worker.machine import handout_seconds
 
 
 def ran(seconds: float, count: int, *, cold: bool, wall: float | None = None, around: float = 1e-3, issued: float = 0.0,

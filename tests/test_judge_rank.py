@@ -9,8 +9,8 @@ import math
 import pytest
 import torch
 
-from kernelwright.judge.rank import class_of, is_faster, is_slower, rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming
+from kernelwright.judge.report.rank import class_of, is_faster, is_slower, rank
 from kernelwright.timing.statistics import Ratio, median_interval, paired_ratio
 
 ROUNDS = 30

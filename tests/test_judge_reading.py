@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.judge.ctokens import functions_of, launches_of, tokens_of
 from kernelwright.judge.reading import certain, read_candidate
+from kernelwright.judge.reading.ctokens import functions_of, launches_of, tokens_of
 
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "candidates" / "transposed_mean"

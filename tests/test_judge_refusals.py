@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.process import WorkerFailure
+from kernelwright.judge.check.refusals import failed, raised
 from kernelwright.judge.reading import read_candidate
 from kernelwright.judge.records import CandidateResult
-from kernelwright.judge.refusals import failed, raised
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import WorkerFailure
 
 PROBLEM = "from torch import nn\nclass Model(nn.Module):\n    def forward(self, x, residual):\n        return x\n"
 TEXT = ("import torch\nfrom torch import nn\n_scale = torch.relu\nclass ModelNew(nn.Module):\n"

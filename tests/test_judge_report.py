@@ -10,9 +10,9 @@ import re
 import pytest
 from judge_tools import certificate, judged, output, right, timing
 
-from kernelwright.judge.rank import rank
 from kernelwright.judge.records import ERROR_UNIT, SCHEMA, CandidateResult, Finding, plain_allclose
-from kernelwright.judge.report import clean, render_text, short_names
+from kernelwright.judge.report.rank import rank
+from kernelwright.judge.report.text import clean, render_text, short_names
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.verify.records import TrialPlan
 
@@ -153,8 +153,8 @@ def test_names_without_the_common_folder(files: list[str], shown: list[str]) -> 
 
 # ---- document --------------------------------------------------------------------------------------------
 
-FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "card", "selftest", "isolation", "device",
-          "versions", "environment", "settings", "seed", "seconds", "exit_status"}
+FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "problem_profile", "selftest", "isolation",
+          "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
                     "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate"}
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge import landlock, process_tree, sandbox, seccomp
-from kernelwright.judge.confine import InForce, Mechanisms, Plan, apply_in_child
-from kernelwright.judge.kernel_calls import NUMBERS
-from kernelwright.judge.limits import Limits
+from kernelwright.judge.sandbox import isolation, landlock, process_tree, seccomp
+from kernelwright.judge.sandbox.confine import InForce, Mechanisms, Plan, apply_in_child
+from kernelwright.judge.sandbox.kernel_calls import NUMBERS
+from kernelwright.judge.sandbox.limits import Limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox's mechanisms are Linux's")
 
@@ -53,8 +53,8 @@ def attempt(action):
 
 def mechanisms(name: str) -> Mechanisms:
     """Those of a mode; the test is skipped where this system lacks them."""
-    wanted = MODES[name] or sandbox.available()
-    if not sandbox.works(wanted):
+    wanted = MODES[name] or isolation.available()
+    if not isolation.works(wanted):
         pytest.skip(f"this system does not give a process: {name}")
     return wanted
 
@@ -68,8 +68,8 @@ class Running:
         self.output = folder.parent / f"{folder.name}.printed"
         command = [sys.executable, "-I", *([] if site else ["-S"]), "-c", PRELUDE + textwrap.dedent(code), *arguments]
         with open(self.output, "wb") as file:
-            self.worker = sandbox.start(command, folder, pass_fds, limits or Limits(), sandbox.environment(folder),
-                                        file.fileno(), mechanisms(mode))
+            self.worker = isolation.start(command, folder, pass_fds, limits or Limits(), isolation.environment(folder),
+                                          file.fileno(), mechanisms(mode))
 
     def wait(self, seconds: float = 240.0) -> int | None:
         """The exit status; None when it still runs after this time."""
@@ -182,13 +182,13 @@ def test_an_honest_candidate_builds_an_extension_of_torch(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_an_honest_candidate_uses_the_gpu(tmp_path):
-    found = sandbox.available(cuda=True)
+    found = isolation.available(cuda=True)
     folder = tmp_path / "own"
     folder.mkdir()
     with open(tmp_path / "printed", "wb") as file:
         code = "import torch; print(float(torch.ones(8, device='cuda').sum()), torch.cuda.max_memory_allocated() > 0)"
-        worker = sandbox.start([sys.executable, "-I", "-c", code], folder, (), Limits(), sandbox.environment(folder),
-                               file.fileno(), found)
+        worker = isolation.start([sys.executable, "-I", "-c", code], folder, (), Limits(),
+                                 isolation.environment(folder), file.fileno(), found)
     deadline = time.monotonic() + 90
     while worker.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -275,7 +275,7 @@ def test_beside_nvidia_devices_threads_may_be_named(tmp_path, monkeypatch):
     """CUDA's first call fails otherwise. Nothing else in /proc may be written."""
     if not mechanisms("best").landlock:
         pytest.skip("this kernel has no landlock")
-    usual = sandbox.devices()
+    usual = isolation.devices()
     code = """
         import threading
         def name_it():
@@ -287,7 +287,8 @@ def test_beside_nvidia_devices_threads_may_be_named(tmp_path, monkeypatch):
         print(attempt(lambda: open("/proc/sys/kernel/core_pattern", "a")))
     """
     for found, answer in (((), "PermissionError"), (("/dev/nvidia0",), "done")):
-        monkeypatch.setattr(sandbox, "devices", lambda found=found: (*(d for d in usual if "nvidia" not in d), *found))
+        harmless = tuple(device for device in usual if "nvidia" not in device)
+        monkeypatch.setattr(isolation, "devices", lambda found=found, harmless=harmless: (*harmless, *found))
         answers = run(tmp_path / f"own{len(found)}", code)
         assert answers.split() == [answer, "PermissionError", "PermissionError"]
 
@@ -345,7 +346,7 @@ def test_root_without_landlock_becomes_another_user(namespaces):
     interpreter = "/usr/bin/python3"
     if not os.path.exists(interpreter):
         pytest.skip("no interpreter that every user may start")
-    if namespaces and not sandbox.works(Mechanisms(namespaces)):
+    if namespaces and not isolation.works(Mechanisms(namespaces)):
         pytest.skip("root may not make namespaces here")
     code = PRELUDE + textwrap.dedent("""
         open("mine", "w").write("x")
@@ -358,9 +359,9 @@ def test_root_without_landlock_becomes_another_user(namespaces):
     """)
     with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as other, tempfile.TemporaryFile() as file:
         Path(own, "given").write_text("x")
-        worker = sandbox.start([interpreter, "-I", "-S", "-c", code, other, "/etc/shadow", str(os.getpid())], Path(own),
-                               (), Limits(), sandbox.environment(Path(own)), file.fileno(),
-                               Mechanisms(namespaces, other_user=True))
+        worker = isolation.start([interpreter, "-I", "-S", "-c", code, other, "/etc/shadow", str(os.getpid())],
+                                 Path(own), (), Limits(), isolation.environment(Path(own)), file.fileno(),
+                                 Mechanisms(namespaces, other_user=True))
         deadline = time.monotonic() + 20
         while worker.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -454,13 +455,13 @@ def test_a_bomb_is_counted_and_ended(tmp_path, mode):
         os._exit(0)
     """, mode, arguments=(mark,)) as running:
         deadline = time.monotonic() + 50
-        while (used := sandbox.usage(running.worker.pid))[0] < 64 and time.monotonic() < deadline:
+        while (used := isolation.usage(running.worker.pid))[0] < 64 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert used[0] >= 64 and used[1] >= used[0] and used[2] > 64 * 100_000
         assert running.worker.poll() is None
         running.worker.end()
         assert holders(mark) == []
-    assert running.worker.poll() is not None and sandbox.usage(running.worker.pid) == (0, 0, 0)
+    assert running.worker.poll() is not None and isolation.usage(running.worker.pid) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("mode", ["best", "nothing"])
@@ -472,12 +473,12 @@ def test_a_worker_ends_with_its_judge(tmp_path, mode):
     judge = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
         import sys, time
         from pathlib import Path
-        from kernelwright.judge import sandbox
-        from kernelwright.judge.confine import Mechanisms
-        from kernelwright.judge.limits import Limits
+        from kernelwright.judge.sandbox import isolation
+        from kernelwright.judge.sandbox.confine import Mechanisms
+        from kernelwright.judge.sandbox.limits import Limits
         folder = Path({str(tmp_path / "own")!r})
-        worker = sandbox.start([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)", {mark!r}], folder, (),
-                               Limits(), sandbox.environment(folder), 1, {mechanisms(mode)!r})
+        command = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)", {mark!r}]
+        worker = isolation.start(command, folder, (), Limits(), isolation.environment(folder), 1, {mechanisms(mode)!r})
         print("started", flush=True)
         time.sleep(60)
     """)], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent, text=True)
@@ -523,26 +524,27 @@ def test_only_listed_variables_pass(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     names = set(json.loads(run(tmp_path / "own", "import json; print(json.dumps(dict(os.environ)))")))
     assert "SECRET_TOKEN" not in names and {"PATH", "HOME", "TMPDIR", "OMP_NUM_THREADS"} <= names
-    assert "hidden" not in json.dumps(sandbox.environment(tmp_path))
-    assert sandbox.environment(tmp_path, {"OMP_NUM_THREADS": "1"})["OMP_NUM_THREADS"] == "1"
+    assert "hidden" not in json.dumps(isolation.environment(tmp_path))
+    assert isolation.environment(tmp_path, {"OMP_NUM_THREADS": "1"})["OMP_NUM_THREADS"] == "1"
 
 
 def test_what_cannot_start_is_said(tmp_path):
-    with pytest.raises(sandbox.SandboxError, match=r"FileNotFoundError.*"), open(os.devnull, "w") as file:
-        sandbox.start([str(tmp_path / "nothing")], tmp_path, (), Limits(), sandbox.environment(tmp_path), file.fileno())
+    with pytest.raises(isolation.SandboxError, match=r"FileNotFoundError.*"), open(os.devnull, "w") as file:
+        isolation.start([str(tmp_path / "nothing")], tmp_path, (), Limits(), isolation.environment(tmp_path),
+                        file.fileno())
 
 
 def test_the_words_say_what_is_missing(tmp_path):
-    full = sandbox.words(InForce(list(EVERYTHING), True, False, True, True, 7, True, True, root=True))
+    full = isolation.words(InForce(list(EVERYTHING), True, False, True, True, 7, True, True, root=True))
     assert "network, IPC, mount and PID namespaces" in full and "landlock 7" in full and "seccomp" in full
     assert "NOT" not in full
-    nothing = sandbox.words(InForce(root=True))
+    nothing = isolation.words(InForce(root=True))
     assert ("NOT kept from it: the network, reading and writing files, signals and the memory of other processes "
             "(as root)") in nothing
     with Running(tmp_path / "own", "pass", "nothing") as running:
         assert running.wait() == 0
         assert "namespace" not in running.worker.isolation and "NOT kept" in running.worker.isolation
-    found = sandbox.available()
+    found = isolation.available()
     with Running(tmp_path / "own", "pass") as running:
         present = {"landlock": found.landlock, "seccomp": found.seccomp, "PID": "PID" in found.namespaces}
         assert {name: name in running.worker.isolation for name in present} == present
@@ -558,7 +560,7 @@ def test_a_forked_child_confines_itself(tmp_path):
     script = textwrap.dedent(f"""
         import json, os, socket, sys
         from dataclasses import asdict
-        from kernelwright.judge.confine import Plan, apply_in_child
+        from kernelwright.judge.sandbox.confine import Plan, apply_in_child
         plan = Plan.from_json(json.loads({json.dumps(json.dumps(plan.to_json()))}))
         def attempt(action):
             try:
@@ -585,7 +587,7 @@ def test_a_forked_child_confines_itself(tmp_path):
     assert facts["own"] == "done" and facts["session"] and (tmp_path / "c").exists()
     assert facts["elsewhere"] == ("PermissionError" if facts["landlock"] else "done")
     assert facts["socket"] == facts["signal"] == ("PermissionError" if facts["seccomp"] else "done")
-    assert (facts["landlock"] > 0, facts["seccomp"]) == (landlock.version() > 0, sandbox.works(MODES["seccomp"]))
+    assert (facts["landlock"] > 0, facts["seccomp"]) == (landlock.version() > 0, isolation.works(MODES["seccomp"]))
 
 
 def test_several_threads_are_refused():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge import lacking, layouts
-from kernelwright.judge.variants import VariantResult, check_variants, variants
+from kernelwright.judge.check import lacking, layouts
+from kernelwright.judge.check.variants import VariantResult, check_variants, variants
 from kernelwright.problem import load_problem
 from kernelwright.verify import Plan
 
@@ -277,7 +277,7 @@ def test_skipped_for_time_instances_and_ended_processes():
     assert found["two instances"].outcome == "skipped" and found["second instance"].verdict == "WRONG-PARAMETERS"
     assert found["second instance"].call == 2
 
-    from kernelwright.judge.process import WorkerFailure
+    from kernelwright.judge.worker.process import WorkerFailure
 
     class Dying(Model):
         def forward(self, x):
@@ -366,7 +366,7 @@ def test_what_the_judge_keeps_is_let_go_before_memory_is_lacking():
 
 
 def test_a_second_instance_that_cannot_be_made_is_a_limit_and_one_that_ends_the_process_is_not():
-    from kernelwright.judge.process import WorkerFailure
+    from kernelwright.judge.worker.process import WorkerFailure
 
     for error in (ValueError("once is enough"), WorkerFailure("CRASH-SIGNAL", "The candidate ended.", "", "build")):
         made = []

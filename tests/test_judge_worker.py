@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge import process_tree, sandbox, zygote
-from kernelwright.judge.link import PATTERNS
-from kernelwright.judge.process import Limits, Worker, WorkerFailure, source_name
-from kernelwright.judge.processor import scheduled
-from kernelwright.judge.remote import CandidateRaised, NotHandedOver, RemoteCandidate
+from kernelwright.judge.clock.processor import scheduled
+from kernelwright.judge.sandbox import isolation, process_tree
+from kernelwright.judge.worker import zygote
+from kernelwright.judge.worker.link import PATTERNS
+from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure, source_name
+from kernelwright.judge.worker.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
@@ -179,8 +180,8 @@ def test_isolation_and_surroundings(judged, tmp_path):
 def isolation_of_one_started_anew(folder: Path) -> str:
     """What confines a worker that no zygote forked."""
     with open(os.devnull, "w") as nowhere:
-        started = sandbox.start([sys.executable, "-c", "pass"], folder, (), Limits(), sandbox.environment(folder),
-                                nowhere.fileno(), sandbox.available(False))
+        started = isolation.start([sys.executable, "-c", "pass"], folder, (), Limits(), isolation.environment(folder),
+                                  nowhere.fileno(), isolation.available(False))
         started.end()
     return started.isolation
 
@@ -190,7 +191,7 @@ def test_without_zygote(judged, monkeypatch):
     monkeypatch.setattr(zygote, "shared", lambda _: None)
     case = judged(PLAIN.replace("class Model(", "class ModelNew("))
     assert torch.equal(call(case, torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-    assert type(case.worker._process) is sandbox.Sandboxed
+    assert type(case.worker._process) is isolation.Sandboxed
 
 
 def test_state_of_all_kinds(judged):
@@ -386,7 +387,7 @@ def test_random_state(judged):
 
 def test_late_results(judged, monkeypatch):
     """What a thread writes after the return is seen, and the values judged are those at the return."""
-    monkeypatch.setattr("kernelwright.judge.link.GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("kernelwright.judge.worker.link.GRACE_SECONDS", 2.0)
     case = judged(forward("""
         out, kept = torch.zeros_like(x), {1}
         returned = weakref.ref(kept)
@@ -588,7 +589,7 @@ def test_who_is_ended_between_requests_has_written_nothing(judged, number):
 def test_a_process_that_memory_ran_out_for_between_requests(judged, monkeypatch):
     """Says nothing about a candidate, which needed no more of it."""
     case = judged(forward("return x"))
-    monkeypatch.setattr("kernelwright.judge.process.oom_kills", lambda: case.worker._oom_kills + 1)
+    monkeypatch.setattr("kernelwright.judge.worker.process.oom_kills", lambda: case.worker._oom_kills + 1)
     os.kill(case.worker._own.number, signal.SIGKILL)
     assert select.select([case.worker._line], [], [], 60)[0]
     with pytest.raises(WorkerFailure, match="between two requests, because memory had run out") as failed:
@@ -679,7 +680,7 @@ def test_failures_while_building(judged, code, verdict, words):
 
 
 def test_replies_that_lie(judged):
-    """An answer whose fields cannot be is a breach; no byte outside of the arena is read."""
+    """An answer whose fields cannot be is a breach; no byte outside of the shared memory is read."""
     lies = ["memory['storages'][0]['at'] = 1 << 60", "memory['storages'][0]['bytes'] = -1",
             "memory['tensors'][0]['shape'] = [1 << 40]", "memory['tensors'][0]['stride'] = [-1]",
             "memory['tensors'][0]['dtype'] = 'object'", "memory['tensors'][0]['offset'] = 100",
@@ -711,7 +712,7 @@ def test_replies_that_lie(judged):
         case.worker.close()
 
 
-def test_arenas_that_are_cut(judged):
+def test_shared_memory_that_is_cut(judged):
     """A worker that cuts or fills the shared memory harms nobody but itself."""
     case = judged(forward("""
         for number in range(3, 200):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge.card import make_card
+from kernelwright.judge.check.problem_profile import make_profile
 from kernelwright.problem import load_problem
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
@@ -117,7 +117,7 @@ def test_another_result_of_eager_has_its_own_truth():
         assert found.passed == passed
 
 
-def test_a_card_leaves_its_trials_for_the_checks(tmp_path):
+def test_a_profile_leaves_its_trials_for_the_checks(tmp_path):
     """What the probes asked of the model is not asked again."""
     (tmp_path / "model.py").write_text(
         "import torch\nfrom torch import nn\n\nclass Model(nn.Module):\n    def __init__(self):\n"
@@ -125,8 +125,8 @@ def test_a_card_leaves_its_trials_for_the_checks(tmp_path):
         "        return torch.tanh(self.fc(x))\n\ndef get_inputs():\n    return [torch.randn(5, 6)]\n")
     problem = load_problem(tmp_path / "model.py", device=torch.device("cpu"))
     kept = Kept(1 << 20)
-    card = make_card(problem, 3, 20.0, kept=kept)
-    assert TrialPlan(3) in kept.trials and set(card.needed) <= set(kept.trials)
+    profile = make_profile(problem, 3, 20.0, kept=kept)
+    assert TrialPlan(3) in kept.trials and set(profile.needed) <= set(kept.trials)
     assert all(trial.reference is not None and trial.reference[1] == "float64" for trial in kept.trials.values())
     known = dict(kept.trials)
     plan = Plan(trials=tuple(known), required=len(known), budget_seconds=0.0)

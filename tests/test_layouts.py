@@ -15,7 +15,7 @@ from graph_tools import MORE, assert_same, eager, filled, graph_of, random_value
 from torch import nn
 
 import kernelwright
-from kernelwright import judgement, programs, verified
+from kernelwright import programs, selection, verified
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
@@ -470,7 +470,7 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {
         n: (2.0, 1.0) for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
-    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
     short_budgets(monkeypatch)
     x = torch.randn(3, 3, 17, 16)
@@ -508,15 +508,15 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
 
     monkeypatch.setattr(Tuning, "modes", lambda *_: [last])
     monkeypatch.setattr(Tuning, "after", lambda tuning, mode, step: mode)
-    monkeypatch.setattr(judgement, "with_strides_of_eager", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(selection, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
     monkeypatch.setattr(verified, "_certified", certified)
-    monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
-    for module in (judgement, verified):
+    monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
+    for module in (selection, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
-    _, (found,), text, certificates, _ = judgement.judge(
+    _, (found,), text, certificates, _ = selection.judge(
         problem, [own], [], "cpp", GENERIC_CPU, Settings(), programs.Stages(Progress()))
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
     assert certificates == {"inference": passed} and "channels-last" in found.notes[0]
@@ -549,7 +549,7 @@ def test_what_is_measured_overrules_what_was_expected(times, wins, last, monkeyp
     monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {} if times is None else {
         n: times for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
-    monkeypatch.setattr("kernelwright.judgement.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
     short_budgets(monkeypatch)
     torch.manual_seed(0)

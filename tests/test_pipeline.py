@@ -16,7 +16,7 @@ from emitted_tools import assert_like, assert_same_state, import_path, short_bud
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, errors, judgement, pipeline, programs, tuned, verified
+from kernelwright import emulated, errors, pipeline, programs, selection, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.report import as_json, render_explanation, render_text
@@ -143,7 +143,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
-    monkeypatch.setattr(judgement, "is_slower", lambda *_: False)
+    monkeypatch.setattr(selection, "is_slower", lambda *_: False)
     monkeypatch.setattr("kernelwright.algebra.engine._GAIN", 1e9)  # rules apply whether they pay or not
     emit_file = programs.emit_file
     for spoils, kernels in ((lambda text: "region_sum" in text, True), (lambda text: True, False)):
@@ -215,7 +215,7 @@ def test_write(tmp_path, monkeypatch):
 def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch):
     """Eager made fast by decree: the file says so, and its forward is the original's."""
     path = write_problem(tmp_path, "collapse", COLLAPSE)
-    time_model = judgement.time_model
+    time_model = selection.time_model
 
     def slow(*arguments, **options):
         timing = time_model(*arguments, **options)
@@ -223,7 +223,7 @@ def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch):
             timing.ratios["eager"] = replace(timing.ratios["eager"], value=0.5)
         return timing
 
-    monkeypatch.setattr(judgement, "time_model", slow)
+    monkeypatch.setattr(selection, "time_model", slow)
     result = kernelwright.optimize(path, effort="quick", target="cpp")
     (mode,) = result.modes
     assert mode.replaced == 0 and not mode.kernels and mode.kept and "_KERNELWRIGHT" not in result.source
@@ -244,7 +244,7 @@ def test_explain_builds_nothing(done, monkeypatch):
 
     for name in ("load_text", "compile_cuda", "certify_both", "time_model", "region_times", "write_file",
                  "load_emulated"):
-        owner = next(m for m in (pipeline, judgement, tuned, verified, emulated) if hasattr(m, name))
+        owner = next(m for m in (pipeline, selection, tuned, verified, emulated) if hasattr(m, name))
         monkeypatch.setattr(owner, name, forbidden)
     for target in ("cpp", "cuda"):
         explained = kernelwright.explain(path, target=target)

@@ -14,7 +14,7 @@ from plan_tools import Of, contractions, planned
 from torch import nn
 
 from kernelwright.ir.node import Node, constant, make, walk
-from kernelwright.plan.affine_sums import affine_sums
+from kernelwright.plan.fusion.affine_sums import affine_sums
 from kernelwright.plan.groups import roles_of
 from kernelwright.plan.kernels import LoopKernel
 

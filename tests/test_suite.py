@@ -1,4 +1,4 @@
-"""The suite runner: one process per problem, limits, resume, and turns on a device."""
+"""The suite runner: one process per problem, limits, resume, and the lock on a device."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright import errors
+from kernelwright import device_lock, errors
 from kernelwright.settings import Settings
 from kernelwright.suite import processes
+from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.jobs import find_jobs, longest_first
-from kernelwright.suite.lanes import Lane
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, Results, read_results
 from kernelwright.suite.runner import run_locally, run_suite
 from kernelwright.suite.scheduler import Scheduler
 from kernelwright.suite.worker import _short_of_memory
 from kernelwright.suite.worker_process import WorkerProcess
-from kernelwright.timing import turns
 
 HERE = Path(__file__).parent
 
@@ -65,14 +64,14 @@ class _Silent:
         """Nothing."""
 
 
-def on_one_lane(folder: Path, lane: Lane, workers: int) -> dict[str, dict]:
-    """Run all problems of a folder on one lane with several workers."""
+def on_one_device(folder: Path, queue: DeviceQueue, workers: int) -> dict[str, dict]:
+    """Run all problems of a folder on one device with several workers."""
     chosen = options(folder)
     chosen.output.mkdir()
     records: dict[str, dict] = {}
     scratch = folder / "scratch"
     scratch.mkdir()
-    scheduler = Scheduler([lane], chosen, chosen.output, scratch, workers,
+    scheduler = Scheduler([queue], chosen, chosen.output, scratch, workers,
                           lambda record: records.update({record["problem"]: record}))
     try:
         scheduler.add(find_jobs(folder, (), chosen.output))
@@ -232,7 +231,7 @@ def test_a_baseline_without_memory(reason, short):
     assert _short_of_memory({"modes": [refused]}) is short
 
 
-# ---- turns -----------------------------------------------------------------------------------------
+# ---- the lock on a device -----------------------------------------------------------------------------------------
 
 MEASURES = """
     import threading
@@ -243,7 +242,7 @@ MEASURES = """
     thread = threading.Thread(target=tick); thread.start()
     time.sleep(0.2)
     for _ in range(3):
-        with turns.exclusive():
+        with device_lock.locked_device():
             note("begin"); time.sleep(0.15); note("end")
         time.sleep(0.05)
     going = False; thread.join()
@@ -266,7 +265,7 @@ def disturbed(notes: list[tuple[float, str, str]]) -> list[tuple[float, str, str
 @pytest.mark.parametrize("kind", ["cpu", "cuda:0"])
 def test_nothing_else_runs_while_one_measures(tmp_path, kind):
     write(tmp_path, a=MEASURES, b=MEASURES, c=MEASURES)
-    records = on_one_lane(tmp_path, Lane(kind, {}, stops_groups=kind == "cpu"), 3)
+    records = on_one_device(tmp_path, DeviceQueue(kind, {}, stops_groups=kind == "cpu"), 3)
     assert all(record["state"] == "verified" for record in records.values())
     notes = journal(tmp_path)
     assert sum(what == "begin" for _, _, what in notes) == 9
@@ -285,18 +284,18 @@ TELLS = """
     while len(list(Path(task["path"]).parent.glob("*.begun"))) < 3:
         time.sleep(0.01)
     for _ in range(3):
-        turn = turns.exclusive()
-        wait(turn.__enter__)
+        lock = device_lock.locked_device()
+        wait(lock.__enter__)
         time.sleep(0.15)
-        turn.__exit__(None, None, None)
+        lock.__exit__(None, None, None)
         time.sleep(0.05)
-        away = turns.without_device()
+        away = device_lock.without_device()
         away.__enter__()
         time.sleep(0.02)
         wait(away.__exit__, None, None, None)
-    turns.kept = turns.exclusive()
-    wait(turns.kept.__enter__)
-    outcome["result"] = {"paused": turns.paused_seconds(), "requests": requests}
+    device_lock.kept = device_lock.locked_device()
+    wait(device_lock.kept.__enter__)
+    outcome["result"] = {"paused": device_lock.paused_seconds(), "requests": requests}
     """
 
 
@@ -311,7 +310,7 @@ def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path, monkeypatch, 
     def hear(worker):
         for message in messages(worker):
             yield message
-            if message.get("say") in ("ask", "back"):
+            if message.get("say") in ("lock", "return"):
                 heard.setdefault(worker.pid, []).append(time.monotonic())
 
     def let_go(worker):
@@ -321,7 +320,7 @@ def test_scheduler_and_process_agree_on_what_was_stopped(tmp_path, monkeypatch, 
     monkeypatch.setattr(WorkerProcess, "messages", hear)
     monkeypatch.setattr(WorkerProcess, "go", let_go)
     write(tmp_path, a=TELLS, b=TELLS, c=TELLS)
-    records = on_one_lane(tmp_path, Lane(kind, {}, stops_groups=kind == "cpu"), 3)
+    records = on_one_device(tmp_path, DeviceQueue(kind, {}, stops_groups=kind == "cpu"), 3)
     rounding = 0.001
     # Whoever measures first, the two others are stopped meanwhile.
     assert sorted(record["stopped_seconds"] for record in records.values())[1] > 0.15 - rounding
@@ -361,17 +360,17 @@ def test_looking_for_processes_is_nobodys_time(tmp_path, monkeypatch):
         Path(task["path"]).with_name("begun").touch()
         clock = []
         while not Path(task["path"]).with_name("measured").exists():
-            clock.append(turns.clock()); time.sleep(0.002)
-        clock.append(turns.clock())
+            clock.append(device_lock.clock()); time.sleep(0.002)
+        clock.append(device_lock.clock())
         outcome["result"] = {"clock": clock}
         """, measures="""
         from pathlib import Path
         while not Path(task["path"]).with_name("begun").exists(): time.sleep(0.01)
         time.sleep(0.1)
-        with turns.exclusive(): time.sleep(0.1)
+        with device_lock.locked_device(): time.sleep(0.1)
         Path(task["path"]).with_name("measured").touch()
         """)
-    records = on_one_lane(tmp_path, Lane("cpu", {}, stops_groups=True), 2)
+    records = on_one_device(tmp_path, DeviceQueue("cpu", {}, stops_groups=True), 2)
     clock = records["looks"]["result"]["clock"]
     assert records["looks"]["stopped_seconds"] > 0.0 and clock == sorted(clock)
     for record in records.values():
@@ -382,7 +381,7 @@ def test_a_stop_between_two_looks_counts_once(monkeypatch):
     """What a process sees of its own time does not depend on where it is stopped."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = turns.Turns(ours)
+        line = device_lock.DeviceLock(ours)
         now, stopped, looks = 100.0, 0.0, 0
 
         def monotonic() -> float:
@@ -392,28 +391,28 @@ def test_a_stop_between_two_looks_counts_once(monkeypatch):
                 now, stopped = now + 7.0, stopped + 7.0
             return now
 
-        monkeypatch.setattr(turns.time, "monotonic", monotonic)
-        monkeypatch.setattr(turns.Turns, "paused_seconds", lambda self: stopped + self.waited)
-        monkeypatch.setattr(turns, "_turns", line)
-        assert [turns.clock() for _ in range(7)] == [100.0] * 7
+        monkeypatch.setattr(device_lock.time, "monotonic", monotonic)
+        monkeypatch.setattr(device_lock.DeviceLock, "paused_seconds", lambda self: stopped + self.waited)
+        monkeypatch.setattr(device_lock, "_lock", line)
+        assert [device_lock.clock() for _ in range(7)] == [100.0] * 7
         theirs.sendall(b'{"go": 1}\n')
-        line._wait_for("ask")
+        line._wait_for("lock")
         assert line.waited == 0.0 and looks > 9
 
 
 def test_who_builds_goes_on_beside_a_measurement_on_a_gpu(tmp_path):
     write(tmp_path, builds="""
-        with turns.without_device():
-            with turns.without_device():
+        with device_lock.without_device():
+            with device_lock.without_device():
                 for _ in range(100):
                     note("tick"); time.sleep(0.01)
         note("back")
         """, measures="""
         time.sleep(0.2)
-        with turns.exclusive(), turns.exclusive():
+        with device_lock.locked_device(), device_lock.locked_device():
             note("begin"); time.sleep(1.5); note("end")
         """)
-    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    on_one_device(tmp_path, DeviceQueue("cuda:0", {}, stops_groups=False), 2)
     notes = journal(tmp_path)
     between = {what for _, _, what in disturbed(notes)}
     assert between == {"tick"}, "it built meanwhile, and came back to the device only afterwards"
@@ -421,11 +420,11 @@ def test_who_builds_goes_on_beside_a_measurement_on_a_gpu(tmp_path):
 
 
 def test_a_holder_that_dies_or_hangs_holds_nobody_up(tmp_path):
-    hold = "with turns.exclusive():\n    note('begin')\n"
+    hold = "with device_lock.locked_device():\n    note('begin')\n"
     write(tmp_path, dies=hold + "    time.sleep(0.3)\n    import os; os.abort()",
           hangs=hold + "    time.sleep(600)",
-          good="time.sleep(0.5)\nwith turns.exclusive():\n    note('good')",
-          far="with turns.without_device():\n    time.sleep(0.1)\nnote('far')")
+          good="time.sleep(0.5)\nwith device_lock.locked_device():\n    note('good')",
+          far="with device_lock.without_device():\n    time.sleep(0.1)\nnote('far')")
     records = run(tmp_path, limit=2.0, workers=4)
     assert {name: record["state"] for name, record in records.items()} == {
         "dies": "crashed", "hangs": "timeout", "good": "verified", "far": "verified"}
@@ -434,7 +433,7 @@ def test_a_holder_that_dies_or_hangs_holds_nobody_up(tmp_path):
 
 
 def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
-    """An exception (an alarm, say) may come while a process waits for its turn; the next answer is not the last's."""
+    """An exception (an alarm, say) may come while a process waits for the device; the next answer is not the last's."""
     write(tmp_path, waits="""
         import signal
         class Late(BaseException): pass
@@ -442,54 +441,54 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         signal.signal(signal.SIGALRM, late)
         time.sleep(0.4)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        before = turns.paused_seconds()
+        before = device_lock.paused_seconds()
         try:
-            with turns.exclusive(): note("too early")
+            with device_lock.locked_device(): note("too early")
         except Late: pass
-        outcome["result"] = {"paused": turns.paused_seconds() - before}
-        with turns.exclusive(): note("mine")
+        outcome["result"] = {"paused": device_lock.paused_seconds() - before}
+        with device_lock.locked_device(): note("mine")
         """, holds="""
         time.sleep(0.2)
-        with turns.exclusive():
+        with device_lock.locked_device():
             note("begin"); time.sleep(1.5); note("end")
         """)
     # As on a GPU, but without stopping: an alarm does not reach a stopped process.
-    monkeypatch.setattr(Lane, "must_rest", lambda self, worker: False)
-    records = on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    monkeypatch.setattr(DeviceQueue, "must_rest", lambda self, worker: False)
+    records = on_one_device(tmp_path, DeviceQueue("cuda:0", {}, stops_groups=False), 2)
     assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "mine"]
     assert records["waits"]["result"]["paused"] > 0.0, "it waited until the alarm"
 
 
 def test_outside_of_a_suite_there_is_nothing_to_wait_for():
-    began = turns.clock()
-    with turns.exclusive(), turns.without_device(), turns.exclusive():
+    began = device_lock.clock()
+    with device_lock.locked_device(), device_lock.without_device(), device_lock.locked_device():
         pass
-    assert turns.paused_seconds() == 0.0 and 0.0 <= turns.clock() - began < 1.0
+    assert device_lock.paused_seconds() == 0.0 and 0.0 <= device_lock.clock() - began < 1.0
 
 
 def test_nobody_comes_back_early_and_a_child_has_no_line(tmp_path):
-    """An exception while waiting to come back is raised once the device is free; a forked child takes no turns."""
+    """An exception while waiting to come back is raised once the device is free; a forked child asks for nothing."""
     write(tmp_path, builds="""
         import os, signal
         class Late(BaseException): pass
         def late(number, frame): raise Late
         signal.signal(signal.SIGALRM, late)
         try:
-            with turns.without_device():
+            with device_lock.without_device():
                 time.sleep(0.6)
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
         except Late:
             note("late")
         child = os.fork()
         if child == 0:
-            with turns.exclusive(): os._exit(7)
+            with device_lock.locked_device(): os._exit(7)
         note(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
         """, measures="""
         time.sleep(0.2)
-        with turns.exclusive():
+        with device_lock.locked_device():
             note("begin"); time.sleep(1.2); note("end")
         """)
-    on_one_lane(tmp_path, Lane("cuda:0", {}, stops_groups=False), 2)
+    on_one_device(tmp_path, DeviceQueue("cuda:0", {}, stops_groups=False), 2)
     assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "late", "child 7"]
 
 
@@ -557,7 +556,7 @@ def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
     measure = "from pathlib import Path\nbegun = Path(task['path']).with_name('c.begun')\n" \
               f"kept = Path(task['path']).parent.with_name('out') / {FILE!r}\n" \
               "while not (begun.exists() and kept.exists() and kept.stat().st_size): time.sleep(0.01)\n" \
-              "with turns.exclusive():\n    time.sleep(600)"
+              "with device_lock.locked_device():\n    time.sleep(600)"
     begin = "from pathlib import Path\nPath(task['path']).with_name('c.begun').touch()\ntime.sleep(600)"
     write(tmp_path / "p", a_long_first_name_that_ends="time.sleep(0.1)  # " + "x" * 500,
           b=textwrap.dedent(CHILD) + measure, c=textwrap.dedent(CHILD) + begin)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernelwright.timing import turns
+from kernelwright import device_lock
 
 SLICE, PROBE = 2.0, 1.0  # milliseconds
 
@@ -68,7 +68,7 @@ def simulated(monkeypatch):
         cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=gpu.run, Event=lambda enable_timing: Event(gpu),
                                _sleep=lambda cycles: gpu.queued.append(None))
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        monkeypatch.setattr(turns.time, "monotonic", lambda: gpu.now / 1000)
+        monkeypatch.setattr(device_lock.time, "monotonic", lambda: gpu.now / 1000)
         return gpu
 
     return install
@@ -76,17 +76,17 @@ def simulated(monkeypatch):
 
 def test_a_gpu_of_our_own_is_idle(simulated):
     gpu = simulated(0.0)
-    assert turns.wait_until_idle()
+    assert device_lock.wait_until_idle()
     assert gpu.now < 20
 
 
 def test_work_of_others_is_waited_for(simulated):
     gpu = simulated(700.0)
-    assert turns.wait_until_idle()
+    assert device_lock.wait_until_idle()
     assert gpu.now >= 700 and gpu.shared_slices > 10
 
 
 def test_endless_work_of_others_is_noticed(simulated):
     gpu = simulated(float("inf"))
-    assert not turns.wait_until_idle(0.5)
+    assert not device_lock.wait_until_idle(0.5)
     assert 500 <= gpu.now < 600

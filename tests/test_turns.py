@@ -13,10 +13,10 @@ from test_loops_cuda import CASES, run_case, source_text
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.loops.generate import generate
 from kernelwright.ir.node import Node, make
-from kernelwright.plan import turns
+from kernelwright.plan import traversal
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.records import KernelStep, TorchStep
-from kernelwright.plan.turns import in_turn
+from kernelwright.plan.traversal import alternating
 
 
 def loop(name: str, inputs: tuple[Node, ...], output: Node) -> KernelStep:
@@ -25,7 +25,7 @@ def loop(name: str, inputs: tuple[Node, ...], output: Node) -> KernelStep:
 
 
 def test_every_other_kernel_goes_backwards(monkeypatch):
-    monkeypatch.setattr(turns, "_LEAST_BYTES", 4 * 100)
+    monkeypatch.setattr(traversal, "_LEAST_BYTES", 4 * 100)
     x, small = leaf("x", 10, 10), leaf("s", 10, 2)
     values = [x]
     for op in ("sin", "cos", "exp", "tanh", "sigmoid"):
@@ -35,14 +35,14 @@ def test_every_other_kernel_goes_backwards(monkeypatch):
              loop("k2_c", (values[2],), values[3]),
              TorchStep(torch_call), loop("k3_d", (torch_call, values[2]), values[4]), loop("k4_e", (small,), less),
              loop("k5_f", (less,), make("neg", less))]
-    found = in_turn(steps)
+    found = alternating(steps)
     assert [s.kernel.backwards for s in found if isinstance(s, KernelStep)] == [False, True, False, True, False, False]
     assert found[3] is steps[3]
 
 
 def test_what_a_contraction_stores_is_read_backwards(monkeypatch):
     """A norm and a maximum behind a convolution: a pass for statistics, and one that goes the other way."""
-    monkeypatch.setattr(turns, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(traversal, "_LEAST_BYTES", 1)
 
     def model(self, x):
         return torch.nn.functional.group_norm(torch.sigmoid(self.conv(x)), 2).amax(1)

@@ -215,7 +215,7 @@ def test_a_right_candidate_passes_every_trial() -> None:
     assert torch.equal(random_state, torch.get_rng_state())
     assert not found.skipped and found.deterministic and found.state_copied and not found.uses_randomness
     assert {t.reference for t in found.trials if not DISTRIBUTIONS[t.plan.distribution].extreme} == {"float64"}
-    # Ties and negative values are for candidates from elsewhere: judge/probes.py adds them.
+    # Ties and negative values are for candidates from elsewhere: judge/check/probes.py adds them.
     assert {t.plan.distribution for t in found.trials} == set(DISTRIBUTIONS) - {"tied", "negative"}
     assert found.trials[0].state is not None  # the running statistics were compared
     assert 0 < found.candidate_error < 1e-4

@@ -17,7 +17,7 @@ from emitted_tools import import_path, write_problem
 from native_tools import other_skeletons
 
 import kernelwright
-from kernelwright import culprits, judgement, modes, pipeline, programs, tuned, verified
+from kernelwright import culprits, modes, pipeline, programs, selection, tuned, verified
 from kernelwright.algebra import engine
 from kernelwright.codegen import generate
 from kernelwright.codegen.target import Target
@@ -54,7 +54,7 @@ def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
     """What optimize gives, where whatever does not fail is kept, and few trials are run; the file is right."""
     monkeypatch.setattr(engine, "_GAIN", 1e9)  # rules apply whether they pay or not
     monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
-    monkeypatch.setattr(judgement, "_timed", lambda *_, **__: ({}, {}))
+    monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     monkeypatch.setattr(verified, "default_trials", lambda seed: default_trials(seed)[:3])
 
     path = write_problem(tmp_path, "model", MODEL)
@@ -190,7 +190,7 @@ def test_a_file_that_spoils_the_original(result, monkeypatch):
     assert not kernels(found) and any("another result" in note for note in found.notes)
 
 
-timed = judgement._timed
+timed = selection._timed
 STAGES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 
 
@@ -215,8 +215,8 @@ def layouts(patch: pytest.MonkeyPatch) -> None:
 
 @stage
 def timing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(judgement, "_timed", timed)
-    patch.setattr(judgement, "time_model", _fails)
+    patch.setattr(selection, "_timed", timed)
+    patch.setattr(selection, "time_model", _fails)
 
 
 @stage

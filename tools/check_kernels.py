@@ -21,7 +21,7 @@ from kernelwright.pipeline import _load
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
-from kernelwright.roofline.devices import current_device
+from kernelwright.roofline.peaks import current_device
 from kernelwright.settings import Settings
 
 

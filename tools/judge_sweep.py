@@ -4,10 +4,10 @@
     python tools/judge_sweep.py KernelBench --candidates bench_results --output own.jsonl --devices 0,1,2,3
     python tools/judge_sweep.py --table sweep.jsonl [MORE.jsonl ...]
 
-Without ``--candidates``: zeros, a constant, the input and a replayed first result (judge/trivial.py), of which none may
-be accepted. With it: FOLDER/NAME_new.py for the problem NAME, of which none may be refused. Results that are there are
-kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock, and the first failing
-trial of a candidate ends its check.
+Without ``--candidates``: zeros, a constant, the input and a replayed first result (judge/check/trivial.py), of which
+none may be accepted. With it: FOLDER/NAME_new.py for the problem NAME, of which none may be refused. Results that are
+there are kept, so that a sweep goes on where it was cut. Checks only: no self-test, diagnosis or clock, and the first
+failing trial of a candidate ends its check.
 
 Problems are dealt to processes of their own, ``--together`` of them on each device, of which one at a time has the
 device while the others build. Those for which a device's memory is too small beside others come again at the end, one
@@ -41,19 +41,19 @@ from kernelwright.problem.memory import says_out_of_device_memory
 from kernelwright.suite.jobs import Job, find_jobs
 
 SEED = 20
-#: Seconds for a problem's card and for what a check need not do.
-CARD_SECONDS, CHECK_SECONDS = 2, 1
+#: Seconds for a problem's profile and for what a check need not do.
+PROFILE_SECONDS, CHECK_SECONDS = 2, 1
 
 
-class Turn:
-    """The turn on a device, which one process at a time has; without a file, everybody has it. ``waited``: seconds."""
+class DeviceLock:
+    """The lock on a device, which one process at a time has; without a file, everybody has it. ``waited``: seconds."""
 
     def __init__(self, file: str | None) -> None:
         self._file = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600) if file else None
         self.waited, self._depth = 0.0, 0
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """A block that has the device; what it leaves there unused is given back."""
         import torch
 
@@ -72,33 +72,33 @@ class Turn:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: Turn, together: int = 1
+def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, lock: DeviceLock, together: int = 1
            ) -> dict[str, Any]:
-    """Verdicts by candidate for one problem, and what its card says. ``together``: processes that share the device."""
-    from kernelwright.judge.card import make_card
-    from kernelwright.judge.check import Checker, kept_for
+    """Verdicts by candidate for a problem, and what its profile says. ``together``: processes that share the device."""
+    from kernelwright.judge.check.candidate import Checker, kept_for
+    from kernelwright.judge.check.problem_profile import make_profile
+    from kernelwright.judge.check.trivial import trivial_candidates
     from kernelwright.judge.efforts import Budget
-    from kernelwright.judge.limits import Limits
+    from kernelwright.judge.sandbox.limits import Limits
     from kernelwright.judge.settings import JudgeSettings
-    from kernelwright.judge.trivial import trivial_candidates
     from kernelwright.problem.load import load_problem
 
-    class InTurn(Checker):
-        """Checks in turn; processes start and build without one."""
+    class LockingChecker(Checker):
+        """Checks with the lock; processes start and build without it."""
 
         def _certified(self, *arguments: Any) -> Any:
-            with turn.taken():
+            with lock.held():
                 return super()._certified(*arguments)
 
-    budget = Budget(card=CARD_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
+    budget = Budget(profile=PROFILE_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
     settings = JudgeSettings(effort="quick", time=False, seed=SEED, tiny=tiny)
-    with turn.taken():
+    with lock.held():
         problem = load_problem(path, device=settings.place(), tiny=tiny)
         kept = kept_for(problem)
         kept.most_bytes //= together
-        card = make_card(problem, SEED, budget.card, kept=kept)
+        profile = make_profile(problem, SEED, budget.profile, kept=kept)
         texts = trivial_candidates(problem, SEED) if candidate is None else {}
-    checker = InTurn(problem, card, settings, Limits(), budget, kept)
+    checker = LockingChecker(problem, profile, settings, Limits(), budget, kept)
     files = {kind: folder / f"{kind}.py" for kind in texts} if candidate is None else {"own": candidate}
     for kind, text in texts.items():
         files[kind].write_text(text, encoding="utf-8")
@@ -109,24 +109,25 @@ def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, turn: T
             worker.close()
         found[kind] = {"verdict": result.verdict, "reason": result.reason[:300], "limits": result.limits,
                        "seconds": result.seconds, "isolation": result.isolation}
-    return {"trivial": card.trivial, "telling": card.telling, "card_seconds": card.seconds, "verdicts": found}
+    return {"trivial": profile.trivial, "telling": profile.telling, "profile_seconds": profile.seconds,
+            "verdicts": found}
 
 
-def serve(turn_file: str | None) -> None:
+def serve(lock_file: str | None) -> None:
     """Judge what comes in, a problem a line, and answer each with a line."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever prints
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process above ends this one
     import torch
 
-    turn = Turn(turn_file)
+    lock = DeviceLock(lock_file)
     for line in sys.stdin:
         order = json.loads(line)
-        started, turn.waited = time.monotonic(), 0.0
+        started, lock.waited = time.monotonic(), 0.0
         with tempfile.TemporaryDirectory(prefix="kernelwright_sweep_") as folder:
             try:
                 candidate = Path(order["candidate"]) if order["candidate"] else None
-                found = judged(Path(order["path"]), Path(folder), candidate, order["tiny"], turn, order["together"])
+                found = judged(Path(order["path"]), Path(folder), candidate, order["tiny"], lock, order["together"])
             except Exception as error:  # one problem's failure is its record
                 found = {"error": f"{type(error).__name__}: {error}"[:500]}
         gc.collect()
@@ -138,8 +139,8 @@ def serve(turn_file: str | None) -> None:
             except RuntimeError as error:
                 broken = True
                 found.setdefault("error", f"the judge's own context is lost: {error}"[:500])
-        record = {"problem": order["problem"], "seconds": time.monotonic() - started - turn.waited,
-                  "waited": turn.waited, **found}
+        record = {"problem": order["problem"], "seconds": time.monotonic() - started - lock.waited,
+                  "waited": lock.waited, **found}
         print(json.dumps({"record": record, "ends": broken}), file=answers, flush=True)
         if broken:
             os._exit(1)
@@ -148,8 +149,8 @@ def serve(turn_file: str | None) -> None:
 class Judge:
     """A process that serves, started when it is needed; another one after a problem that it did not survive."""
 
-    def __init__(self, device: str | None, turn_file: str | None, limit: float) -> None:
-        self.device, self.turn_file, self.limit = device, turn_file, limit
+    def __init__(self, device: str | None, lock_file: str | None, limit: float) -> None:
+        self.device, self.lock_file, self.limit = device, lock_file, limit
         self.process: subprocess.Popen[bytes] | None = None
 
     def record(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class Judge:
 
     def _started(self) -> subprocess.Popen[bytes]:
         variables = {**os.environ, **({"CUDA_VISIBLE_DEVICES": self.device} if self.device is not None else {})}
-        command = [sys.executable, __file__, "--serve", *(["--turn", self.turn_file] if self.turn_file else [])]
+        command = [sys.executable, __file__, "--serve", *(["--lock", self.lock_file] if self.lock_file else [])]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
 
     def close(self) -> None:
@@ -293,7 +294,7 @@ def table(paths: list[Path]) -> str:
     for what, names in wrong.items():
         lines += ["", f"{what}: {len(names)}.", *(f"- {name}" for name in names)]
     trivial = sorted(record["problem"] for record in found if record.get("trivial"))
-    lines += ["", f"PROBLEM-TRIVIAL by the card: {len(trivial)}: {', '.join(trivial) or 'none'}."]
+    lines += ["", f"PROBLEM-TRIVIAL by the profile: {len(trivial)}: {', '.join(trivial) or 'none'}."]
     failed = [f"{record['problem']}: {record['error']}" for record in found if "error" in record]
     failed += [f"{record['problem']}: {kind}: {entry['reason']}" for record in found
                for kind, entry in record.get("verdicts", {}).items() if VERDICTS[entry["verdict"]].family == "JUDGE"]
@@ -323,10 +324,10 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--table", nargs="+", metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--turn", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--lock", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.turn)
+        serve(options.lock)
     elif options.table:
         print(table([Path(name) for name in options.table]))
     elif options.folder:

@@ -17,7 +17,7 @@ from math import prod
 from kernelwright.algebra.build import NARROW, SUMS, narrow, reduce, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
-from kernelwright.plan.kernels import Progression
+from kernelwright.ir.ops.special import Progression
 
 Classes = tuple[tuple[Progression, ...], ...]
 _FLOATS = ("float32", "float64", *NARROW)

@@ -248,11 +248,11 @@ def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, s
         with _Stage("plan"):
             plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
         yield plan, " (every contraction as a kernel)"
-        chosen = {n: replace(c, again=c) for n, c in chosen.items()}
+        chosen = {n: replace(c, recompute=c) for n, c in chosen.items()}
         with _Stage("plan"):
             plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
-        if any(s.turn for s in plan.kernels):
-            yield plan, " (contractions computed twice)"
+        if any(s.pass_number for s in plan.kernels):
+            yield plan, " (contractions recomputed)"
 
 
 # Kernels -----------------------------------------------------------------------------------------

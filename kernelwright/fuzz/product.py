@@ -16,7 +16,6 @@ from kernelwright.algebra.rule import Exactness
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
 from kernelwright.fuzz.alike import CHANGES, SETTINGS, Difference, Setting, differences, observe
-from kernelwright.judgement import judge
 from kernelwright.modes import described_mode, distinct
 from kernelwright.pipeline import explain
 from kernelwright.problem import Problem, load_problem
@@ -25,6 +24,7 @@ from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200
+from kernelwright.selection import judge
 from kernelwright.settings import Settings
 from kernelwright.verify.flatten import map_tensors
 

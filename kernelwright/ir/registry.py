@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from kernelwright.ir.node import Node
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
@@ -23,6 +20,33 @@ ITEM_BYTES = {
 
 KINDS = ("leaf", "pointwise", "reduction", "row", "view", "window", "linear", "norm", "loss", "special",
          "opaque")
+
+
+class Applied(Protocol):
+    """An operator applied to inputs, as far as the table asks: a :class:`kernelwright.ir.node.Node`, whose module
+    imports this one."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[Applied, ...]: ...
+
+    @property
+    def attributes(self) -> tuple[tuple[str, Any], ...]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def __getitem__(self, attribute: str) -> Any: ...
+
+    def get(self, attribute: str, default: Any = None) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +69,26 @@ class Operator:
     name: str
     kind: str
     reference: Callable[..., Any]
-    code: Callable[[list[str], Node], str]
-    operations: Callable[[Node], int]
+    code: Callable[[list[str], Applied], str]
+    operations: Callable[[Applied], int]
     linear_in: tuple[int, ...] = ()
 
 
 OPERATORS: dict[str, Operator] = {}
 
 
-def declare(name: str, kind: str, reference: Callable[..., Any], code: Callable[[list[str], Node], str] | str, *,
-            operations: Callable[[Node], int] | None = None, linear_in: tuple[int, ...] = ()) -> None:
+def declare(name: str, kind: str, reference: Callable[..., Any], code: Callable[[list[str], Applied], str] | str, *,
+            operations: Callable[[Applied], int] | None = None, linear_in: tuple[int, ...] = ()) -> None:
     """Add an operator to the table. A string ``code`` is a format of {0}, {1}, ... and attributes."""
     if name in OPERATORS or kind not in KINDS:
         raise ValueError(f"operator {name!r} of kind {kind!r}: declared already, or no such kind")
     if isinstance(code, str):
         template = code
 
-        def code(inputs: list[str], node: Node) -> str:
+        def code(inputs: list[str], node: Applied) -> str:
             return template.format(*inputs, **dict(node.attributes))
     if operations is None:
-        def operations(node: Node) -> int:
+        def operations(node: Applied) -> int:
             return 0 if kind in ("leaf", "view") else max([node.size, *(i.size for i in node.inputs)])
     OPERATORS[name] = Operator(name, kind, reference, code, operations, linear_in)
 
@@ -74,7 +98,7 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def as_meta(node: Node) -> Any:
+def as_meta(node: Applied) -> Any:
     """A meta tensor of the node's type; the Python value of a constant."""
     if node.op == "constant":
         return node["value"]
@@ -86,7 +110,7 @@ _inferred: dict[tuple, tuple[tuple[int, ...], str]] = {}
 _MOST_INFERRED = 1 << 16
 
 
-def infer(node: Node) -> tuple[tuple[int, ...], str]:
+def infer(node: Applied) -> tuple[tuple[int, ...], str]:
     """Shape and dtype of a node under construction.
 
     Raises ValueError where the reference refuses the types.

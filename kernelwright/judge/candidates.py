@@ -14,7 +14,7 @@ from kernelwright.errors import (
     FileMissing,
     NoCandidates,
 )
-from kernelwright.suite.jobs import natural
+from kernelwright.names import natural
 
 #: Bytes of a candidate's text. What is larger was not written to be read.
 MOST_BYTES = 16 << 20

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.timing.turns import clock
+from kernelwright.device_lock import clock
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds: for the problem's card (once), and for checks, variants, diagnosis and clock of each candidate. The
+    """Seconds: for the problem's profile (once), and for checks, variants, diagnosis and clock of each candidate. The
     check's required trials run whatever they take. Where ``diagnose`` is 0, the first failing trial ends a check."""
 
-    card: float
+    profile: float
     check: float
     variants: float
     diagnose: float
@@ -22,9 +22,9 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget(card=8, check=6, variants=4, diagnose=6, time=4),
-    "normal": Budget(card=20, check=20, variants=10, diagnose=15, time=8),
-    "thorough": Budget(card=60, check=120, variants=30, diagnose=60, time=30),
+    "quick": Budget(profile=8, check=6, variants=4, diagnose=6, time=4),
+    "normal": Budget(profile=20, check=20, variants=10, diagnose=15, time=8),
+    "thorough": Budget(profile=60, check=120, variants=30, diagnose=60, time=30),
 }
 
 

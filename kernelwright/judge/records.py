@@ -14,7 +14,7 @@ from kernelwright.verify.plain import plain
 from kernelwright.verify.records import TrialPlan
 
 #: Version of the JSON document; changes when a field changes its meaning or goes away.
-SCHEMA = 1
+SCHEMA = 2
 #: Exit statuses: each candidate passed; one did not; of one the judge can say nothing.
 PASSED, NOT_PASSED, NOT_JUDGED = 0, 1, 3
 ERROR_UNIT = "rms of the error over rms of the float64 result, worst output of the trials that decide"
@@ -131,7 +131,7 @@ class CandidateResult:
 class JudgeResult:
     """The result of a run: the problem's name and path, and one result per candidate in the order given.
 
-    ``card``, ``selftest`` and ``environment`` are plain data. Of the card and the self-test ``words`` are shown;
+    ``problem_profile``, ``selftest`` and ``environment`` are plain data. Of the first two ``words`` are shown;
     ``selftest["passed"]`` is false where the judge is unfit. ``environment`` has clocks and throttling while candidates
     were timed, with ``words`` where something is to be said. ``settings`` are those that bear on the result. ``seed``
     was unknown to the candidates and is published here, after the verdicts. ``seconds`` is the wall time of the run.
@@ -140,7 +140,7 @@ class JudgeResult:
     problem: str
     path: str
     candidates: tuple[CandidateResult, ...]
-    card: dict[str, Any]
+    problem_profile: dict[str, Any]
     selftest: dict[str, Any]
     isolation: str
     device: str
@@ -185,7 +185,7 @@ class JudgeResult:
             "candidates": [candidate.to_json() for candidate in self.candidates],
             "ranking": self.ranking,
             "baseline": plain(self.baseline),
-            "card": plain(self.card),
+            "problem_profile": plain(self.problem_profile),
             "selftest": plain(self.selftest),
             "isolation": self.isolation,
             "device": self.device,

@@ -1,4 +1,4 @@
-"""The judge on one page: the problem's card, every candidate's check, the clock for those that passed, the ranking."""
+"""The judge on one page: the problem's profile, each candidate's check, the clock for what passed, the ranking."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 
 import torch
 
-import kernelwright
+from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
-from kernelwright.judge.card import Card, make_card
-from kernelwright.judge.census import take_census
-from kernelwright.judge.check import Checker, kept_for, timed_tolerance
-from kernelwright.judge.clock import Clocked, baseline_text, time_candidates
-from kernelwright.judge.constants import fixed_state
+from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
+from kernelwright.judge.check.constants import fixed_state
+from kernelwright.judge.check.own_share import measure_own_share
+from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
+from kernelwright.judge.check.refusals import ghost
+from kernelwright.judge.check.truth import float64_is_right
+from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
 from kernelwright.judge.efforts import BUDGETS
-from kernelwright.judge.handover import NotHandedOver
-from kernelwright.judge.process import Worker, WorkerFailure, free_bytes
-from kernelwright.judge.rank import rank
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
-from kernelwright.judge.refusals import ghost
-from kernelwright.judge.remote import CandidateRaised
+from kernelwright.judge.report.rank import rank
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.judge.truth import float64_is_right
+from kernelwright.judge.worker.handover import NotHandedOver
+from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.worker.remote import CandidateRaised
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
-from kernelwright.roofline.devices import current_device
-from kernelwright.timing.turns import clock
+from kernelwright.roofline.peaks import current_device
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.observe import first_line
+from kernelwright.version import VERSION
 
 #: Candidates that are timed in the same rounds. More would keep as many processes, and as much memory, alive.
 MOST_TOGETHER = 8
@@ -56,15 +56,15 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
         problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
         fitness = self_test(device, limits)
-    with progress.stage("card"):
+    with progress.stage("profile"):
         kept = kept_for(problem)
-        card = make_card(problem, settings.seed or 0, budget.card, kept=kept)
-    checker = Checker(problem, card, settings, limits, budget, kept, _fixed(problem, card.seed, settings))
+        profile = make_profile(problem, settings.seed or 0, budget.profile, kept=kept)
+    checker = Checker(problem, profile, settings, limits, budget, kept, _fixed(problem, profile.seed, settings))
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
     untimed: list[str] = []
-    together = _together(problem, card)
+    together = _together(problem, profile)
     try:
         for number, candidate in enumerate(candidates):
             with progress.stage("check"):
@@ -92,7 +92,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     if not fitness.passed:
         results = [replace(r, verdict="JUDGE-UNFIT", reason="The judge failed its self-test in this run: "
                            + " ".join(fitness.sentences), timing=None, fix="") for r in results]
-    return _result(problem, path, rank(results), card, fitness, clocked, untimed, settings, clock() - started)
+    return _result(problem, path, rank(results), profile, fitness, clocked, untimed, settings, clock() - started)
 
 
 def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, torch.Tensor]:
@@ -103,27 +103,27 @@ def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, to
     return fixed_state(problem, model, seed, settings.tiny)
 
 
-def _together(problem: Problem, card: Card) -> int:
+def _together(problem: Problem, profile: ProblemProfile) -> int:
     """How many candidates' processes may wait for their time with what the problem needs."""
     free = torch.cuda.mem_get_info(problem.device)[0] if problem.device.type == "cuda" else free_bytes()
-    return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, card.roof.least_bytes))))
+    return max(1, min(MOST_TOGETHER, int(free / 8 / max(1, profile.roof.least_bytes))))
 
 
 def _time(checker: Checker, waiting: dict[int, Worker], results: list[CandidateResult], group: int) -> Clocked:
     """Time candidates that passed against eager and each other; their results are replaced in ``results``."""
-    problem, card, settings, budget = checker.problem, checker.card, checker.settings, checker.budget.time
-    model = problem.make_model(card.seed)
-    distribution = card.varying[0] if card.varying else AS_GIVEN
+    problem, profile, settings, budget = checker.problem, checker.profile, checker.settings, checker.budget.time
+    model = problem.make_model(profile.seed)
+    distribution = profile.varying[0] if profile.varying else AS_GIVEN
     with tempfile.TemporaryDirectory(prefix="kernelwright_judge_") as folder:
         file = Path(folder) / "baseline.py"
         file.write_text(baseline_text(problem), encoding="utf-8")
         with Worker(file, problem.device, settings.limits()) as baseline:
             said = checker.control(baseline)
-            found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, card.floor_seconds,
-                                    budget * (1 + len(waiting)) / 2, model=model, uses_random=card.random,
-                                    cached=card.roof.cached, tolerance=timed_tolerance(settings, distribution),
-                                    distribution=distribution, eager_error=card.error_on(distribution),
-                                    exact=float64_is_right([p.reference for p in card.probes]))
+            found = time_candidates(problem, baseline, {str(n): w for n, w in waiting.items()}, profile.floor_seconds,
+                                    budget * (1 + len(waiting)) / 2, model=model, uses_random=profile.random,
+                                    cached=profile.roof.cached, tolerance=timed_tolerance(settings, distribution),
+                                    distribution=distribution, eager_error=profile.error_on(distribution),
+                                    exact=float64_is_right([p.reference for p in profile.probes]))
     found = replace(found, note=" ".join(filter(None, (said, found.note))))
     for number, worker in waiting.items():
         results[number] = _timed(results[number], found, str(number), worker, problem, settings, group)
@@ -140,27 +140,27 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
             return replace(result, findings=(timing.finding, *findings))
         return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
                        limits=(), findings=(timing.finding, *findings))
-    census = take_census(worker, problem)
-    share = census.own_share if census else None
+    share = measure_own_share(worker, problem)
     # Rounds of groups that were timed one after the other are not the same rounds.
-    timing = replace(timing, own_share=share, rounds=tuple(1000 * group + n for n in timing.by_round))
-    if census is not None and census.needed is False:
-        timing = replace(timing, note="; ".join(filter(None, (timing.note, census.words))))
-    if settings.own_kernels and census is not None and census.is_ghost:
-        return replace(ghost(result, census.words), findings=findings)
+    timing = replace(timing, own_share=share.own_share if share else None,
+                     rounds=tuple(1000 * group + n for n in timing.by_round))
+    if share is not None and share.needed is False:
+        timing = replace(timing, note="; ".join(filter(None, (timing.note, share.words))))
+    if settings.own_kernels and share is not None and share.is_ghost:
+        return replace(ghost(result, share.words), findings=findings)
     return replace(result, timing=timing, findings=findings)
 
 
-def _result(problem: Problem, path: Path, results: list[CandidateResult], card: Card, fitness: SelfTest,
+def _result(problem: Problem, path: Path, results: list[CandidateResult], profile: ProblemProfile, fitness: SelfTest,
             clocked: list[Clocked], untimed: list[str], settings: JudgeSettings, seconds: float) -> JudgeResult:
     environment = {"words": [*(c.note for c in clocked if c.note), *untimed]}
     environment |= clocked[0].environment if clocked else {}
     eager = next((c.baseline for c in clocked if c.baseline is not None), None)
     isolation = next((r.isolation for r in results if r.isolation), "no candidate was run")
-    versions = {"kernelwright": kernelwright.__version__, "torch": torch.__version__,
+    versions = {"kernelwright": VERSION, "torch": torch.__version__,
                 "python": platform.python_version(), "cuda": torch.version.cuda or "none"}
     return JudgeResult(
-        problem=problem.name, path=str(path), candidates=tuple(results), card=card.to_json(),
+        problem=problem.name, path=str(path), candidates=tuple(results), problem_profile=profile.to_json(),
         selftest=fitness.to_json(), isolation=isolation, baseline=eager,
         device=current_device("cuda" if problem.device.type == "cuda" else "cpu").name, versions=versions,
         environment=environment, settings=settings.as_json(), seed=settings.seed or 0, seconds=seconds)

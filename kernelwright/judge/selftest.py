@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.contestant import Contestant
-from kernelwright.judge.limits import Limits
-from kernelwright.judge.link import CandidateRaised
-from kernelwright.judge.process import Worker, WorkerFailure
-from kernelwright.judge.protocol import Broken
-from kernelwright.judge.remote import RemoteCandidate
-from kernelwright.judge.timed import TimedProblem
+from kernelwright.judge.clock.timed import TimedProblem
+from kernelwright.judge.clock.timed_worker import TimedWorker
+from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.worker.link import CandidateRaised
+from kernelwright.judge.worker.process import Worker, WorkerFailure
+from kernelwright.judge.worker.protocol import Broken
+from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.report.units import seconds as say
@@ -149,12 +149,12 @@ def _problem(problem: Problem) -> TimedProblem:
     return TimedProblem(problem, model, float64_copy(model))
 
 
-def _calls(worker: Worker, problem: Problem, check: bool = True) -> Contestant:
+def _calls(worker: Worker, problem: Problem, check: bool = True) -> TimedWorker:
     """A round of timed calls, checked."""
     timed = _problem(problem)
-    contestant = Contestant(worker.candidate.stem, worker, True)
-    contestant.run(timed, timed.make_round(2, [(True, 3), (False, 9)]), flush=1, flush_bytes=FLUSH_BYTES, check=check)
-    return contestant
+    timed_worker = TimedWorker(worker.candidate.stem, worker, True)
+    timed_worker.run(timed, timed.make_round(2, [(True, 3), (False, 9)]), flush=1, flush_bytes=FLUSH_BYTES, check=check)
+    return timed_worker
 
 
 def _nothing(control: Any, clean: Any, problem: Problem, calibration: list[tuple[float, float]]) -> str:
@@ -162,15 +162,15 @@ def _nothing(control: Any, clean: Any, problem: Problem, calibration: list[tuple
     timed = _problem(problem)
     sizes = (4, 68)
     for _ in range(ATTEMPTS):
-        runs = [Contestant("nothing", control[1], True), Contestant("null", clean[1], True, null=True)]
+        runs = [TimedWorker("nothing", control[1], True), TimedWorker("null", clean[1], True, null=True)]
         for _ in range(3):
             made = timed.make_round(2, [(False, size) for size in sizes])
-            for contestant in runs:
-                contestant.run(timed, made, flush=0, flush_bytes=FLUSH_BYTES, check=False)
-        if any(contestant.refusal for contestant in runs):
+            for timed_worker in runs:
+                timed_worker.run(timed, made, flush=0, flush_bytes=FLUSH_BYTES, check=False)
+        if any(timed_worker.refusal for timed_worker in runs):
             return "The null kernel could not be timed."
         inner = quantile([s for one in runs[0].rounds for ran in one for s in ran.seconds], 0.5)
-        walls = [[min(one[place].wall for one in contestant.rounds) for place in (0, 1)] for contestant in runs]
+        walls = [[min(one[place].wall for one in timed_worker.rounds) for place in (0, 1)] for timed_worker in runs]
         slopes = [(long - short) / (sizes[1] - sizes[0]) for short, long in walls]
         outer = slopes[0] - slopes[1]
         calibration.append((inner, outer))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from kernelwright.errors import InvalidOption, NoCudaDevice
-from kernelwright.judge.limits import Limits
+from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.settings import Settings
 from kernelwright.verify.plain import plain
 

@@ -72,7 +72,7 @@ def meaning(step: KernelStep) -> str:
         kinds = ", ".join(dict.fromkeys(r.kind for r in kernel.all_reductions))
         over = f", {kinds} over {_reduced(kernel)}" if kinds else ""
         shown = ", ".join(list(dict.fromkeys(words))[:8])
-        return f"{products(kernel)}{_TURNS[step.turn]}, {SCHEMES[kernel.scheme]}{over}: {shown}"
+        return f"{products(kernel)}{_PASSES[step.pass_number]}, {SCHEMES[kernel.scheme]}{over}: {shown}"
     shown = ", ".join(list(dict.fromkeys(words))[:8])
     if isinstance(kernel, Extremum):
         return f"{kernel.kind} with its place along {kernel.length} positions for each of {list(kernel.outer)}: {shown}"
@@ -93,9 +93,9 @@ SCHEMES = {
 }
 
 
-# What a contraction is computed for that is computed twice, by the turn.
-_TURNS = {"": "", "first": ", for statistics alone, which take less to store",
-          "second": ", a second time, as their statistics are known now"}
+# What a contraction is computed for that is recomputed, by the number of the pass.
+_PASSES = {0: "", 1: ", for statistics alone, which take less to store",
+           2: ", a second time, as their statistics are known now"}
 
 
 def _reduced(kernel: Contraction) -> str:
@@ -182,8 +182,8 @@ def contraction_use(step: KernelStep, plan: Plan, device: Device) -> Contraction
     node = step.covers[0]
     operations = node.operator.operations(node)
     choice = plan.contractions.get(node)
-    if choice is not None and step.turn == "second":
-        choice = choice.again
+    if choice is not None and step.pass_number == 2:
+        choice = choice.recompute
     figures = choice.figures if choice is not None else None
     tiling = tiling_words(step.kernel.tiling)
     if figures is None:

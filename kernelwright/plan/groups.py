@@ -16,7 +16,7 @@ from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
-from kernelwright.plan.epilogues import ends_sums, joining
+from kernelwright.plan.fusion.epilogue import ends_sums, joining
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.pieces import COPIES, can_read_through
 from kernelwright.plan.records import Choice
@@ -262,8 +262,8 @@ class Grouping:
 
     def _worth_storing(self, node: Node, stored: set[Node]) -> bool:
         """Several readers, or readers that repeat a dear expression."""
-        # A contraction that is computed again reads what it read before.
-        readers = [r for r in self.readers[node] if r.op != "constant" and not r.get("again")]
+        # A contraction that is recomputed reads what it read before.
+        readers = [r for r in self.readers[node] if r.op != "constant" and not r.get("recompute")]
         several = len(readers) > 1 and node.size > 1024
         repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
         if any(r in self.products and self.products[r].scheme == "float32" for r in readers):

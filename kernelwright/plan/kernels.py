@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from kernelwright.ir import spectral
+from kernelwright.ir.ops.special import Progression
 from kernelwright.plan.expressions import Expression, Index
 
 
@@ -54,7 +56,7 @@ class LoopKernel:
     ``round_bfloat16``.
 
     ``backwards``: the last outer points come first, as far as a target has an order of them
-    (:mod:`kernelwright.plan.turns`). It changes no value.
+    (:mod:`kernelwright.plan.traversal`). It changes no value.
     """
 
     outer: tuple[int, ...]
@@ -66,10 +68,6 @@ class LoopKernel:
     output_dtypes: tuple[str, ...]
     compute: str = "float32"
     backwards: bool = False
-
-
-Progression = tuple[int, int, int]
-"""``(start, stop, step)``: the positions of ``range(start, stop, step)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +125,17 @@ class SpectralEnergy:
     @property
     def lags(self) -> tuple[int, ...]:
         """Per axis, the largest difference of two offsets within one phase."""
-        result = []
-        for axis in self.taps:
-            phases: dict[int, list[int]] = {}
-            for phase, offset in axis:
-                phases.setdefault(phase, []).append(offset)
-            result.append(max(max(o) - min(o) for o in phases.values()))
-        return tuple(result)
+        return spectral.lags(self.taps)
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Per axis, the length of the transform of x: no lag in use wraps around."""
-        return tuple(n + d for n, d in zip(self.size, self.lags, strict=True))
+        return spectral.lengths(self.size, self.lags)
 
     @property
     def grid(self) -> tuple[int, ...]:
         """Per axis, the number of lags, which is the length of the transform of the weights."""
-        return tuple(2 * d + 1 for d in self.lags)
+        return spectral.grid(self.lags)
 
     @property
     def positions(self) -> int:

@@ -26,7 +26,7 @@ from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.records import Choice, Kernel, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.scans import ScanLoop, compile_scan
 from kernelwright.plan.spectral import spectral_kernel
-from kernelwright.plan.turns import in_turn
+from kernelwright.plan.traversal import alternating
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
 _Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
@@ -70,11 +70,11 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
             kept |= dict.fromkeys(nodes, told(failed.cause))
             products = {n: c for n, c in products.items() if n not in kept}
             continue
-        halved = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
-                  and (step.kernel.totals or step.kernel.pools) for n in step.covers}  # maybe: a half is not alone
+        staged = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
+                  and (step.kernel.totals or step.kernel.pools) for n in step.covers}  # maybe: a stage is not alone
         alone = {n: ALONE for step in plan.kernels
                  if (n := _lone(step, captured_operators, bool(channels_last))) is not None
-                 and n not in kept and n not in halved}
+                 and n not in kept and n not in staged}
         if not alone:
             return plan
         kept |= alone
@@ -102,7 +102,8 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
              products: dict[Node, Choice]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
-    Reductions are halved for the sake of contractions that take the first halves: those that none took stay whole.
+    Reductions are taken in two stages for the sake of contractions that take the first one: those that none took stay
+    whole.
     """
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
@@ -121,7 +122,8 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
     checks = tuple(replace(c, value=lowered.values[c.value]) for c in graph.checks if c.is_truth)
-    return Plan(graph, tuple(in_turn(steps)), results, left, kept, channels_last, contractions=products, checks=checks)
+    return Plan(graph, tuple(alternating(steps)), results, left, kept, channels_last, contractions=products,
+                checks=checks)
 
 
 def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
@@ -192,9 +194,9 @@ def _ordered(groups: list[Group]) -> list[Group]:
 
 def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) -> list[Step]:
     source = lowered.source
-    halved: dict[Node, list[Node]] = {}
+    staged: dict[Node, list[Node]] = {}
     for first, _, node in lowered.firsts:
-        halved.setdefault(first, []).append(node)
+        staged.setdefault(first, []).append(node)
     wanted = set(grouping.roots)
     for loop in loops.values():
         wanted.update(loop.inputs)
@@ -217,16 +219,16 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) 
         loop = loops[group]
         outputs = tuple(n for n in group.nodes if n in wanted)
         computed = [n for n in _computed(group, grouping) if n.kind != "view"]
-        sources = (node for n in computed for node in (source[n], *halved.get(n, ())))
+        sources = (node for n in computed for node in (source[n], *staged.get(n, ())))
         covers = tuple(dict.fromkeys(n for n in sources if n.kind != "view"))
         step = _loop_step(_name(numbers, group.nodes), loop, outputs, covers)
-        steps.append(replace(step, turn=_turn(node, lowered)) if group.kind == "contraction" else step)
+        steps.append(replace(step, pass_number=_pass_number(node, lowered)) if group.kind == "contraction" else step)
     return steps
 
 
-def _turn(anchor: Node, lowered: Lowered) -> str:
-    """See :attr:`kernelwright.plan.records.KernelStep.turn`."""
-    return "second" if anchor.get("again") else "first" if lowered.anchors[anchor].again is not None else ""
+def _pass_number(anchor: Node, lowered: Lowered) -> int:
+    """See :attr:`kernelwright.plan.records.KernelStep.pass_number`."""
+    return 2 if anchor.get("recompute") else 1 if lowered.anchors[anchor].recompute is not None else 0
 
 
 def _loop_step(name: str, loop: _Compiled, outputs: tuple[Node, ...], covers: tuple[Node, ...]) -> KernelStep:

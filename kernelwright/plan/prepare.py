@@ -1,5 +1,5 @@
 """What is done to a graph before it is cut into groups: lowering, then what brings reductions to contractions (sums
-before affine maps, halves, computing twice) and pools to reductions, and laying out."""
+before affine maps, two stages, recomputing) and pools to reductions, and laying out."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, walk
-from kernelwright.plan.affine_sums import affine_sums
 from kernelwright.plan.deviations import from_deviations
+from kernelwright.plan.fusion.affine_sums import affine_sums
+from kernelwright.plan.fusion.recompute import recompute
+from kernelwright.plan.fusion.small_pools import inlined
+from kernelwright.plan.fusion.two_stage import in_two_stages
 from kernelwright.plan.groups import roles_of
-from kernelwright.plan.halves import in_halves
 from kernelwright.plan.layouts import lay_out
 from kernelwright.plan.lower import lower
 from kernelwright.plan.products import ANCHORS
 from kernelwright.plan.records import Choice
-from kernelwright.plan.small_pools import inlined
 from kernelwright.plan.traced import traced
-from kernelwright.plan.twice import computed_twice
 
 
 @dataclass(slots=True)
@@ -26,10 +26,10 @@ class Lowered:
     """A graph in primitives.
 
     values: for every root of the graph, the node that has its value. source: for every primitive, the graph's node that
-    it came from. kept: what stays a torch call. anchors: contractions that become kernels. firsts: first halves of
+    it came from. kept: what stays a torch call. anchors: contractions that become kernels. firsts: first stages of
     reductions, each with a lowered reduction that it is of and the graph's node of that; several may have the same
-    first half. stored: pointwise results to store: those of two second halves, the statistics that a contraction reads
-    when it is computed again, and pools that several read.
+    first stage. stored: pointwise results to store: those of two second stages, the statistics that a contraction reads
+    when it is recomputed, and pools that several read.
     """
 
     values: dict[Node, Node]
@@ -58,10 +58,10 @@ class Lowered:
 
 def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, channels_last: frozenset[Node],
             products: Mapping[Node, Choice], whole: Collection[Node]) -> Lowered:
-    """The graph below ``roots`` lowered, its reductions moved and halved where that may help, and laid out.
+    """The graph below ``roots`` lowered, its reductions moved and in two stages where that may help, and laid out.
 
     kept, move_bias, channels_last: see :func:`kernelwright.plan.planner.make_plan`. products: contractions that become
-    kernels. whole: lowered reductions that are not halved.
+    kernels. whole: lowered reductions that stay in one stage.
     """
     lowered, source = lower(roots, frozenset(kept), move_bias=move_bias, products=frozenset(products))
     values = {n: lowered[n] for n in roots}
@@ -69,15 +69,15 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
     graph = Lowered(values, source, {lowered[n] for n in kept if n in lowered}, anchors, [], set())
     if any(choice.reduces for choice in anchors.values()):
         graph.move(affine_sums(graph.values.values(), graph.roles, _reducing(graph)))
-        of_lines = [n for n in _reducing(graph) if (graph.anchors[n].again or graph.anchors[n]).lines]
-        halves = in_halves(graph.values.values(), graph.roles, _reducing(graph), whole, of_lines)
-        firsts = [(first, reduction, graph.source[reduction]) for first, reduction in halves.firsts]
-        graph.move(halves.moved)
-        graph.firsts, graph.stored = firsts, halves.combined
-    if any(choice.again is not None for choice in graph.anchors.values()):
-        twice = computed_twice(graph.values.values(), graph.roles, graph.anchors)
-        graph.move(twice.moved, twice.sources(graph.source))
-        graph.anchors, graph.stored = twice.anchors, graph.stored | twice.stored
+        of_lines = [n for n in _reducing(graph) if (graph.anchors[n].recompute or graph.anchors[n]).lines]
+        staged = in_two_stages(graph.values.values(), graph.roles, _reducing(graph), whole, of_lines)
+        firsts = [(first, reduction, graph.source[reduction]) for first, reduction in staged.firsts]
+        graph.move(staged.moved)
+        graph.firsts, graph.stored = firsts, staged.combined
+    if any(choice.recompute is not None for choice in graph.anchors.values()):
+        recomputed = recompute(graph.values.values(), graph.roles, graph.anchors)
+        graph.move(recomputed.moved, recomputed.sources(graph.source))
+        graph.anchors, graph.stored = recomputed.anchors, graph.stored | recomputed.stored
     graph.move(from_deviations(graph.values.values(), graph.roles, graph.anchors))
     moved, stored = inlined(graph.values.values(), graph.roles, {first for first, _, _ in graph.firsts})
     graph.move(moved)

@@ -31,8 +31,8 @@ class Choice:
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
     where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.
-    exact_functions: as in the kernel. again: how it is computed a second time, once statistics of its results are
-    known; None where the results are stored and read again.
+    exact_functions: as in the kernel. recompute: how pass 2 computes it, once statistics of its results are known; None
+    where the results are stored, and read from memory.
     """
 
     scheme: str
@@ -41,14 +41,14 @@ class Choice:
     reduces: bool = True
     lines: bool = True
     exact_functions: bool = False
-    again: Choice | None = None
+    recompute: Choice | None = None
 
     def exact(self) -> Choice:
         """The same with exact functions, of which nothing was measured; itself where no operands are rounded."""
-        again = self.again.exact() if self.again is not None else None
+        recompute = self.recompute.exact() if self.recompute is not None else None
         if self.scheme not in ROUNDED_SCHEMES:
-            return self if again == self.again else replace(self, again=again)
-        return replace(self, exact_functions=True, figures=None, again=again)
+            return self if recompute == self.recompute else replace(self, recompute=recompute)
+        return replace(self, exact_functions=True, figures=None, recompute=recompute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KernelStep:
 
     covers: nodes of the rewritten graph whose work the kernel does.
     buffers: output number -> name of the model's buffer that the kernel updates in place.
-    turn: of a contraction that is computed twice (:mod:`kernelwright.plan.twice`) "first" or "second".
+    pass_number: of a contraction that is recomputed (:mod:`kernelwright.plan.fusion.recompute`) 1 or 2; else 0.
     """
 
     name: str
@@ -66,7 +66,7 @@ class KernelStep:
     outputs: tuple[Node, ...]
     covers: tuple[Node, ...]
     buffers: tuple[tuple[int, str], ...] = ()
-    turn: str = ""
+    pass_number: int = 0
 
     @property
     def copies(self) -> bool:

@@ -252,27 +252,3 @@ def last_level_cache_bytes() -> int:
         except (OSError, ValueError):
             continue
     return max(sizes, default=32 << 20)
-
-
-def current_device(target: str | torch.device = "cpu", *, measure: bool = True) -> Device:
-    """Return the row of ``target``: "cpu", "cpp" (the CPU), "cuda", "cuda:1" or a torch device.
-
-    A CUDA device is looked up by name, then measured where ``measure`` allows and estimated otherwise;
-    without any GPU "cuda" is the generic row, so that planning works anywhere. The CPU is measured once per
-    machine, thread count and torch version (about two seconds, cached). Raises ValueError for others.
-    """
-    from kernelwright.roofline import peaks  # which makes rows, so it imports this module
-
-    device = torch.device("cpu" if target == "cpp" else target)
-    if device.type == "cpu":
-        return peaks.measured_cpu()
-    if device.type != "cuda":
-        raise ValueError(f"{target}: there are rows for the CPU and for CUDA devices only")
-    if not torch.cuda.is_available():
-        return GENERIC_CUDA
-    index = torch.cuda.current_device() if device.index is None else device.index
-    properties = torch.cuda.get_device_properties(index)
-    row = named_device(properties.name)
-    if row is not None:
-        return row
-    return peaks.measured_cuda(index) if measure else device_from_properties(properties)

@@ -1,6 +1,6 @@
-"""The peaks measured on this machine, kept in the cache folder.
+"""The row of a device here, and the peaks measured on this machine, kept in the cache folder.
 
-They are JSON, one file per machine, thread count and torch version. Measuring again only ever raises them: a
+Peaks are JSON, one file per machine, thread count and torch version. Measuring again only ever raises them: a
 disturbed measurement shows less than the machine can do, never more.
 """
 
@@ -16,7 +16,13 @@ from pathlib import Path
 
 import torch
 
-from kernelwright.roofline.devices import Device, named_device, processor_name
+from kernelwright.roofline.devices import (
+    GENERIC_CUDA,
+    Device,
+    device_from_properties,
+    named_device,
+    processor_name,
+)
 from kernelwright.roofline.measure import measure_cpu, measure_cuda
 from kernelwright.settings import cache_folder
 
@@ -34,6 +40,28 @@ _RATES = (
     "float64_matmul",
 )
 _FORMAT = 1
+
+
+def current_device(target: str | torch.device = "cpu", *, measure: bool = True) -> Device:
+    """Return the row of ``target``: "cpu", "cpp" (the CPU), "cuda", "cuda:1" or a torch device.
+
+    A CUDA device is looked up by name, then measured where ``measure`` allows and estimated otherwise;
+    without any GPU "cuda" is the generic row, so that planning works anywhere. The CPU is measured once per
+    machine, thread count and torch version (about two seconds, cached). Raises ValueError for others.
+    """
+    device = torch.device("cpu" if target == "cpp" else target)
+    if device.type == "cpu":
+        return measured_cpu()
+    if device.type != "cuda":
+        raise ValueError(f"{target}: there are rows for the CPU and for CUDA devices only")
+    if not torch.cuda.is_available():
+        return GENERIC_CUDA
+    index = torch.cuda.current_device() if device.index is None else device.index
+    properties = torch.cuda.get_device_properties(index)
+    row = named_device(properties.name)
+    if row is not None:
+        return row
+    return measured_cuda(index) if measure else device_from_properties(properties)
 
 
 def measured_cpu(*, refresh: bool = False) -> Device:

@@ -1,4 +1,4 @@
-"""The devices of a machine as lanes of a suite, and how many workers each gets."""
+"""The devices of a machine as queues of a suite, and how many workers each gets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from kernelwright.errors import NoCudaDevice
-from kernelwright.suite.lanes import Lane
+from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.worker_process import PACKAGE_PARENT
 
@@ -18,42 +18,42 @@ MOST_WORKERS = 4
 CORES_PER_WORKER = 2
 
 
-def find_lanes(options: SuiteOptions) -> list[Lane]:
-    """One lane for each device that ``options`` name: by default all GPUs that PyTorch sees, else the CPU.
+def find_queues(options: SuiteOptions) -> list[DeviceQueue]:
+    """One queue for each device that ``options`` name: by default all GPUs that PyTorch sees, else the CPU.
 
     Raises NoCudaDevice (KW302) for a GPU that is not there.
     """
     if options.settings.target == "cpp" or options.devices == ("cpu",):
-        return [cpu_lane()]
+        return [cpu_queue()]
     count = visible_gpus() if options.devices or options.settings.target == "cuda" or _may_have_gpus() else 0
     numbers = [int(name) for name in options.devices if name != "cpu"] or list(range(count))
     missing = [number for number in numbers if number >= count]
     if missing:
         raise NoCudaDevice(device=f"cuda:{missing[0]}", found=f"PyTorch sees {count} CUDA device(s)")
     # Without a GPU, CUDA files are checked by emulation, on the CPU.
-    lanes = [_gpu_lane(number) for number in numbers] or [cpu_lane()]
-    return [*lanes, cpu_lane()] if "cpu" in options.devices else lanes
+    queues = [_gpu_queue(number) for number in numbers] or [cpu_queue()]
+    return [*queues, cpu_queue()] if "cpu" in options.devices else queues
 
 
-def workers_per_lane(options: SuiteOptions, lanes: list[Lane], devices: int = 0) -> int:
+def workers_per_device(options: SuiteOptions, queues: list[DeviceQueue], devices: int = 0) -> int:
     """Processes per device: as asked for; else one on the CPU, and on GPUs up to four, as far as the cores suffice.
 
-    ``devices``: how many the machine's cores are for, where they are more than these ``lanes``.
+    ``devices``: how many the machine's cores are for, where they are more than these ``queues``.
     """
     if options.workers is not None:
         return options.workers
-    if any(lane.stops_groups for lane in lanes):
+    if any(queue.stops_groups for queue in queues):
         return 1
-    return max(1, min(MOST_WORKERS, _cores() // (devices or len(lanes)) // CORES_PER_WORKER))
+    return max(1, min(MOST_WORKERS, _cores() // (devices or len(queues)) // CORES_PER_WORKER))
 
 
-def share_cores(options: SuiteOptions, lanes: list[Lane], per_lane: int, devices: int = 0) -> None:
+def share_cores(options: SuiteOptions, queues: list[DeviceQueue], per_device: int, devices: int = 0) -> None:
     """Give each worker of a GPU its share of the cores, where neither options nor environment say another number."""
-    share = str(max(1, _cores() // ((devices or len(lanes)) * per_lane)))
-    for lane in lanes:
-        if not lane.stops_groups:
+    share = str(max(1, _cores() // ((devices or len(queues)) * per_device)))
+    for queue in queues:
+        if not queue.stops_groups:
             names = ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS")[:2 if options.settings.threads is None else 1]
-            lane.environment |= {name: share for name in names if name not in os.environ}
+            queue.environment |= {name: share for name in names if name not in os.environ}
 
 
 def visible_gpus() -> int:
@@ -71,15 +71,15 @@ def _may_have_gpus() -> bool:
     return any(re.fullmatch(r"nvidia\d+|dxg", name) for name in os.listdir("/dev"))
 
 
-def _gpu_lane(number: int) -> Lane:
+def _gpu_queue(number: int) -> DeviceQueue:
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[number].strip() if visible else str(number)
-    return Lane(f"cuda:{number}", {"CUDA_VISIBLE_DEVICES": name}, stops_groups=False)
+    return DeviceQueue(f"cuda:{number}", {"CUDA_VISIBLE_DEVICES": name}, stops_groups=False)
 
 
-def cpu_lane() -> Lane:
-    """The lane of the CPU, on which everything that a worker starts competes with the others."""
-    return Lane("cpu", {}, stops_groups=True)
+def cpu_queue() -> DeviceQueue:
+    """The queue of the CPU, on which everything that a worker starts competes with the others."""
+    return DeviceQueue("cpu", {}, stops_groups=True)
 
 
 def _cores() -> int:

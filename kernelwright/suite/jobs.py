@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kernelwright.errors import FileMissing, NoProblems
+from kernelwright.names import natural
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,6 @@ def find_jobs(folder: Path, filters: Sequence[str] = (), without: Path | None = 
         raise NoProblems(folder=folder, found=f"None of its {len(named)} problems fits {' or '.join(filters)}." if named
                          else "No Python file that could be a problem stands in it.")
     return [_job(name, named[name], root) for name in wanted]
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names by value: level2/9 before level2/10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def longest_first(jobs: Iterable[Job], seconds: dict[str, float]) -> list[Job]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelwright.errors import ProblemCrashed, ProblemOutOfMemory, ProblemTimedOut
 from kernelwright.suite import processes
-from kernelwright.suite.lanes import Lane
+from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import SCHEMA, VERIFIED
 from kernelwright.suite.worker_process import Attempt, WorkerProcess
@@ -21,7 +21,7 @@ def log_name(problem: str) -> str:
     return f"{LOGS}/{problem}.log"
 
 
-def make_record(worker: WorkerProcess, lane: Lane, options: SuiteOptions, status: int) -> dict[str, Any]:
+def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions, status: int) -> dict[str, Any]:
     """The record of a worker's attempt; ``status`` is how its process ended. See ``docs/bench.md``."""
     attempt = worker.attempt
     assert attempt is not None
@@ -44,8 +44,8 @@ def make_record(worker: WorkerProcess, lane: Lane, options: SuiteOptions, status
         "alone": bool(attempt.alone),
         "peak_memory_bytes": outcome.get("peak_memory_bytes"),
         "peak_host_bytes": worker.peak_bytes or None,
-        "device": (result or {}).get("device") or lane.device or lane.name,
-        "lane": lane.name,
+        "device": (result or {}).get("device") or queue.device or queue.name,
+        "lane": queue.name,
         "worker": worker.pid,
         "device_was_quiet": not worker.noisy,
         "versions": worker.versions,

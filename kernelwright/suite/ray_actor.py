@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kernelwright
-from kernelwright.suite.devices import cpu_lane, share_cores, workers_per_lane
+from kernelwright.suite.device_queue import DeviceQueue
+from kernelwright.suite.devices import cpu_queue, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job
-from kernelwright.suite.lanes import Lane
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.scheduler import Scheduler
+from kernelwright.version import VERSION
 
 #: The longest time that an actor waits for something to hand over.
 PATIENCE_SECONDS = 1.0
@@ -63,22 +63,23 @@ class DeviceRunner:
         for folder in (self.folder, self.files, scratch):
             folder.mkdir()
         # Ray shows an actor of a GPU that GPU only.
-        lane = Lane(f"cuda:{os.environ.get('CUDA_VISIBLE_DEVICES', '0')}", {}, False) if place.gpu else cpu_lane()
-        self.per_lane = workers_per_lane(options, [lane], place.devices)
-        share_cores(options, [lane], self.per_lane, place.devices)
+        name = f"cuda:{os.environ.get('CUDA_VISIBLE_DEVICES', '0')}"
+        queue = DeviceQueue(name, {}, stops_groups=False) if place.gpu else cpu_queue()
+        self.per_device = workers_per_device(options, [queue], place.devices)
+        share_cores(options, [queue], self.per_device, place.devices)
         self.changed = threading.Condition()
         self.arrived: list[Job] = []
         self.done: list[dict[str, Any]] = []
         self.failure: BaseException | None = None
         self.closing = False
-        self.arguments = (lane, options, scratch)
+        self.arguments = (queue, options, scratch)
         # The thread that starts workers must live as long as they: they end with it.
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
 
     def describe(self) -> tuple[str, int]:
         """Version of kernelwright, and how many problems it wants at once: one waits, so that none is waited for."""
-        return kernelwright.__version__, self.per_lane + 1
+        return VERSION, self.per_device + 1
 
     def exchange(self, shipped: Sequence[Shipped]) -> list[Finished]:
         """Take on jobs and hand over what is finished, waiting a little if that is nothing.
@@ -100,8 +101,8 @@ class DeviceRunner:
         self.base.cleanup()
 
     def _work(self) -> None:
-        lane, options, scratch = self.arguments
-        scheduler = Scheduler([lane], options, self.folder, scratch, self.per_lane, self._finished)
+        queue, options, scratch = self.arguments
+        scheduler = Scheduler([queue], options, self.folder, scratch, self.per_device, self._finished)
         try:
             while not self.closing:
                 with self.changed:

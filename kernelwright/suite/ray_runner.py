@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import kernelwright
 from kernelwright.errors import InvalidOption, ProblemCrashed, RunnerMissing
 from kernelwright.progress import Progress
 from kernelwright.suite.jobs import Job
@@ -23,6 +22,7 @@ from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.outcome import log_name
 from kernelwright.suite.ray_actor import PATIENCE_SECONDS, DeviceRunner, Finished, Place, Shipped
 from kernelwright.suite.results import SCHEMA
+from kernelwright.version import VERSION
 
 #: An actor that says nothing for this long is gone.
 SILENCE_SECONDS = 60.0
@@ -150,9 +150,9 @@ class _Driver:
                 continue
             if device.room == 0:
                 version, device.room = answer
-                if version != kernelwright.__version__:
+                if version != VERSION:
                     raise RunnerMissing(found=f"{device.place.address} has kernelwright {version}, this machine "
-                                        f"{kernelwright.__version__}")
+                                        f"{VERSION}")
             else:
                 for each in answer:
                     self._take(device, each)

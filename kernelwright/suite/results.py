@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.errors import OutputFolderUnusable, ResultsDiffer, ResultsExist
-from kernelwright.suite.jobs import Job, natural
+from kernelwright.names import natural
+from kernelwright.suite.jobs import Job
 
 #: Version of the record's form; it changes when a field changes its meaning or goes away.
 SCHEMA = 1

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from kernelwright.names import natural
 from kernelwright.progress import Progress
-from kernelwright.suite.devices import find_lanes, share_cores, workers_per_lane
-from kernelwright.suite.jobs import Job, find_jobs, longest_first, natural
+from kernelwright.suite.devices import find_queues, share_cores, workers_per_device
+from kernelwright.suite.jobs import Job, find_jobs, longest_first
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, VERIFIED, Results
 from kernelwright.suite.scheduler import Scheduler
@@ -85,14 +86,14 @@ def run_suite(folder: str | Path, options: SuiteOptions | None = None, progress:
 def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[dict[str, Any]], None],
                 progress: Progress) -> None:
     """Run ``jobs`` on this machine's devices; ``finished`` gets each record."""
-    lanes = find_lanes(options)
-    per_lane = workers_per_lane(options, lanes)
-    share_cores(options, lanes, per_lane)
-    progress.say(f"{len(jobs)} problems on {', '.join(lane.name for lane in lanes)}, "
-                 f"{per_lane} {'workers' if per_lane > 1 else 'worker'} per device")
+    queues = find_queues(options)
+    per_device = workers_per_device(options, queues)
+    share_cores(options, queues, per_device)
+    progress.say(f"{len(jobs)} problems on {', '.join(queue.name for queue in queues)}, "
+                 f"{per_device} {'workers' if per_device > 1 else 'worker'} per device")
     scratch = Path(tempfile.mkdtemp(prefix="kernelwright_bench_"))
     with _ended_by_signals():
-        scheduler = Scheduler(lanes, options, options.output.resolve(), scratch, per_lane, finished)
+        scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished)
         try:
             scheduler.add(jobs)
             while scheduler.open:

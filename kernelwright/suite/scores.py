@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any
 
-from kernelwright.suite.jobs import natural
+from kernelwright.names import natural
 from kernelwright.suite.results import VERIFIED
 from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE
 

@@ -1,7 +1,7 @@
 """The process of one problem: imports everything ahead, waits for its problem, does it, says the outcome, and ends.
 
 Started by the scheduler as ``python -m kernelwright.suite.worker LINE PAUSED WORK``: two inherited file descriptors
-(see ``timing/turns.py``) and the ``module:function`` that does the work.
+(see ``device_lock.py``) and the ``module:function`` that does the work.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kernelwright import device_lock
 from kernelwright.errors import InternalError, KernelwrightError, NotChecked, NotEnoughMemory, VerificationFailed
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
-from kernelwright.timing import turns
 
 #: What a run imports on its way.
 PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "torch._dynamo.backends.inductor",
@@ -75,7 +75,7 @@ def prepare(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Measure this device's peaks where they are not known yet, alone, so that no problem has to."""
     import torch
 
-    from kernelwright.roofline.devices import current_device
+    from kernelwright.roofline.peaks import current_device
 
     settings = Settings(**task["settings"])
     torch.set_num_threads(settings.threads or torch.get_num_threads())
@@ -132,9 +132,9 @@ def versions() -> dict[str, str]:
     """Versions that bear on results."""
     import torch
 
-    from kernelwright import __version__
+    from kernelwright.version import VERSION
 
-    return {"kernelwright": __version__, "python": platform.python_version(), "torch": torch.__version__,
+    return {"kernelwright": VERSION, "python": platform.python_version(), "torch": torch.__version__,
             "cuda": torch.version.cuda or "none", "platform": platform.platform()}
 
 
@@ -165,7 +165,7 @@ def main(line: int, paused: int, work: str) -> NoReturn:
         Path("/proc/self/oom_score_adj").write_text("500")  # if memory runs out, rather this than the scheduler
     for descriptor in (line, paused):
         os.set_inheritable(descriptor, False)
-    mine = turns.Turns(socket.socket(fileno=line), paused)
+    mine = device_lock.DeviceLock(socket.socket(fileno=line), paused)
     module, _, name = work.partition(":")
     functions = {"problem": getattr(import_module(module), name), "prepare": prepare}
     if functions["problem"] is optimize_problem:
@@ -177,7 +177,7 @@ def main(line: int, paused: int, work: str) -> NoReturn:
         task = mine.hear()
     except ConnectionError:
         os._exit(0)
-    turns.connect(mine)
+    device_lock.connect(mine)
     outcome = functions[task["kind"]](task, _Stages(mine.say))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A worker as the scheduler sees it: its process, its line, its turns and its time."""
+"""A worker as the scheduler sees it: its process, its line, its requests and its time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import kernelwright
 from kernelwright.suite import processes
 from kernelwright.suite.jobs import Job
 
-PACKAGE_PARENT = Path(kernelwright.__file__).parent.parent
+PACKAGE_PARENT = Path(__file__).parents[2]
 PREPARE = "prepare"
 
 
@@ -70,9 +69,9 @@ class WorkerProcess:
         self.preparing = False
         self.beside_others = False
         """Whether other problems ran on the device, or the machine, at any time of the attempt."""
-        self.away = False
+        self.off_device = False
         self.waiting: tuple[str, int] | None = None
-        """The request (``ask`` or ``back``) that waits for its ``go``, with its number."""
+        """The request (``lock`` or ``return``) that waits for its ``go``, with its number."""
         self.stopped_since: float | None = None
         self.stopped_processes: list[int] = []
         self.stopped = 0.0

@@ -27,7 +27,7 @@ _HOMES = {"CompiledBaseline": "baselines", "Ratio": "statistics", "Times": "roun
 
 
 def __getattr__(name: str) -> Any:
-    # Who only takes turns (`timing/turns.py`) need not wait for PyTorch.
+    # Who only wants an interval (`timing/statistics.py`) need not wait for what baselines import.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock, locked_device
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
 from kernelwright.timing.rounds import Times, measure, ratio
 from kernelwright.timing.statistics import Ratio
-from kernelwright.timing.turns import clock, exclusive
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.plain import plain
 
@@ -222,7 +222,7 @@ def time_model(
         callables[CANDIDATE] = module_callable(candidate, inputs)
     for name, module in (others or {}).items():
         callables[name] = module_callable(module, inputs)
-    with exclusive():
+    with locked_device():
         entries = measure(
             callables,
             device=device,

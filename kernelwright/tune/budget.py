@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelwright.timing.turns import clock
+from kernelwright.device_lock import clock
 
 #: Seconds of a run by effort, where nobody says otherwise.
 SECONDS = {"quick": 30.0, "normal": 120.0, "thorough": 900.0}

@@ -1,6 +1,6 @@
 """What is left to do after a contraction: how long it takes at the speed of a copy, in one plan and in others.
 
-Plans that join reductions to a contraction's kernel, that leave them out and that compute it twice differ in the steps
+Plans that join reductions to a contraction's kernel, that leave them out and that recompute it differ in the steps
 behind it. Those that do not stand in all of them are what tells them apart; they are bound by memory.
 """
 

@@ -16,7 +16,7 @@ from kernelwright.codegen.generate import generate_kernel
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.records import Choice, Plan
-from kernelwright.tune.contraction_twice import without
+from kernelwright.tune.contraction_recompute import without
 
 
 def generates(kernel: Contraction) -> bool:
@@ -32,8 +32,8 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
     """The choices, changed where the plan that they make has kernels that their forms do not take.
 
     Reductions are left out first; then the tiling becomes the nearest one that the kernel takes; what none takes stays
-    a torch call. A contraction that is not computed twice after all, and had its first kernel form no sums, has its
-    second one alone. ``plan_of`` makes the plan of choices.
+    a torch call. A contraction that is not recomputed after all, and had the kernel of pass 1 form no sums, has that
+    of pass 2 alone. ``plan_of`` makes the plan of choices.
     """
     chosen = dict(chosen)
     known: dict[Contraction, bool] = {}
@@ -53,11 +53,11 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             choice = chosen.get(node)
             if choice is None:  # its other kernel has been given up, and with it this one
                 continue
-            second = choice.again if step.turn == "second" else None
+            second = choice.recompute if step.pass_number == 2 else None
             if step.kernel.scheme == "correlation":  # has nothing but totals: what computed the rest computes all
                 chosen.pop(node)
-                if choice.again is not None:
-                    chosen[node] = replace(choice.again, reduces=False, lines=False, figures=None)
+                if choice.recompute is not None:
+                    chosen[node] = replace(choice.recompute, reduces=False, lines=False, figures=None)
                 continue
             if step.kernel.all_reductions and (second or choice).reduces:
                 chosen[node] = without(choice, step)
@@ -66,7 +66,7 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             if tiling is None:
                 del chosen[node]
             elif second is not None:
-                chosen[node] = replace(choice, again=replace(second, tiling=tiling, figures=None))
+                chosen[node] = replace(choice, recompute=replace(second, tiling=tiling, figures=None))
             else:  # what was measured was another tiling
                 chosen[node] = replace(choice, tiling=tiling, figures=None)
 

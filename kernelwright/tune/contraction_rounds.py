@@ -13,11 +13,11 @@ from math import inf
 
 import torch
 
+from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.ir.node import Node
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
-from kernelwright.timing.turns import clock, exclusive, without_device
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_guess import split_forms
 from kernelwright.tune.contraction_memory import Measured, remember
@@ -86,7 +86,7 @@ def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[N
         return
     with without_device():
         compiled = build(list(cases.values()), build_all)
-    with exclusive(), without_collector():
+    with locked_device(), without_collector():
         for (key, case), (built, failures) in zip(cases.items(), compiled, strict=True):
             try:
                 found = try_out(case, key, built, failures, own, device, row, strict=strict, budget_seconds=seconds,

@@ -41,7 +41,7 @@ Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFa
 class Case:
     """A contraction to be measured: the step of a plan in which it is a kernel, and the forms to try.
 
-    saved_seconds: what its reductions, or computing it twice, save of what is to be done after it; infinite where that
+    saved_seconds: what its reductions, or recomputing it, save of what is to be done after it; infinite where that
     is not known. rounding, exact: the forms to try instead where it is known that rounding the operands to 11 bits is
     accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's own
     results, or are what other kernels found of its operands.
@@ -256,7 +256,7 @@ def _reference(node: Node, operands: Sequence[object], device: torch.device) -> 
 
 def _fused_seconds(case: Case, row: Device) -> float:
     """What one kernel each takes for what stands before and after the torch call: a pass over memory, or after it what
-    the kernel's reductions save if that is less. No one pass does what a contraction that is computed twice does."""
+    the kernel's reductions save if that is less. No one pass does what a contraction that is recomputed does."""
     kernel, node, seconds = case.kernel, case.node, 0.0
     bias_alone = node.op == "linear" and len(case.step.covers) == 1
     # Sums by themselves the torch call has stored already.
@@ -264,8 +264,8 @@ def _fused_seconds(case: Case, row: Device) -> float:
     if not bias_alone and followers:
         moved = node.bytes + sum(n.bytes for n in followers)
         one_pass = moved / row.copy + row.launch_seconds
-        again = case.step.turn == "second" and case.saved_seconds < inf
-        seconds += case.saved_seconds if again else min(one_pass, case.saved_seconds)
+        recomputes = case.step.pass_number == 2 and case.saved_seconds < inf
+        seconds += case.saved_seconds if recomputes else min(one_pass, case.saved_seconds)
     if any(isinstance(e, Apply) for e in walk_expression(kernel.left)):
         seconds += 2 * node.inputs[0].bytes / row.copy + row.launch_seconds
     return seconds

@@ -25,12 +25,12 @@ def nearest(measured: Measured) -> str:
 
 def line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
     """What was measured of one contraction, and what it takes."""
-    kernel, turn = case.kernel, case.step.turn
+    kernel, number = case.kernel, case.step.pass_number
     subject = f"{_sizes(case.node)}, its channels reduced," if kernel.reductions else \
         f"{_sizes(case.node)}, its positions reduced," if kernel.totals else \
         f"{_sizes(case.node)}, its windows{' of two lines' * (kernel.pool_lines > 1)} reduced," if kernel.pools else \
         _sizes(case.node)
-    subject += f" in the {turn} of two kernels" if turn else ""
+    subject += f" in pass {number} of two" if number else ""
     if measured is None or not measured.trials:
         return f"{subject}: {reason}" + "".join(f"; {f}" for f in (measured.failures if measured else ()))
     operations = case.node.operator.operations(case.node)
@@ -43,14 +43,14 @@ def line(case: Case, measured: Measured | None, choice: Choice | None, reason: s
     found = [figure("torch", measured.seconds, measured.usual)]
     found += [figure(words(t.form), t.seconds, t.usual) for t in measured.trials]
     decision = f"takes {words(choice)}{_why(choice)}" if choice is not None else f"stays: {reason}"
-    return "; ".join([subject if turn else f"{subject} {decision}", *found, *measured.failures])
+    return "; ".join([subject if number else f"{subject} {decision}", *found, *measured.failures])
 
 
-def line_twice(node: Node, choice: Choice, seconds: float, once: float) -> str:
-    """What two kernels of a contraction take. seconds: with what follows; once: the best of what else was tried."""
-    forms = [words(c) + _why(c) for c in (choice, choice.again) if c is not None]
+def line_recompute(node: Node, choice: Choice, seconds: float, once: float) -> str:
+    """What the two passes of a contraction take. seconds: with what follows; once: the best of what else was tried."""
+    forms = [words(c) + _why(c) for c in (choice, choice.recompute) if c is not None]
     otherwise = f", {once * 1e3:.4g} ms otherwise" if once < inf else ""
-    return f"{_sizes(node)} is computed twice, for its statistics and then with what follows from them, so that " \
+    return f"{_sizes(node)} is recomputed, first for its statistics and then with what follows from them, so that " \
         f"nothing in between is stored ({'; then '.join(forms)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
 
 

@@ -7,7 +7,7 @@ may round to TF32; ``strict``: in true float32). The fastest one that counts sta
 What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
 pass over memory: the lesser of both is what has to be beaten. A contraction whose results are reduced (output channels,
 positions or windows of them) is tried with the reductions in its kernel and without them, and where totals are read
-together with the results also computed twice; what each plan does after it is added. Without a device the roofline
+together with the results also recomputed; what each plan does after it is added. Without a device the roofline
 model decides.
 """
 
@@ -37,15 +37,13 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.contraction_forms import WGMMA, forms
 from kernelwright.tune.contraction_memory import Measured, recall
-from kernelwright.tune.contraction_rounds import measure_cases
-from kernelwright.tune.contraction_trials import Build, Case
-from kernelwright.tune.contraction_twice import (
+from kernelwright.tune.contraction_recompute import (
     Variant,
     as_tried,
     contraction_steps,
-    decide_twice,
+    decide_recompute,
+    predicted_recompute,
     predicted_seconds,
-    predicted_twice,
     reduces,
     saved,
     seconds_of,
@@ -53,7 +51,9 @@ from kernelwright.tune.contraction_twice import (
     ways,
     without,
 )
-from kernelwright.tune.contraction_words import line, line_twice, nearest
+from kernelwright.tune.contraction_rounds import measure_cases
+from kernelwright.tune.contraction_trials import Build, Case
+from kernelwright.tune.contraction_words import line, line_recompute, nearest
 from kernelwright.tune.memory import generator_digest, machine
 
 UNTRIED = "not measured with this effort: other contractions take longer"
@@ -98,8 +98,8 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         promising |= {s.covers[0]: without(promising[s.covers[0]], s) for s in full}  # no tiling has room for them
     chosen = {s.covers[0]: as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
               if tiling is not None}
-    twice = predicted_twice(partial(_plan, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
-    return chosen | twice
+    recomputed = predicted_recompute(partial(_plan, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
+    return chosen | recomputed
 
 
 # With a device ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             say(line(case, measured[key], choice, reason))
         for step in some:
             node = step.covers[0]
-            if step.turn:
+            if step.pass_number:
                 found[variant(step)] = measured[key]
             elif choice is not None:
                 alone = seconds_of(choice) + after.get(variant(step), 0.0)
@@ -165,10 +165,10 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     for node, pair in pairs.items():
-        choice = decide_twice(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
+        choice = decide_recompute(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
         once = took.get(node, inf)
-        if choice is not None and (twice := seconds_of(choice) + after[variant(pair.second)]) < once:
-            say(line_twice(node, choice, twice, once))
+        if choice is not None and (recomputed := seconds_of(choice) + after[variant(pair.second)]) < once:
+            say(line_recompute(node, choice, recomputed, once))
             chosen[node] = choice
     left = {n: reason for n, reason in left.items() if n not in chosen}
     # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
@@ -236,7 +236,7 @@ def _rounds(node: Node) -> bool:
 def _form(step: KernelStep) -> Hashable:
     """What two contractions share that take the same time: a network repeats its blocks."""
     covers = ((n.op, n.attributes, n.shape, tuple((i.shape, i.dtype) for i in n.inputs)) for n in step.covers)
-    return step.kernel, step.turn == "second", tuple(covers)
+    return step.kernel, step.pass_number == 2, tuple(covers)
 
 
 def _key(case: Case, device: torch.device, most: int, *, strict: bool) -> str:

@@ -15,6 +15,7 @@ from math import prod
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock, locked_device
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
@@ -26,7 +27,6 @@ from kernelwright.roofline.cost import node_seconds, node_work
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
-from kernelwright.timing.turns import clock, exclusive
 from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.memory import machine, recall, remember
 from kernelwright.tune.regions import SLOWER
@@ -60,7 +60,7 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
     ends, found = clock() + budget_seconds, dict[Hashable, dict[str, float]]()
     waiting = sorted(alike, key=lambda form: -len(alike[form]) * node_work(alike[form][0]).operations)
     try:
-        with exclusive(), without_collector(), torch.no_grad():
+        with locked_device(), without_collector(), torch.no_grad():
             for place, form in enumerate(waiting):
                 key = repr((machine(device), _tf32(), form))
                 known = recall(_KIND, key)
@@ -210,7 +210,7 @@ def measured_programs(programs: Mapping[str, nn.Module], example: Sequence[objec
         return run
 
     try:
-        with exclusive():
+        with locked_device():
             return measure({name: call(model) for name, model in programs.items()}, device=device,
                            budget_seconds=budget_seconds)
     except Exception as error:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-import kernelwright
 import kernelwright.codegen
 from kernelwright.roofline.devices import processor_name
 from kernelwright.settings import cache_folder
@@ -58,7 +57,7 @@ def generator_digest() -> str:
 def package_digest() -> str:
     """A digest of all of our own code."""
     digest = hashlib.sha256()
-    folder = Path(kernelwright.__file__).parent
+    folder = Path(__file__).parents[1]
     for path in sorted(folder.rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]

@@ -17,6 +17,7 @@ import torch
 from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import TARGETS, generate_kernel, support_text
+from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
@@ -27,7 +28,6 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
-from kernelwright.timing.turns import clock, exclusive, without_device
 from kernelwright.tune.in_place import seconds_in_place
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 
@@ -92,7 +92,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
         parts = dict(zip(now, _built([alike[form][0] for form in now], target), strict=True))
         each = min(_MOST_SECONDS, left / len(waiting)) * len(now)
         try:
-            with exclusive(), without_collector():
+            with locked_device(), without_collector():
                 for number, plan in enumerate(plans):
                     here = [(form, steps) for form, steps in standing[number] if form in parts and form not in times]
                     if here:

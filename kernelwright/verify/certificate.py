@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import in_mode_of
-from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradient_checks import GradientChecks
 from kernelwright.verify.kept import Kept

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
-from kernelwright.timing.turns import clock
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.timing.turns import clock
 from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen, with_choices_of
 from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.computation import settled

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.probes import judged_trials
+from kernelwright.judge.check.probes import judged_trials
 from kernelwright.problem import Problem
 from kernelwright.verify.compare import compare
 from kernelwright.verify.distributions import DISTRIBUTIONS

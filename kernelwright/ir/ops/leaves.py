@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from kernelwright.ir.registry import declare, torch_dtype
-
-if TYPE_CHECKING:
-    from kernelwright.ir.node import Node
+from kernelwright.ir.registry import Applied, declare, torch_dtype
 
 
 def _no_reference(*_: Any, **__: Any) -> Any:
@@ -31,7 +28,7 @@ declare("constant", "leaf", _no_reference, lambda _, node: _literal(node["value"
 declare("literal", "leaf", _no_reference, lambda _, node: _written_out(node))
 
 
-def literal_tensor(node: Node, device: torch.device | None = None, *, widest: bool = False) -> torch.Tensor:
+def literal_tensor(node: Applied, device: torch.device | None = None, *, widest: bool = False) -> torch.Tensor:
     """The tensor of a literal. widest: floating ones in float64, into which no number is rounded."""
     dtype = torch_dtype(node["dtype"])
     dtype = torch.float64 if widest and dtype.is_floating_point else dtype
@@ -40,7 +37,7 @@ def literal_tensor(node: Node, device: torch.device | None = None, *, widest: bo
     return torch.full(node["shape"], node["value"], dtype=dtype, device=device)
 
 
-def _written_out(node: Node) -> str:
+def _written_out(node: Applied) -> str:
     how = f"dtype=torch.{node['dtype']}, device=_device"
     if isinstance(node["value"], tuple):
         return f"torch.tensor({_plain(node['value'])}, {how})"

@@ -11,12 +11,12 @@ from kernelwright.ir.registry import declare
 
 
 def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, transposed, output_padding, exact=False,
-                again=False):
+                recompute=False):
     """torch.convolution: weight is (out, in/groups, *kernel), or (in, out/groups, *kernel) where transposed.
 
     exact: in true float32 where the library would round its operands to TF32. Rules ask for it: they take
-    away the averaging of many rounded values that made the original accurate. again: the same once more, where plans
-    compute it twice.
+    away the averaging of many rounded values that made the original accurate. recompute: the same once more, of pass 2
+    where plans recompute it.
     """
     return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from kernelwright.ir import spectral
 from kernelwright.ir.registry import declare
+
+Progression = tuple[int, int, int]
+"""``(start, stop, step)``: the positions of ``range(start, stop, step)``."""
 
 
 def region_sum(x, *, classes, scale, dtype):
@@ -39,16 +43,9 @@ def _operations_region_sum(node) -> int:
     return node.inputs[0].size
 
 
-def _operations_channel_energy(node) -> int:
-    """Transform, Gram, fold and quadratic form: see codegen/*/spectral.py."""
-    from kernelwright.plan.spectral import spectral_operations
-
-    return spectral_operations(node)
-
-
 def _not_torch(inputs: list[str], node) -> str:
     raise ValueError(f"{node.op} has no torch call: it needs its kernel")
 
 
 declare("region_sum", "special", region_sum, _not_torch, operations=_operations_region_sum, linear_in=(0,))
-declare("channel_energy", "special", channel_energy, _not_torch, operations=_operations_channel_energy)
+declare("channel_energy", "special", channel_energy, _not_torch, operations=spectral.operations)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.device_lock import clock
 from kernelwright.problem.memory import available_memory
 from kernelwright.problem.state import in_mode_of
-from kernelwright.timing.turns import clock
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.memory import poison_before, poisoned_empty

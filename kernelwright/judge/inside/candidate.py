@@ -297,7 +297,7 @@ def _noting(told: dict[str, Any] | None, tensor: torch.Tensor, plain: list[torch
 
 def _saved_inputs(storages: list[torch.UntypedStorage], places: list[list[Any]]
                   ) -> list[torch.Tensor | None]:
-    """Copies on the device, where they are quick to compare with; None: the arena has the bytes, there or elsewhere."""
+    """Copies on the device, where they are quick to compare with; None: shared memory has the bytes, wherever."""
     saved: list[torch.Tensor | None] = []
     for storage, (at, _, _) in zip(storages, places, strict=True):
         copy = None

@@ -1,4 +1,4 @@
-"""The worker's memory: the judge's arenas as tensors, and poison in what a candidate gets without having written it."""
+"""The worker's memory: what it shares with the judge, as tensors, and poison in what a candidate has not written."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _M_PERTURB, _PERTURBS = -6, 0x100
 
 
 class Mapped:
-    """An arena of the judge, mapped: its file, which only grows, so that tensors on an older mapping stay valid, and
-    its device memory, where it has some, which is another block from time to time."""
+    """Memory that the judge shares, mapped: its file, which only grows, so that tensors on an older mapping stay valid,
+    and its device memory, where it has some, which is another block from time to time."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -61,17 +61,17 @@ class Mapped:
         return ON_DEVICE + at if on_device else at
 
     def bytes(self, at: int, count: int) -> torch.Tensor:
-        """``count`` bytes from ``at`` on as a uint8 tensor that shares the arena's memory."""
+        """``count`` bytes from ``at`` on as a uint8 tensor that shares its bytes."""
         if at >= ON_DEVICE:
             at -= ON_DEVICE
             if self.on_device is None or at + count > len(self.on_device):
-                raise EOFError(f"the arena has no {at + count} bytes of device memory")
+                raise EOFError(f"the shared memory has no {at + count} bytes of device memory")
             return self.on_device[at:at + count]
         if at + count > self.size:
             self.size = os.fstat(self.descriptor).st_size
             self.memory = _frombuffer(mmap.mmap(self.descriptor, self.size), dtype=torch.uint8)
         if at + count > self.size:
-            raise EOFError(f"the arena has {self.size} bytes, not {at + count}")
+            raise EOFError(f"the shared memory has {self.size} bytes, not {at + count}")
         return self.memory[at:at + count]
 
 
@@ -128,12 +128,12 @@ def _poisoning(original: Callable[..., torch.Tensor], pattern: int) -> Callable[
 
 
 def _map(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
-    """Another block of device memory for an arena; none where no descriptor came with the request."""
+    """Another block of device memory to share; none where no descriptor came with the request."""
     session.place.synchronize()
-    arena = {"inputs": session.inputs, "outputs": session.outputs}[payload["arena"]]
-    arena.map(session.place.device, session.descriptors[0] if session.descriptors else None, payload["bytes"])
-    if arena.on_device is not None:
-        arena.on_device[-1].item()  # what cannot be read is seen here, and not in a call
+    shared = {"inputs": session.inputs, "outputs": session.outputs}[payload["memory"]]
+    shared.map(session.place.device, session.descriptors[0] if session.descriptors else None, payload["bytes"])
+    if shared.on_device is not None:
+        shared.on_device[-1].item()  # what cannot be read is seen here, and not in a call
     if payload["empty"] and session.place.cuda:
         session.kept.clear()
         _empty_cache()

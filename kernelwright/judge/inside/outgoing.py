@@ -127,27 +127,27 @@ class Outgoing:
             entry["storage"] = position
             entry["offset"] -= begin // DTYPES[entry["dtype"]].itemsize
 
-    def take(self, arena: Any) -> None:
-        """Take the bytes as they are now, by copies on the current stream: into the arena, but from a GPU whose memory
-        it has no room in by way of copies there, as the host must not wait."""
+    def take(self, shared: Any) -> None:
+        """Take the bytes as they are now, by copies on the current stream: into the shared memory. From a GPU whose
+        part of that has no room they go by way of copies there, as the host must not wait."""
         for told, source in zip(self.storages, self.sources, strict=True):
             copy = None
             if source is not None:
-                told["at"] = at = arena.place(told["bytes"], source.device)
+                told["at"] = at = shared.place(told["bytes"], source.device)
                 if source.device.type == "cpu" or at >= ON_DEVICE:
-                    copy = _copy(arena.bytes(at, told["bytes"]), source)
+                    copy = _copy(shared.bytes(at, told["bytes"]), source)
                 else:
                     try:
                         copy = _clone(source)
                     except torch.OutOfMemoryError:
-                        copy = _copy(arena.bytes(at, told["bytes"]), source)
+                        copy = _copy(shared.bytes(at, told["bytes"]), source)
             self.early.append(copy)
 
-    def send(self, arena: Any) -> None:
-        """Put what was copied elsewhere into the arena."""
+    def send(self, shared: Any) -> None:
+        """Put what was copied elsewhere into the shared memory."""
         for told, copy in zip(self.storages, self.early, strict=True):
             if copy is not None and copy.device.type != "cpu" and told["at"] < ON_DEVICE:
-                _copy(arena.bytes(told["at"], told["bytes"]), copy)
+                _copy(shared.bytes(told["at"], told["bytes"]), copy)
 
     def is_late(self) -> bool:
         """Whether memory holds other bytes now than when they were taken."""

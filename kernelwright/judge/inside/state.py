@@ -116,17 +116,17 @@ class Snapshots:
         return copy is None or not _equal(copy, whole(storage))
 
 
-def build(places: list[list[Any]], entries: list[dict[str, Any]], arena: Any, device: torch.device,
+def build(places: list[list[Any]], entries: list[dict[str, Any]], shared: Any, device: torch.device,
           reused: Sequence[torch.UntypedStorage] = ()) -> tuple[list[torch.UntypedStorage], list[torch.Tensor]]:
     """Storages with the judge's bytes, and the tensors on them. The first lie where ``reused`` does, if sizes and
-    devices are the same; all others in fresh memory. The arena is not needed any more on return."""
+    devices are the same; all others in fresh memory. ``shared`` is not needed any more on return."""
     storages = []
     for index, (at, count, on_device) in enumerate(places):
         block = torch.empty(count, dtype=torch.uint8, device=device if on_device else "cpu")
         if index < len(reused) and reused[index].nbytes() == count and reused[index].device == block.device:
             block = torch.empty(0, dtype=torch.uint8, device=block.device).set_(reused[index])
         if count:
-            _copy(block, arena.bytes(at, count))
+            _copy(block, shared.bytes(at, count))
         storages.append(block.untyped_storage())
     if any(at >= ON_DEVICE for at, _, _ in places) and device.type == "cuda":
         _synchronize(device)

@@ -18,9 +18,9 @@ DTYPES: dict[str, torch.dtype] = {
                   torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64,
                   torch.complex128, torch.complex32, torch.float8_e4m3fn, torch.float8_e5m2)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-#: Storages begin at multiples of this many bytes in an arena, as allocators place them.
+#: Storages begin at multiples of this many bytes in shared memory, as allocators place them.
 ALIGNMENT = 512
-#: Places from here on lie in an arena's device memory, those before in its file.
+#: Places from here on lie in the shared device memory, those before in its file.
 ON_DEVICE = 1 << 60
 
 # The worker holds these before the candidate's code runs, so that no later assignment to torch.Tensor changes them.

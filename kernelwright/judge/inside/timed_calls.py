@@ -64,10 +64,10 @@ def named_leaves(value: Any, root: str = "output") -> dict[str, Any]:
 
 class TimedCalls:
     """Slots with inputs, and batches of calls of a candidate on them; results stay until the next batch, as they were
-    at return in the ``arena``, from which the judge takes them without asking."""
+    at return in ``shared``, from which the judge takes them without asking."""
 
-    def __init__(self, candidate: Callable[..., Any], device: torch.device, arena: Mapped) -> None:
-        self.candidate, self.device, self.arena = candidate, device, arena
+    def __init__(self, candidate: Callable[..., Any], device: torch.device, shared: Mapped) -> None:
+        self.candidate, self.device, self.shared = candidate, device, shared
         self.slots: dict[int, Any] = {}
         self.clock: Any = None
         self.specification: list[tuple[str, list[int], torch.dtype]] = []
@@ -95,8 +95,8 @@ class TimedCalls:
 
     def time(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Run a batch. ``calls`` are [slot, slot to exchange with, offset, few, seed or None], by `Exchange` of
-        ``varied`` and ``key``; ``outputs`` are [path, shape, dtype], which go into the arena from ``at`` on, call by
-        call; ``flush`` is a number of passes over ``flush_bytes`` (0: warm), ``poison`` says whether freed memory is
+        ``varied`` and ``key``; ``outputs`` are [path, shape, dtype], which go into shared memory from ``at`` on, call
+        by call; ``flush`` is a number of passes over ``flush_bytes`` (0: warm), ``poison`` says whether freed memory is
         poisoned; ``fill`` is null, or how all memory that is handed out is filled (`poisoned`), where nothing is
         timed; ``null`` calls nothing.
 
@@ -148,7 +148,7 @@ class TimedCalls:
             self.snapshots.append([])
             for _, shape, dtype in specification:
                 size = math.prod(shape) * dtype.itemsize
-                self.snapshots[-1].append(_reshape(_view(self.arena.bytes(at, size), dtype), shape))
+                self.snapshots[-1].append(_reshape(_view(self.shared.bytes(at, size), dtype), shape))
                 at = aligned(at + size)
         if self.clock is None:
             size = payload["flush_bytes"]

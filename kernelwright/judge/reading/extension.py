@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernelwright.judge.ctokens import tokens_of
+from kernelwright.judge.reading.ctokens import tokens_of
 from kernelwright.judge.reading.source import Source, string_of
 from kernelwright.judge.records import Finding
 

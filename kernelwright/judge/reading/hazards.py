@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from kernelwright.judge.ctokens import Function, Token, closing, split_commas
+from kernelwright.judge.reading.ctokens import Function, Token, closing, split_commas
 from kernelwright.judge.reading.sizes import known_numbers, value_of
 from kernelwright.judge.reading.source import Kernels, Source, fold, number_of
 from kernelwright.judge.records import Finding

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from kernelwright.judge.ctokens import Function, Launch, closing, launches_of, split_commas, tokens_of
+from kernelwright.judge.reading.ctokens import Function, Launch, closing, launches_of, split_commas, tokens_of
 from kernelwright.judge.reading.sizes import known_numbers, value_of
 from kernelwright.judge.reading.source import Kernels, Source
 from kernelwright.judge.records import Finding

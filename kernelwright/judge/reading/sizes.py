@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from kernelwright.judge.ctokens import Function, Token, split_commas
+from kernelwright.judge.reading.ctokens import Function, Token, split_commas
 from kernelwright.judge.reading.source import Kernels, Source, fold, number_of
 from kernelwright.judge.records import Finding
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from kernelwright.judge.ctokens import Function, Launch, Token, functions_of, launches_of, tokens_of
+from kernelwright.judge.reading.ctokens import Function, Launch, Token, functions_of, launches_of, tokens_of
 from kernelwright.judge.records import Finding
 
 _STRING_METHODS = {"format", "format_map", "replace", "strip", "lstrip"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from kernelwright.judge.ctokens import Token, closing
+from kernelwright.judge.reading.ctokens import Token, closing
 from kernelwright.judge.reading.source import Kernels, Source
 from kernelwright.judge.records import Finding
 

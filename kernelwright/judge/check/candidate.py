@@ -1,0 +1,315 @@
+"""One candidate, from its text to a verdict: read, built, checked, and where it is wrong, explained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from kernelwright.errors import KernelwrightError
+from kernelwright.judge.check import problem_profile
+from kernelwright.judge.check.constants import otherwise_made
+from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
+from kernelwright.judge.check.own_share import measure_own_share, unlaunched
+from kernelwright.judge.check.precision import FLOAT32, precision_class
+from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
+from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
+from kernelwright.judge.check.variants import check_variants, variants
+from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
+from kernelwright.judge.diagnose.hypotheses import find_hypotheses
+from kernelwright.judge.diagnose.misfit import find_misfit
+from kernelwright.judge.diagnose.patterns import find_patterns
+from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
+from kernelwright.judge.efforts import Budget, Seconds
+from kernelwright.judge.reading import certain, read_candidate
+from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
+from kernelwright.judge.sandbox.limits import Limits
+from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.verdicts import VERDICTS
+from kernelwright.judge.worker.handover import NotHandedOver
+from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.worker.remote import CandidateRaised, RemoteCandidate
+from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
+from kernelwright.verify.certificate import Certificate, Plan, certify
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.kept import Kept
+from kernelwright.verify.observe import first_line
+from kernelwright.verify.state import float64_copy, to_float64
+from kernelwright.verify.tolerance import Tolerance
+
+#: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
+ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign")
+#: Share of free memory in which the model's results may wait for the next candidate.
+KEPT_SHARE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """What is the same for all candidates of a run."""
+
+    problem: Problem
+    profile: problem_profile.ProblemProfile
+    settings: JudgeSettings
+    limits: Limits
+    budget: Budget
+    #: The model's side of all checks.
+    kept: Kept = field(default_factory=Kept)
+    #: What the model's constructor makes the same whatever the seed, see `fixed_state`.
+    fixed: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.profile.stateful:  # results of a model whose calls change it are no one else's
+            self.kept.most_bytes = 0
+            self.kept.forget()
+
+    def check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
+        """The verdict on one file, without times; and its process, if it passed and is to be timed, which the caller
+        closes. Nothing that a candidate does is raised."""
+        seconds = Seconds()
+        result = CandidateResult(str(path), "JUDGE-ERROR", "")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        decided = certain(text)
+        if decided is not None:
+            verdict, finding = decided
+            return replace(result, verdict=verdict, reason=finding.sentence, fix=finding.fix, findings=(finding,)), None
+        result = replace(result, findings=tuple(read_candidate(text, self.problem.source)))
+        emulation = None
+        try:
+            if self.problem.device.type == "cpu" and needs_device(text):
+                emulation = seconds.during("build", lambda: emulate(path, text, self.limits))
+                if emulation.verdict is not None and emulation.finding is not None:
+                    found = refused(result, emulation.verdict, emulation.finding)
+                    return replace(found, seconds=seconds.by_stage), None
+            worker = seconds.during("build", lambda: Worker(path, self.problem.device, self.limits))
+        except WorkerFailure as failure:
+            return replace(failed(result, failure, text), seconds=seconds.by_stage), None
+        keep = False
+        try:
+            found = self._run(replace(result, isolation=worker.isolation), worker, text, seconds, emulation)
+            if emulation is not None and found.verdict == "CRASH-TIMEOUT":  # says nothing about a GPU
+                found = replace(found, verdict="JUDGE-NO-DEVICE", reason="Its CUDA kernels take too long by emulation "
+                                "on the CPU, and there is no GPU here.",
+                                fix="Judge it where there is a GPU, or with --tiny.")
+            keep = self.settings.time and VERDICTS[found.verdict].passed and emulation is None
+        except KernelwrightError as error:  # the problem's own fault, or this machine's: nobody else's
+            found = replace(result, reason=f"The judge could not go on: {error}")
+        finally:
+            if not keep or worker.failure is not None:
+                worker.close()
+        kept = worker if keep else None
+        if kept is not None:
+            with contextlib.suppress(WorkerFailure):
+                kept.rest()
+        if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
+            kept = seconds.during("build", lambda: self._again(path))
+        return replace(found, seconds=seconds.by_stage), kept
+
+    def _again(self, path: Path) -> Worker | None:
+        """A new process with the constructed candidate; None where that fails now."""
+        try:
+            worker = Worker(path, self.problem.device, self.limits)
+        except WorkerFailure:
+            return None
+        try:
+            RemoteCandidate(worker, self.problem, self.profile.seed, self.profile.training)
+        except Exception as error:
+            worker.close()
+            if not isinstance(error, (CandidateRaised, WorkerFailure)) and not is_out_of_memory(error):
+                raise
+            return None
+        return worker
+
+    def _run(self, result: CandidateResult, worker: Worker, text: str, seconds: Seconds, emulation: Emulation | None
+             ) -> CandidateResult:
+        """Build and check in the candidate's process."""
+        try:
+            if emulation is not None:
+                emulation.attach(worker)
+            training = self.profile.training
+            remote = seconds.during("build", lambda: RemoteCandidate(
+                worker, self.problem, self.profile.seed, training))
+            made = otherwise_made(self.fixed, remote)
+            certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
+            if worker.failure is not None:
+                return replace(failed(result, worker.failure, text), certificate=certificate)
+            result = replace(result, certificate=certificate, allclose=plain_allclose(certificate),
+                             precision=precision_class(certificate) if certificate.passed else None)
+            if remote.raised is not None and not _ran(certificate):
+                return raised(result, remote.raised, text)
+            found = self._judged(result, remote, certificate, seconds, made)
+            if emulation is None or not VERDICTS[found.verdict].passed:
+                return found if self.settings.time else self._with_own_kernels(found, worker)
+            limits = (f"not run on a GPU and not timed: {emulation.words}", *found.limits)
+            return replace(found, verdict="OK-BUT", limits=limits, reason=_joined(limits))
+        except CandidateRaised as error:
+            return raised(result, error, text)
+        except WorkerFailure as failure:
+            return failed(result, failure, text)
+        except NotHandedOver as error:
+            return replace(result, reason=f"The judge could not go on: {error}.")
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            why = f"The device's memory does not suffice: {first_line(error)[:200]}"
+            return replace(result, verdict="CRASH-MEMORY", reason=why,
+                           fix="Allocate less, or free what is not needed between calls.")
+
+    def _with_own_kernels(self, result: CandidateResult, worker: Worker) -> CandidateResult:
+        """``result``, refused where own kernels are asked for and do nothing. With a clock, that is seen beside it."""
+        if not self.settings.own_kernels or not VERDICTS[result.verdict].passed or worker.failure is not None:
+            return result
+        share = measure_own_share(worker, self.problem)
+        return ghost(result, share.words) if share is not None and share.is_ghost else result
+
+    def control(self, worker: Worker) -> str:
+        """Check the model itself in a candidate's place: words where it does not pass.
+
+        So a baseline has been through what candidates have been through: calls leave traces in a process's memory, by
+        which later ones are faster. Raises what a RemoteCandidate raises.
+        """
+        remote = RemoteCandidate(worker, self.problem, self.profile.seed, self.profile.training)
+        found = self._certified(remote, replace(
+            self._plan(), budget_seconds=min(2.0, self.budget.check), stop_at_failure=True))
+        return "" if found.passed else f"The model in a process of its own does not pass its own check: {found.why[0]}"
+
+    def _plan(self) -> Plan:
+        return Plan(trials=problem_profile.trials(self.profile), required=problem_profile.required(self.profile),
+                    wanted=problem_profile.wanted(self.profile), budget_seconds=self.budget.check,
+                    tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT,
+                    informative=INFORMATIVE, check_gradients=self.settings.backward,
+                    stop_at_failure=not self.budget.diagnose, must_fit=True)
+
+    def _make_model(self) -> torch.nn.Module:
+        return self.problem.make_model(self.profile.seed)
+
+    def _make_float64(self, model: torch.nn.Module) -> torch.nn.Module:
+        if self.problem.is_instance:
+            return float64_copy(model)
+        return to_float64(in_mode_of(self.problem.make_model(self.profile.seed), model))
+
+    def _certified(self, remote: RemoteCandidate, plan: Plan) -> Certificate:
+        return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,
+                       make_float64=self._make_float64, kept=self.kept)
+
+    def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
+                made: str) -> CandidateResult:
+        """What the check's outcome means. made: see `otherwise_made`."""
+        if not certificate.passed:
+            if remote.launch_errors:
+                return never_launched(result, remote.launch_errors)
+            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote))
+            never = self._never_ran(remote.link.worker, findings)
+            if never is not None:
+                return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
+            verdict = classify(certificate, findings)
+            if verdict == "WRONG-PRECISION" and self.settings.precision == "any":
+                loose = replace(self._plan(), tolerance=ANY_PRECISION, stop_at_failure=True)
+                again = seconds.during("check", lambda: self._certified(remote, loose))
+                if again.passed:
+                    result = replace(result, certificate=again, precision=precision_class(again))
+                    return self._right(result, remote, seconds, made)
+            sentence, fix = reason(verdict, certificate, findings, result.findings)
+            return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
+        if remote.ever_late:
+            return refused(result, "CHEAT-ASYNC", Finding(
+                "late-outputs", "Outputs still changed after forward had returned: work goes on where nobody waits for "
+                "it.", fix="Launch on the current stream, or join every stream and thread before returning."))
+        if remote.launch_errors:
+            return never_launched(result, remote.launch_errors)
+        if (repeated := repeats_memory(certificate)) is not None:
+            return refused(result, "WRONG-ALIAS", repeated)
+        if self.profile.is_trivial:
+            why = " and ".join(self.profile.trivial)
+            return replace(result, verdict="PROBLEM-TRIVIAL", reason=f"Nothing can be said of this candidate: {why} "
+                           f"would pass as well, in all of {self.profile.rests_on}.",
+                           fix="Judge it on a problem whose output depends on its input.")
+        if self.settings.precision == "strict" and result.precision not in (FLOAT32, None):
+            return refused(result, "WRONG-PRECISION", Finding(
+                "precision", f"It computes in {result.precision}, and the policy is strict: float32.",
+                fix="Compute in float32, or choose --precision match."))
+        return self._right(result, remote, seconds, made)
+
+    def _never_ran(self, worker: Worker, findings: Sequence[Finding]) -> Finding | None:
+        """Whether nothing was written because launches failed, which only a profile shows where the error is hidden."""
+        unwritten = any(f.kind in ("unwritten", "zeros") or f.evidence.get("holds") in ("unwritten", "zeros")
+                        for f in findings)
+        return unlaunched(worker, self.problem) if unwritten and worker.failure is None else None
+
+    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: str
+               ) -> CandidateResult:
+        """Right on its trials: what other layouts, sizes and sequences of calls show."""
+        tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
+            self._plan().tolerance_for("normal")
+        worker = remote.link.worker
+        distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
+        checked = seconds.during("check", lambda: check_variants(
+            self._make_model, remote, self.problem, variants(self.problem, self.profile.seed, distribution), tolerance,
+            self.budget.variants, both_alive=False, let_go=self.kept.forget, make_second=lambda: RemoteCandidate(
+                worker, self.problem, self.profile.seed + 1, self.profile.training, load=False)))
+        for variant in checked:
+            if variant.gates and variant.wrong:
+                if worker.failure is not None:
+                    raise worker.failure
+                return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
+                               findings=(variant.finding, *result.findings))
+        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, made, *limits_of(result.certificate),
+                                                   *(v.limit for v in checked)))))
+        if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
+            limits = (f"computes in {result.precision}", *limits)
+        told = result.certificate.sentence() if result.certificate is not None else ""
+        return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
+
+    def _findings(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
+        """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
+        misfit = find_misfit(self._make_model(), remote, self.problem.source) if certificate.state_problems else None
+        if misfit is not None and not misfit.evidence["loads"]:  # values of other parameters say nothing
+            return [misfit]
+        also = [] if misfit is None else [misfit]
+        failing = failing_trial(certificate) if self.budget.diagnose else None
+        if failing is None:
+            return also
+        if (other := other_computation(certificate)) is not None:
+            return [other, *also]
+        make_float64 = self._make_float64 if float64_is_right([failing.reference]) else _no_float64
+        try:
+            evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
+                               make_float64=make_float64, before=tuple(t.plan for t in certificate.trials))
+            if says_little(evidence):
+                evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
+                                           make_float64=make_float64, budget_seconds=self.budget.diagnose)
+            found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
+            again_right = not found and failing.comparison is not None and not failing.comparison.passed
+            return [*([not_repeatable(failing)] if again_right else found), *also]
+        except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
+            return also
+
+
+def kept_for(problem: Problem) -> Kept:
+    """Nothing yet of the model's side of checks, with room for what the device has room for."""
+    device = problem.device
+    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return Kept(int(KEPT_SHARE * free))
+
+
+def timed_tolerance(settings: JudgeSettings, distribution: str) -> Tolerance:
+    """What the values of timed calls on inputs of ``distribution`` are held against."""
+    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="sign")
+    return Plan(tolerance=usual).tolerance_for(distribution)
+
+
+def _no_float64(model: torch.nn.Module) -> torch.nn.Module:
+    raise RuntimeError("float64 is another computation")
+
+
+def _joined(limits: tuple[str, ...]) -> str:
+    words = "; ".join(limits)
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def _ran(certificate: Certificate) -> bool:
+    return any(trial.comparison is not None for trial in certificate.trials)

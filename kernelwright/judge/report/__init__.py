@@ -1,0 +1,1 @@
+"""What the judge says at the end: ranks, and the printed report."""

@@ -1,0 +1,179 @@
+"""Tune, build, verify and time: what the measurements leave of a planned program, and what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.codegen.reference.plan import filled
+from kernelwright.device_lock import clock
+from kernelwright.failures import is_ours, told
+from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
+from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import in_mode_of
+from kernelwright.programs import Stages, new_model, written
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import Settings
+from kernelwright.timing.baselines import COMPILERS, Timing, is_slower, time_model
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.regions import SLOWER
+from kernelwright.tuned import Tuning
+from kernelwright.verified import Certified, Truths, built, candidate_of, certified_modes, given_by_model
+from kernelwright.verify.certificate import Certificate
+from kernelwright.verify.flatten import flatten
+
+#: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
+_LEAST_SECONDS = 0.2
+#: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
+_FEW, _HASTY_SHARE = 5, 0.1
+#: Of the seconds of the first build and check, what the second ones take at least: what float64 said is known.
+_SHARE_OF_FIRST = 0.5
+
+
+def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+          settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None
+          ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+    """Build what was planned and check it briefly, then choose contractions, drop the regions that lose and choose
+    layouts by measurement, verify what that made of it, and time it; a mode that is not faster keeps the original.
+
+    keep: gets the text of each file that passed its check, the last time before it is timed. Raises VerificationFailed
+    where even a file without any kernel fails.
+    """
+    planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
+    tuning, truths, budget = Tuning(problem, example, target, device, settings, stages), Truths(problem.device), \
+        stages.budget
+
+    def certified(modes: list[ModeProgram], *, brief: bool = False) -> Certified:
+        return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths,
+                               brief=brief)
+
+    known = tuning.modes(planned, 0.0)
+    began = clock()
+    modes, text, emitted, certificates = certified(known, brief=budget.measures)
+    took = clock() - began
+    keep(text)
+    if budget.measures:
+        before = {id(m): p for m, p in zip(known, planned, strict=True)}
+        tuning.settled |= {m.name for m in modes if id(m) not in before}  # what stepped back goes on from there
+        better = tuning.modes([before.get(id(m), m) for m in modes], budget.share("tune"))
+        budget.done("tune")
+        untried = tuning.untried
+        better, other, _ = written(problem, better, example, target, device)
+        # A file that stays as it is gets its other trials where these are more than what is done again for them.
+        worth = budget.share("verify") >= 2.0 * took if other == text else budget.left() >= _SHARE_OF_FIRST * took
+        if worth:
+            modes, text, emitted, certificates = certified(better)
+            keep(text)
+        elif other != text:
+            untried = ["There was no time to build and check what the measurements would change; a further run, which "
+                       "knows them, has it.", *untried]
+        else:
+            modes = better
+        modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
+    alone = settings.baselines == "none"
+    slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)
+    lesser = {m.name: tuning.less(m) for m in modes if slower.get(m.program) == SLOWER}
+    while lesser and budget.left() >= _SHARE_OF_FIRST * took:
+        fewer = {name: mode for name, found in lesser.items() if (mode := _next(found)) and mode.plan.kernels}
+        if not fewer:
+            break
+        modes, text, emitted, certificates = certified([fewer.get(m.name, m) for m in modes])
+        changed = [m for m in modes if m.name in fewer]
+        again, times = _timed(problem, changed, emitted, example, device, settings, stages, compare=alone)
+        slower, timings = again | {m.program: slower[m.program] for m in modes
+                                   if m.name not in fewer and m.program in slower}, timings | times
+        lesser = {m.name: lesser[m.name] for m in modes if m.name in fewer and again.get(m.program) == SLOWER}
+    budget.done("verify")
+    if not alone:  # what others compile takes its time: beside programs that stay
+        slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True)
+    if slower:
+        modes = [original(m, slower.get(m.program, ""), device) for m in modes]
+        with stages.stage("build"):
+            modes, text, emitted = built(problem, modes, example, target, device)
+    return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:
+    """The next program of fewer kernels; None where there is none, or none can be planned."""
+    try:
+        return next(found, None)
+    except Exception as error:
+        if not is_ours(error) or is_out_of_memory(error):
+            raise
+        return None
+
+
+def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any], device: Device, settings: Settings
+                          ) -> list[ModeProgram]:
+    """The mode with its results' strides as eager has them on this device. A trace does not know them: libraries
+    choose the order in which they store, and some operators keep other orders of axes than their descriptions say."""
+    if not mode.plan.kernels:
+        return [mode]
+    numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
+    strides: dict[bool, list[tuple[int, ...] | None]] = {}
+    model: nn.Module | None = None  # one for all calls: a large one takes a while
+    for recording in mode.recordings:
+        try:
+            if model is None:
+                model = in_mode_of(problem.make_model(settings.seed), mode.model)
+            found = flatten(given_by_model(problem, mode, example, settings, recording, model))
+        except Exception as error:
+            if is_out_of_memory(error):  # for what a backward needs: the certificate compares
+                return [mode]
+            raise
+        strides[recording] = [None] * len(mode.captured.outputs)
+        for path, number in numbers.items():
+            result = found.get(path)
+            # Of another shape it is another computation, as the certificate finds.
+            if isinstance(number, int) and isinstance(result, torch.Tensor) \
+                    and tuple(result.shape) == mode.captured.outputs[number].shape:
+                strides[recording][number] = tuple(result.stride())
+    return laid_out(mode, strides, device)
+
+
+def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, example: list[Any], device: Device,
+           settings: Settings, stages: Stages, *, compare: bool) -> tuple[dict[Hashable, str], dict[str, Any]]:
+    """Time the modes: the (rendered) programs that are not faster, or fail under the clock, with the reason, and the
+    timings by mode. compare: whether to compile the baselines, and time them, too."""
+    timings: dict[str, Any] = {}
+    slower: dict[Hashable, str] = {}
+    budget, programs = stages.budget, distinct(modes)
+    for place, mode in enumerate(programs if budget.measures else ()):
+        # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
+        compilers = COMPILERS["none" if not compare or (place and settings.effort == "quick") else settings.baselines]
+        try:
+            with stages.stage("time"):
+                candidate = as_called(mode, candidate_of(emitted, problem, mode, settings)) if mode.plan.kernels \
+                    else None
+
+                timed = partial(
+                    time_model, as_called(mode, mode.model), candidate, example, device=problem.device,
+                    floor_seconds=described_mode(mode, device).floor_seconds or None,
+                    budget_seconds=max(_LEAST_SECONDS, budget.share("time") / (len(programs) - place)),
+                    compilers=compilers, compile_limit_seconds=budget.share("baselines") / max(1, len(compilers)))
+                timing = timed()
+                if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
+                    timing = timed(repetitions=_FEW)
+                timings[mode.name] = timing
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
+                raise
+            slower[mode.program] = told(error)
+            continue
+        if mode.plan.kernels and is_slower(timing):
+            slower[mode.program] = SLOWER
+    return slower, timings
+
+
+def _is_hasty(timing: Timing, budget: Budget) -> bool:
+    """Whether a program was called too seldom for a judgement that gives it up, and a few calls more are not dear."""
+    entries = timing.entries.values()
+    return min(t.repetitions for t in entries) < _FEW and \
+        _FEW * sum(t.median for t in entries) < max(_LEAST_SECONDS, _HASTY_SHARE * budget.seconds)
