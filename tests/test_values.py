@@ -36,6 +36,11 @@ ZEROS = torch.tensor([[-0.0, -0.0, -0.0], [0.0, -0.0, -0.0], [1.0, -1.0, -0.0], 
                       [7.0, 7.0, 7.0]]).repeat(11, 1)
 SEVENS = torch.arange(1, 65).float().reshape(64, 1).repeat(1, 28)
 
+def chain(x: torch.Tensor) -> torch.Tensor:
+    """Some operators, of which each rounds."""
+    return ((x * 0.7 + 0.125) * x - 0.25) * 1.7
+
+
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
 #: Every result, to the bit but for a few units of the last place where a function is approximated.
@@ -106,6 +111,15 @@ CASES: dict[str, Case] = {
                                     1 / (x * 10 - 1), (x * 0.7 - 0.07).bool(), x * x.flip(0) - x.flip(0) * x,
                                     1 / (x * x.flip(0) - x.flip(0) * x), (x * 10 - 1).sqrt(), x.square() - x * x),
                          (TENTHS,)),
+    "extrema of halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: (v - v.amax(1, True)).sign(), lambda v: (v.amax(0) - v).sqrt(), lambda v: v == v.amin(1, True),
+        lambda v: v == F.max_pool1d(v[None], 3, 1, 1)[0], lambda v: 1 / (v.max() - v), lambda v: v.argmax(1),
+        lambda v: torch.stack([v.min(0).values, v[0]]), lambda v: v.T - v.T.amax(1, True),
+        lambda v: v * (v >= v.amax(1, True)), lambda v: v.argmin(0) * 2, lambda v: (v[:, 1:] - v[:, 1:].amax(0)).log2(),
+    )], (NEAR.reshape(32, 32),)),
+    "means of equal halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: (v - v.mean(1, True)).sign(), lambda v: v > v.mean(1, True), lambda v: v.logsumexp(0) >= v.amax(0),
+        lambda v: v.mean(1) == v[:, 0])], (NEAR[:32].reshape(32, 1).expand(32, 16).contiguous(),)),
     "rounded products of halves": (lambda x: ((x.half() * 10 - 1).float() > 0, (x.half() * 10 - 1).float() * 3),
                                    (TENTHS,)),
 }
