@@ -120,6 +120,16 @@ CASES: dict[str, Case] = {
     "means of equal halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
         lambda v: (v - v.mean(1, True)).sign(), lambda v: v > v.mean(1, True), lambda v: v.logsumexp(0) >= v.amax(0),
         lambda v: v.mean(1) == v[:, 0])], (NEAR[:32].reshape(32, 1).expand(32, 16).contiguous(),)),
+    "numbers beside halves": (lambda x: [f(x.to(t)) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: v + 0.1 > 0.7, lambda v: (v - 0.3).sign(), lambda v: 0.3 - v == v, lambda v: ((v + 0.1) * 64).floor(),
+        lambda v: torch.add(v, v.flip(0), alpha=0.1) > 0.1, lambda v: (v.abs() ** 0.3 * 256).round(),
+        lambda v: (0.3 ** v * 256).round(), lambda v: torch.sub(v, 0.3, alpha=2) < 0)], (NEAR,)),
+    "numbers that halves do not hold": (lambda x: (
+        F.normalize(x), x / (x + 1e-12), (x + 1e-10).log(), 1 / (1e-8 - x), x.clamp_min(1e-9).log(), x / (x - 1e9),
+        torch.where(x > 0, x, -1e9).softmax(-1), F.pad(x, (1, 1), value=1e-12).log2(),
+        x.masked_fill(x == 0, 1e-12).log2(),
+        x / F.threshold(x, 1.0, 1e-12), 1 / F.hardtanh(x, 1e-10, 1.0), x / torch.full_like(x, 1e-12)),
+        (torch.zeros(3, 40).half(),)),
     "rounded products of halves": (lambda x: ((x.half() * 10 - 1).float() > 0, (x.half() * 10 - 1).float() * 3),
                                    (TENTHS,)),
 }

@@ -293,8 +293,9 @@ class Converter:
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
+            told = {"operator": target, "results_used": used, "runs_on": _runs_on(node.meta["val"])}
             try:
-                result = converted(converter, {**arguments, "operator": target, "results_used": used}, node.meta["val"])
+                result = converted(converter, {**arguments, **told}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
@@ -465,6 +466,11 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
+
+
+def _runs_on(traced: Any) -> str:
+    """The kind of device of what a trace gives."""
+    return next((t.device.type for t in pytree.tree_leaves(traced) if isinstance(t, torch.Tensor)), "")
 
 
 def _lasts(target: Any, arguments: dict[str, Any]) -> bool:
