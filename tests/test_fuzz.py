@@ -248,6 +248,31 @@ def test_overflow_of_a_narrow_type_is_no_finding():
         assert disagreement([other], graph, values, expected, noise).kind == kind
 
 
+class Quotients(torch.nn.Module):
+    """Infinities that arise on the way, of which an activation makes numbers."""
+
+    def forward(self, x):
+        return torch.relu(x[:, 1] / x[:, 0] - x[:, 2])
+
+
+def test_what_depends_on_infinities_may_trade_places():
+    """Where products were exchanged, Inf may be NaN, and what follows from it; a NaN of the inputs stays one."""
+    x = torch.tensor([[1.0, 2.0, 1.0], [0.0, -1.0, 1.0], [0.0, 1.0, inf], [2.0, nan, 1.0], [1.0, 1.0, 5.0]])
+    graph = capture(Quotients(), [x])
+    values = values_of(Quotients(), graph, [x])
+    expected = evaluated(graph, values)
+    assert expected[0].isnan().tolist() == [False, False, True, True, False]
+    for place, other in ((1, nan), (2, 0.0)):
+        found = expected[0].clone()
+        found[place] = other
+        assert disagreement([found], graph, values, expected, 2e-7, trade=True) is None
+        assert disagreement([found], graph, values, expected, 2e-7).kind == "place"
+    for place, other, kind in ((3, 0.0, "place"), (4, nan, "place"), (0, inf, "place"), (0, 1.5, "value")):
+        found = expected[0].clone()
+        found[place] = other
+        assert disagreement([found], graph, values, expected, 2e-7, trade=True).kind == kind
+
+
 class Lost(torch.nn.Module):
     """Too small for float16 on the way."""
 

@@ -217,13 +217,13 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
                 continue
             raise
         for words, rewritten, applied in variants:
-            places = bool(trial) or not any(a.rule.exactness is Exactness.FINITE for a in applied)
+            trade = any(a.rule.exactness is Exactness.FINITE for a in applied)
             rules = ", ".join(dict.fromkeys(a.rule.name for a in applied)) or "none"
             # Arithmetic of numbers alone is done in the model's types, everything else of a rewriting in float64.
             folded = any(a.rule is of_numbers for a in applied)
             with _Stage("rewrite"):
                 wrong = disagreement(evaluated(rewritten, values), graph, values, expected,
-                                     narrowest(graph) if folded else ROUNDING["float64"], exact_places=places)
+                                     narrowest(graph) if folded else ROUNDING["float64"], trade=trade)
             if wrong:
                 raise _Wrong("rewrite", f"{wrong}{words}{trial}; rules: {rules}", kind=wrong.kind)
             # Plans round constants and casts to the types of their kernels.
@@ -233,7 +233,7 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
                     with torch.no_grad():
                         results, buffers = run_plan(plan, values)
                     wrong = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values,
-                                         expected, narrowest(graph), exact_places=places)
+                                         expected, narrowest(graph), trade=trade)
                 if wrong:
                     raise _Wrong("plan", f"{wrong}{words}{which}{trial}; rules: {rules}", kind=wrong.kind)
 
@@ -379,4 +379,4 @@ def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], fini
     after = dict(candidate.named_buffers(remove_duplicate=False))
     for number, effect in enumerate(graph.effects, len(graph.outputs)):
         found[number] = after[effect.name]
-    return disagreement(found, graph, values, expected, noise, exact_places=not finite)
+    return disagreement(found, graph, values, expected, noise, trade=finite)
