@@ -24,7 +24,7 @@ from kernelwright.fuzz import oracles, runner
 from kernelwright.fuzz.command import fuzz
 from kernelwright.fuzz.draw import Draw, Refused
 from kernelwright.fuzz.generate import begin, generate
-from kernelwright.fuzz.judge import disagreement, evaluated, narrowest
+from kernelwright.fuzz.judge import Disagreement, disagreement, evaluated, narrowest
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.productions import PRODUCTIONS
 from kernelwright.fuzz.runner import Worker, run
@@ -271,6 +271,39 @@ def test_what_depends_on_infinities_may_trade_places():
         found = expected[0].clone()
         found[place] = other
         assert disagreement([found], graph, values, expected, 2e-7, trade=True).kind == kind
+
+
+_LINEAR = '''
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).to(torch.bfloat16)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def get_inputs():
+    return [torch.randn(4, 3, dtype=torch.bfloat16)]
+
+def get_init_inputs():
+    return []
+'''
+
+
+@pytest.mark.parametrize(("wrong", "status"), [((True,), "unclear"), ((True, False), "wrong"), ((), "clean")])
+def test_what_a_library_gives_of_16_bits_accuses_no_graph(wrong, status, monkeypatch):
+    """Where the graph is the model in float64, another result of eager's is none of the graph's."""
+
+    def found_wrong(found, *_, **trade):
+        asked_of_the_model = not trade
+        return Disagreement("value", "moved") if asked_of_the_model and (found[0].dtype == torch.bfloat16) in wrong \
+            else None
+
+    monkeypatch.setattr(oracles, "disagreement", found_wrong)
+    assert oracles.check(_LINEAR, "graph", "cpp", 3).status == status
 
 
 class Lost(torch.nn.Module):
