@@ -123,12 +123,12 @@ CASES: dict[str, Case] = {
     "numbers beside halves": (lambda x: [f(x.to(t)) for t in (torch.half, torch.bfloat16) for f in (
         lambda v: v + 0.1 > 0.7, lambda v: (v - 0.3).sign(), lambda v: 0.3 - v == v, lambda v: ((v + 0.1) * 64).floor(),
         lambda v: torch.add(v, v.flip(0), alpha=0.1) > 0.1, lambda v: (v.abs() ** 0.3 * 256).round(),
-        lambda v: (0.3 ** v * 256).round(), lambda v: torch.sub(v, 0.3, alpha=2) < 0, lambda v: v.clone().add_(0.1).sub_(v, alpha=0.3) > 0.7)],
-                              (NEAR,)),
+        lambda v: (0.3 ** v * 256).round(), lambda v: torch.sub(v, 0.3, alpha=2) < 0,
+        lambda v: v.clone().add_(0.1).sub_(v, alpha=0.3) > 0.7)], (NEAR,)),
     "numbers that halves do not hold": (lambda x: (
         F.normalize(x), x / (x + 1e-12), (x + 1e-10).log(), 1 / (1e-8 - x), x.clamp_min(1e-9).log(), x / (x - 1e9),
         torch.where(x > 0, x, -1e9).softmax(-1), F.pad(x, (1, 1), value=1e-12).log2(),
-        x.masked_fill(x == 0, 1e-12).log2(),
+        x.masked_fill(x == 0, 1e-12).log2(), ((x + 1) * 1e6).sin(), (x + 1) * 1e-9 * 1e9, ((x + 3) / 1e9).log(),
         x / F.threshold(x, 1.0, 1e-12), 1 / F.hardtanh(x, 1e-10, 1.0), x / torch.full_like(x, 1e-12)),
         (torch.zeros(3, 40).half(),)),
     "rounded products of halves": (lambda x: ((x.half() * 10 - 1).float() > 0, (x.half() * 10 - 1).float() * 3),

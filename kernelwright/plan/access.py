@@ -10,10 +10,11 @@ what it fuses in float32, which is never less accurate, and rounds where it stor
 Where a rounding decides a whole step (a comparison, a floor, a conversion to integers: ``JUMPS``) more digits are
 no gain: x == x.half().float() must not depend on what is fused. What such an operator sees is therefore computed
 again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds where the model goes
-on in a wider type, whose digits show every rounding before, and of what an extremum is taken of
-(:mod:`kernelwright.plan.settled`). Casts round wherever a model asks for fewer digits than its
-values have, and where a model mixes float64 with narrower types each operator's result is rounded to its own type:
-float32 overflows where float64 does not. Compilers fuse no product into a sum or a difference, which would then see a
+on in a wider type, whose digits show every rounding before, of what an extremum is taken of
+(:mod:`kernelwright.plan.settled`), and beside numbers that leave the range of 16 bits: sin(x * 1e6) is NaN in float16.
+Casts round wherever a model asks for fewer digits than its values have, and where a model mixes float64 with narrower
+types each operator's result is rounded to its own type: float32 overflows where float64 does not.
+Compilers fuse no product into a sum or a difference, which would then see a
 product that is not rounded: a b - b a is zero, and 10 x - 1 is where 10 x rounds to 1.
 """
 
@@ -34,7 +35,7 @@ from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
 from kernelwright.plan.settled import is_jump
-from kernelwright.plan.typed import applied, converted, number_type
+from kernelwright.plan.typed import applied, converted, leaves_range, number_type
 
 
 class SplitAxis(Exception):
@@ -173,7 +174,8 @@ class Puller:
             for operand in node.inputs:
                 arguments.append((yield self._operand(operand, position, node)))
             value = applied(node, tuple(arguments), self.compute)
-            if not (self.rounding or self.strict) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
+            exactly = self.rounding or self.strict or leaves_range(node)
+            if not exactly or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
                 one = node.op in ("mul", "div", "reciprocal")
                 return as_one_function(value, self.compute) if one else self._unfused(value)
             return self._rounded(self._unfused(value), node)
@@ -192,7 +194,7 @@ class Puller:
         """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
         outermost = self.guarded or node
         whole = any(i.dtype in INTEGERS for i in (node, *node.inputs))
-        narrowed = any(_is_narrowed(i, node) for i in node.inputs)
+        narrowed = any(_is_narrowed(i, node) for i in node.inputs) or leaves_range(node)
         exactly = self.rounding or node.op in JUMPS or node in self.settled
         fills = None if exactly or whole or narrowed else \
             (fill,) if node.op == "cast" and node.dtype.startswith(("float", "bfloat")) else operand_fills(node, fill)
