@@ -13,9 +13,9 @@ again with every operator's result rounded, so that it sees what PyTorch's sees.
 on in a wider type, whose digits show every rounding before, of what an extremum is taken of
 (:mod:`kernelwright.plan.settled`), and beside numbers that leave the range of 16 bits: sin(x * 1e6) is NaN in float16.
 Casts round wherever a model asks for fewer digits than its values have, and where a model mixes float64 with narrower
-types each operator's result is rounded to its own type: float32 overflows where float64 does not.
-Compilers fuse no product into a sum or a difference, which would then see a
-product that is not rounded: a b - b a is zero, and 10 x - 1 is where 10 x rounds to 1.
+types each operator's result is rounded to its own type: float32 overflows where float64 does not. Compilers fuse no
+product into a sum or a difference, which would then see a product that is not rounded: a b - b a is zero, and 10 x - 1
+is where 10 x rounds to 1.
 """
 
 from __future__ import annotations
