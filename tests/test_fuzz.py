@@ -24,7 +24,7 @@ from kernelwright.fuzz import oracles, runner
 from kernelwright.fuzz.command import fuzz
 from kernelwright.fuzz.draw import Draw, Refused
 from kernelwright.fuzz.generate import begin, generate
-from kernelwright.fuzz.judge import disagreement, evaluated, narrowest
+from kernelwright.fuzz.judge import Disagreement, disagreement, evaluated, narrowest
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.productions import PRODUCTIONS
 from kernelwright.fuzz.runner import Worker, run
@@ -246,6 +246,64 @@ def test_overflow_of_a_narrow_type_is_no_finding():
     for other, kind in ((spoiled[2], "value"), (spoiled[1], "place"), (torch.full_like(found, inf), "place"),
                         (found[:8], "shape")):
         assert disagreement([other], graph, values, expected, noise).kind == kind
+
+
+class Quotients(torch.nn.Module):
+    """Infinities that arise on the way, of which an activation makes numbers."""
+
+    def forward(self, x):
+        return torch.relu(x[:, 1] / x[:, 0] - x[:, 2])
+
+
+def test_what_depends_on_infinities_may_trade_places():
+    """Where products were exchanged, Inf may be NaN, and what follows from it; a NaN of the inputs stays one."""
+    x = torch.tensor([[1.0, 2.0, 1.0], [0.0, -1.0, 1.0], [0.0, 1.0, inf], [2.0, nan, 1.0], [1.0, 1.0, 5.0]])
+    graph = capture(Quotients(), [x])
+    values = values_of(Quotients(), graph, [x])
+    expected = evaluated(graph, values)
+    assert expected[0].isnan().tolist() == [False, False, True, True, False]
+    for place, other in ((1, nan), (2, 0.0)):
+        found = expected[0].clone()
+        found[place] = other
+        assert disagreement([found], graph, values, expected, 2e-7, trade=True) is None
+        assert disagreement([found], graph, values, expected, 2e-7).kind == "place"
+    for place, other, kind in ((3, 0.0, "place"), (4, nan, "place"), (0, inf, "place"), (0, 1.5, "value")):
+        found = expected[0].clone()
+        found[place] = other
+        assert disagreement([found], graph, values, expected, 2e-7, trade=True).kind == kind
+
+
+_LINEAR = '''
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).to(torch.bfloat16)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def get_inputs():
+    return [torch.randn(4, 3, dtype=torch.bfloat16)]
+
+def get_init_inputs():
+    return []
+'''
+
+
+@pytest.mark.parametrize(("wrong", "status"), [((True,), "unclear"), ((True, False), "wrong"), ((), "clean")])
+def test_what_a_library_gives_of_16_bits_accuses_no_graph(wrong, status, monkeypatch):
+    """Where the graph is the model in float64, another result of eager's is none of the graph's."""
+
+    def found_wrong(found, *_, **trade):
+        asked_of_the_model = not trade
+        return Disagreement("value", "moved") if asked_of_the_model and (found[0].dtype == torch.bfloat16) in wrong \
+            else None
+
+    monkeypatch.setattr(oracles, "disagreement", found_wrong)
+    assert oracles.check(_LINEAR, "graph", "cpp", 3).status == status
 
 
 class Lost(torch.nn.Module):

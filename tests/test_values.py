@@ -36,6 +36,11 @@ ZEROS = torch.tensor([[-0.0, -0.0, -0.0], [0.0, -0.0, -0.0], [1.0, -1.0, -0.0], 
                       [7.0, 7.0, 7.0]]).repeat(11, 1)
 SEVENS = torch.arange(1, 65).float().reshape(64, 1).repeat(1, 28)
 
+def chain(x: torch.Tensor) -> torch.Tensor:
+    """Some operators, of which each rounds."""
+    return ((x * 0.7 + 0.125) * x - 0.25) * 1.7
+
+
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
 #: Every result, to the bit but for a few units of the last place where a function is approximated.
@@ -106,6 +111,26 @@ CASES: dict[str, Case] = {
                                     1 / (x * 10 - 1), (x * 0.7 - 0.07).bool(), x * x.flip(0) - x.flip(0) * x,
                                     1 / (x * x.flip(0) - x.flip(0) * x), (x * 10 - 1).sqrt(), x.square() - x * x),
                          (TENTHS,)),
+    "extrema of halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: (v - v.amax(1, True)).sign(), lambda v: (v.amax(0) - v).sqrt(), lambda v: v == v.amin(1, True),
+        lambda v: v == F.max_pool1d(v[None], 3, 1, 1)[0], lambda v: 1 / (v.max() - v), lambda v: v.argmax(1),
+        lambda v: torch.stack([v.min(0).values, v[0]]), lambda v: v.T - v.T.amax(1, True),
+        lambda v: v * (v >= v.amax(1, True)), lambda v: v.argmin(0) * 2, lambda v: (v[:, 1:] - v[:, 1:].amax(0)).log2(),
+    )], (NEAR.reshape(32, 32),)),
+    "means of equal halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: (v - v.mean(1, True)).sign(), lambda v: v > v.mean(1, True), lambda v: v.logsumexp(0) >= v.amax(0),
+        lambda v: v.mean(1) == v[:, 0])], (NEAR[:32].reshape(32, 1).expand(32, 16).contiguous(),)),
+    "numbers beside halves": (lambda x: [f(x.to(t)) for t in (torch.half, torch.bfloat16) for f in (
+        lambda v: v + 0.1 > 0.7, lambda v: (v - 0.3).sign(), lambda v: 0.3 - v == v, lambda v: ((v + 0.1) * 64).floor(),
+        lambda v: torch.add(v, v.flip(0), alpha=0.1) > 0.1, lambda v: (v.abs() ** 0.3 * 256).round(),
+        lambda v: (0.3 ** v * 256).round(), lambda v: torch.sub(v, 0.3, alpha=2) < 0,
+        lambda v: v.clone().add_(0.1).sub_(v, alpha=0.3) > 0.7)], (NEAR,)),
+    "numbers that halves do not hold": (lambda x: (
+        F.normalize(x), x / (x + 1e-12), (x + 1e-10).log(), 1 / (1e-8 - x), x.clamp_min(1e-9).log(), x / (x - 1e9),
+        torch.where(x > 0, x, -1e9).softmax(-1), F.pad(x, (1, 1), value=1e-12).log2(),
+        x.masked_fill(x == 0, 1e-12).log2(), ((x + 1) * 1e6).sin(), (x + 1) * 1e-9 * 1e9, ((x + 3) / 1e9).log(),
+        x / F.threshold(x, 1.0, 1e-12), 1 / F.hardtanh(x, 1e-10, 1.0), x / torch.full_like(x, 1e-12)),
+        (torch.zeros(3, 40).half(),)),
     "rounded products of halves": (lambda x: ((x.half() * 10 - 1).float() > 0, (x.half() * 10 - 1).float() * 3),
                                    (TENTHS,)),
 }

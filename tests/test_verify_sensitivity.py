@@ -1,6 +1,7 @@
 """Rounding that a model amplifies: what eager's own errors would be under other rounding."""
 
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -395,6 +396,33 @@ def test_draws_that_lack_memory_are_no_other_computation(monkeypatch: pytest.Mon
 
     far = certify(Other, Other, lambda seed: [torch.rand(4, 64)], plan=Plan(trials=trials))
     assert far.trials[0].reference.startswith("eager with TF32 off: float64 failed")
+
+
+class ByLabel(nn.Module):
+    """A loss that asks whether a label is 1, and is nothing but rounding there."""
+
+    def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cosine_embedding_loss(x, -3 * x, label)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_labels_are_not_rounded(sign: float) -> None:
+    """Else no draw takes the path that eager takes, and what remains of 1 - cos there is another computation."""
+    inputs = [sign * torch.rand(4, 1) - 40, torch.tensor([1.0, -1.0, 1.0, -1.0])]
+    model = ByLabel()
+    draws = list(sensitivity.drawn(model, inputs, State.of(model), 3, range(4)))
+    assert all(torch.equal(draw.given[1], inputs[1]) and not torch.equal(draw.given[0], inputs[0]) for draw in draws)
+    assert all(float(draw.outputs) > 0.9 for draw in draws)
+    assert len({float(draw.outputs) for draw in draws}) > 1
+
+
+@pytest.mark.parametrize(("values", "labels"), [
+    ([0.0, 1.0, -1.0], True), ([3.0, 64.0], True), ([0.5, 1.0], False), ([2048.0, 4096.0], False), ([nan], False),
+    ([inf, 1.0], False)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_labels_are(values: list[float], labels: bool, dtype: torch.dtype) -> None:
+    assert sensitivity.are_labels(torch.tensor(values, dtype=dtype)) == labels
+    assert not sensitivity.are_labels(torch.tensor([1, 0]))
 
 
 def test_a_sum_that_vanishes_has_any_sign() -> None:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from kernelwright.algebra.build import NARROW
 from kernelwright.ir.node import Node, constant, make
+from kernelwright.ir.registry import torch_dtype
 
 Arguments = dict[str, Any]
 CONVERTERS: dict[str, Callable[[Arguments], Any]] = {}
@@ -64,6 +68,11 @@ def as_node(value: Any) -> Node:
     if isinstance(value, (int, float, bool)):
         return constant(value)
     raise NotConvertible(f"operand {value!r}")
+
+
+def held(number: float, dtype: str) -> float:
+    """A number as PyTorch converts it where it gives it as a result of 16 bits: 1e-12 is zero in float16."""
+    return torch.tensor(float(number)).to(torch_dtype(dtype)).item() if dtype in NARROW else number
 
 
 def axes_of(value: int | list[int] | None, rank: int) -> tuple[int, ...]:

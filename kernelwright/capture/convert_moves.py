@@ -11,6 +11,7 @@ from kernelwright.capture.convert import (
     axis_of,
     converts,
     float_only,
+    held,
     part,
     permuted,
     reshape,
@@ -94,7 +95,7 @@ def _pad(a: Arguments) -> Node:
         x = part(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
     amounts = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
     value = a["value"] if a["value"] is not None else 0.0
-    return make("pad", x, amounts=amounts, value=float(value)) if any(map(any, amounts)) else x
+    return make("pad", x, amounts=amounts, value=held(float(value), x.dtype)) if any(map(any, amounts)) else x
 
 
 @converts("roll.default")

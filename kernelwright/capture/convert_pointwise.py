@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import nan
+from math import inf, nan
 
 import torch
 
@@ -16,6 +16,7 @@ from kernelwright.capture.convert import (
     axes_of,
     converts,
     float_only,
+    held,
     part,
     reshape,
 )
@@ -26,7 +27,7 @@ _UNARY = ("neg", "abs", "reciprocal", "square", "sqrt", "rsqrt", "sign", "floor"
           "log", "log1p", "log10", "log2", "sin", "cos", "erf", "tanh", "relu", "sigmoid", "silu", "mish", "hardswish",
           "hardsigmoid", "selu")
 _BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div",
-           "pow.Tensor_Scalar": "pow", "pow.Tensor_Tensor": "pow", "maximum.default": "maximum",
+           "pow.Tensor_Tensor": "pow", "maximum.default": "maximum",
            "minimum.default": "minimum", "max.other": "maximum", "min.other": "minimum",
            "logical_and.default": "logical_and", "logical_or.default": "logical_or",
            **{f"{n}.{kind}": n for n in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}}
@@ -59,8 +60,23 @@ def _add(a: Arguments) -> Node:
         left, right, name = right, left, "sub"
     if a["alpha"] != 1:  # a number stays a number: it does not decide the type of a result without axes
         right = constant(right["value"] * a["alpha"]) if right.op == "constant" else \
-            make("mul", right, constant(a["alpha"]))
-    return make(name, left, right)
+            make("mul", right, constant(held(a["alpha"], right.dtype) if a["runs_on"] == "cpu" else a["alpha"]))
+    return make(name, _summand(left, right, a["runs_on"]), _summand(right, left, a["runs_on"]))
+
+
+def _summand(term: Node, other: Node, device: str) -> Node:
+    """A number beside a tensor of 16 bits: on a CPU PyTorch adds it as that type holds it, elsewhere in float32; what
+    the type takes for zero or infinity adds so, too, since the sum is of that type."""
+    if term.op != "constant" or isinstance(term["value"], bool):
+        return term
+    value, rounded = term["value"], held(term["value"], other.dtype)
+    return constant(rounded) if rounded != value and (device == "cpu" or rounded in (0.0, inf, -inf)) else term
+
+
+@converts("pow.Tensor_Scalar")
+def _power(a: Arguments) -> Node:
+    x = float_only(a["self"])
+    return make("pow", x, constant(held(a["exponent"], x.dtype)))
 
 
 @converts("gelu.default")
@@ -92,7 +108,8 @@ def _softplus(a: Arguments) -> Node:
 
 @converts("threshold.default")
 def _threshold(a: Arguments) -> Node:
-    return make("threshold", float_only(a["self"]), constant(a["threshold"]), constant(a["value"]))
+    return make("threshold", float_only(a["self"]), constant(a["threshold"]),
+                constant(held(a["value"], a["self"].dtype)))
 
 
 @converts("softshrink.default", "hardshrink.default")
@@ -126,7 +143,7 @@ def _clamp(a: Arguments) -> Node:
         if isinstance(bound, Node):  # a NaN among the bounds is the result
             x = make({"clamp_min": "maximum", "clamp_max": "minimum"}[name], x, bound)
         elif bound is not None:
-            x = make(name, x, as_node(bound))
+            x = make(name, x, as_node(held(bound, x.dtype)))
     return x
 
 
@@ -135,12 +152,15 @@ def _where(a: Arguments) -> Node:
     condition, left, right = a["condition"], as_node(a["self"]), as_node(a["other"])
     if condition.dtype != "bool" or not any(n.dtype.startswith(("float", "bfloat")) for n in (left, right)):
         raise NotConvertible("where of these types")
+    left, right = (constant(held(n["value"], other.dtype)) if n.op == "constant" else n
+                   for n, other in ((left, right), (right, left)))
     return make("where", condition, left, right)
 
 
 @converts("masked_fill.Scalar")
 def _masked_fill(a: Arguments) -> Node:
-    return make("where", a["mask"], constant(float(a["value"])), float_only(a["self"]))
+    x = float_only(a["self"])
+    return make("where", a["mask"], constant(held(float(a["value"]), x.dtype)), x)
 
 
 # By another name, or a formula --------------------------------------------------------------------
@@ -190,7 +210,8 @@ def _power_of(a: Arguments) -> Node:
     base = a["self"] if a["operator"] == "pow.Scalar" else 2.0
     if base <= 0:
         raise NotConvertible("a power of a negative number")
-    return make("pow", constant(float(base)), float_only(a["exponent"] if a["operator"] == "pow.Scalar" else a["self"]))
+    exponent = float_only(a["exponent"] if a["operator"] == "pow.Scalar" else a["self"])
+    return make("pow", constant(held(float(base), exponent.dtype)), exponent)
 
 
 @converts("frac.default")

@@ -292,9 +292,9 @@ class Converter:
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
-            used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
+            used = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)
             try:
-                result = converted(converter, {**arguments, "operator": target, "results_used": used}, node.meta["val"])
+                result = converted(converter, {**arguments, **_told(node, target, used)}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
@@ -367,7 +367,7 @@ class Converter:
                 if converter is None or old.dtype in INTEGERS:
                     raise NotConvertible
                 given = dict(zip(own, map(arguments.get, names), strict=False))
-                value = converter({**given, "operator": twin, "results_used": set()})
+                value = converter({**given, **_told(node, twin)})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
                 given = dict(zip(own, map(self._in_memory_order(node, arguments).get, names), strict=False))
@@ -465,6 +465,12 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
+
+
+def _told(node: torch.fx.Node, target: str, used: frozenset[int] = frozenset()) -> dict[str, Any]:
+    """What converters get beside an operator's arguments: its name, which results are used, and on what it runs."""
+    tensors = (t for t in pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
+    return {"operator": target, "results_used": used, "runs_on": next((t.device.type for t in tensors), "")}
 
 
 def _lasts(target: Any, arguments: dict[str, Any]) -> bool:

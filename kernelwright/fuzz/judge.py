@@ -32,6 +32,7 @@ _SLACK, _RUNS = 30.0, 24
 _NARROW = 1e-4
 _EXPONENTIAL_LOSSES = ("soft_margin_loss", "poisson_nll_loss")
 _TINY = 1e-3  # results this small are differences of equal values
+_LARGE = 1e30
 
 
 #: Relative rounding of a value of each type, as noise; for float64 far above it, so that it is seen.
@@ -69,16 +70,32 @@ def evaluated(graph: Graph, values: Mapping[str, torch.Tensor], disturb: Callabl
 
 
 def disagreement(found: Sequence[Any], graph: Graph, values: Mapping[str, torch.Tensor], expected: Sequence[Any],
-                 noise: float, *, exact_places: bool = True) -> Disagreement | None:
+                 noise: float, *, trade: bool = False) -> Disagreement | None:
     """What differs between results and a graph's meaning; None where nothing does that rounding could not explain.
 
     found, expected: the graph's outputs and new buffer values, the latter from :func:`evaluated` for these leaves.
     noise: the relative rounding of a single value; ten times it, relative to the largest magnitude of an output,
-    is always accepted. exact_places: whether non-finite values must stand at the same places.
+    is always accepted. trade: whether Inf and NaN may trade places, as products were exchanged: what depends on an
+    infinity, wherever it comes from, may then be anything.
     """
-    if not _first_difference(found, expected, [], 10 * noise, exact_places):
+    if not _first_difference(found, expected, [], 10 * noise):
         return None
-    return _first_difference(found, expected, _disturbed(graph, values, noise), 10 * noise, exact_places)
+    runs = _disturbed(graph, values, noise)
+    if trade:
+        runs += [_without_infinities(graph, values, instead) for instead in (math.nan, _LARGE)]
+    return _first_difference(found, expected, runs, 10 * noise)
+
+
+def _without_infinities(graph: Graph, values: Mapping[str, torch.Tensor], instead: float) -> list[Any]:
+    """The graph's results with ``instead`` of each infinity, with its sign."""
+
+    def replaced(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return torch.where(value.isinf(), instead * value.sign(), value)
+
+    given = {name: replaced(value) for name, value in values.items()}
+    return evaluated(_written_out(graph), given, lambda node, value: replaced(value))
 
 
 def _written_out(graph: Graph) -> Graph:
@@ -134,21 +151,21 @@ def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -
     return runs
 
 
-def _first_difference(found: Sequence[Any], expected: Sequence[Any], runs: Sequence[Sequence[Any]], tolerance: float,
-                      exact_places: bool) -> Disagreement | None:
+def _first_difference(found: Sequence[Any], expected: Sequence[Any], runs: Sequence[Sequence[Any]], tolerance: float
+                      ) -> Disagreement | None:
     for number, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
         if not isinstance(wanted, torch.Tensor):
             continue
         if tuple(actual.shape) != tuple(wanted.shape):
             return Disagreement("shape", f"result {number} has shape {tuple(actual.shape)}, "
                                          f"expected {tuple(wanted.shape)}")
-        if found_here := _differs(actual, wanted, [run[number] for run in runs], tolerance, exact_places):
+        if found_here := _differs(actual, wanted, [run[number] for run in runs], tolerance):
             return found_here._replace(words=f"result {number}: {found_here.words}")
     return None
 
 
-def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor], tolerance: float,
-             exact_places: bool) -> Disagreement | None:
+def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Tensor], tolerance: float
+             ) -> Disagreement | None:
     actual, wanted = actual.detach().double(), wanted.detach().double()
     runs = [r.double() for r in runs]
     finite = wanted.isfinite()
@@ -157,12 +174,11 @@ def _differs(actual: torch.Tensor, wanted: torch.Tensor, runs: Sequence[torch.Te
     for run in runs:
         stable &= run.isfinite() == finite
         spread = torch.maximum(spread, torch.where(stable & finite, (run - wanted).abs(), 0.0).nan_to_num(0.0))
-    if exact_places:
-        misplaced = stable & (actual.isfinite() != finite)
-        if misplaced.any():
-            place = tuple(misplaced.nonzero()[0].tolist())
-            return Disagreement("place", f"{float(actual[place])} at {place}, expected {float(wanted[place])} "
-                                         f"({int(misplaced.sum())} of {misplaced.numel()} elements)")
+    misplaced = stable & (actual.isfinite() != finite)
+    if misplaced.any():
+        place = tuple(misplaced.nonzero()[0].tolist())
+        return Disagreement("place", f"{float(actual[place])} at {place}, expected {float(wanted[place])} "
+                                     f"({int(misplaced.sum())} of {misplaced.numel()} elements)")
     compared = stable & finite & actual.isfinite()
     if not compared.any():
         return None

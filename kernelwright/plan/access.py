@@ -10,15 +10,17 @@ what it fuses in float32, which is never less accurate, and rounds where it stor
 Where a rounding decides a whole step (a comparison, a floor, a conversion to integers: ``JUMPS``) more digits are
 no gain: x == x.half().float() must not depend on what is fused. What such an operator sees is therefore computed
 again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds where the model goes
-on in a wider type, whose digits show every rounding before. Casts round wherever a model asks for fewer digits than its
-values have, and where a model mixes float64 with narrower types each operator's result is rounded to its own type:
-float32 overflows where float64 does not. Compilers fuse no product into a sum or a difference, which would then see a
-product that is not rounded: a b - b a is zero, and 10 x - 1 is where 10 x rounds to 1.
+on in a wider type, whose digits show every rounding before, of what an extremum is taken of
+(:mod:`kernelwright.plan.settled`), and beside numbers that leave the range of 16 bits: sin(x * 1e6) is NaN in float16.
+Casts round wherever a model asks for fewer digits than its values have, and where a model mixes float64 with narrower
+types each operator's result is rounded to its own type: float32 overflows where float64 does not. Compilers fuse no
+product into a sum or a difference, which would then see a product that is not rounded: a b - b a is zero, and 10 x - 1
+is where 10 x rounds to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 
@@ -32,7 +34,8 @@ from kernelwright.ir.scalar import INTEGERS, JUMPS, PRODUCTS, ROUNDINGS, UNFUSED
 from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
-from kernelwright.plan.typed import applied, converted, number_type
+from kernelwright.plan.settled import is_jump
+from kernelwright.plan.typed import applied, converted, leaves_range, number_type
 
 
 class SplitAxis(Exception):
@@ -100,17 +103,19 @@ class Puller:
     compute: the type of the kernel's arithmetic.
     strict: whether the model itself computes in that type and in narrower ones.
     fuses: whether compilers may fuse products into sums: where either is a contraction's anyway.
+    settled: results that are rounded as PyTorch rounds them, with all that they are computed from on the fly.
     """
 
     def __init__(self, domain: tuple[int, ...], resolve: Callable[[Node, Position], Expression | None],
                  buffer: Callable[[Node], int | None], compute: str = "float32", strict: bool = False,
-                 fuses: bool = False) -> None:
+                 fuses: bool = False, settled: Collection[Node] = ()) -> None:
         self.domain = domain
         self.resolve = resolve
         self.buffer = buffer
         self.compute = compute
         self.strict = strict
         self.fuses = fuses
+        self.settled = settled
         self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
         self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
         self.copied: Node | None = None  # the copy whose pieces are being read, if any
@@ -141,7 +146,7 @@ class Puller:
                 raise MustStore(self.guarded)
             if guards and self.copied is not None:  # a result of this kernel has no guards: the copy is made
                 raise MustStore(self.copied)
-            return self._rounded(known, node) if self.rounding or self.strict else known
+            return self._rounded(known, node) if self.rounding or self.strict or node in self.settled else known
         if node.op == "literal" and number_of(node) is not None and not guards:
             value = Whole(int(node["value"])) if node.dtype in INTEGERS else Constant(float(node["value"]))
             return self._rounded(value, node) if self.rounding or self.strict else value
@@ -159,8 +164,8 @@ class Puller:
             return (yield self._under_guards(node, position, guards, fill))
         if node.op == "copy":
             return (yield self._pull(node.inputs[0], position))
-        jumps = node.op in JUMPS or (node.op == "cast" and node.dtype in (*INTEGERS, "bool")) or _widens(node)
-        before, self.rounding = self.rounding, self.rounding or jumps
+        exactly = is_jump(node) or _widens(node) or node in self.settled
+        before, self.rounding = self.rounding, self.rounding or exactly
         try:
             if node.op == "cast":
                 value = converted(node, (yield self._pull(node.inputs[0], position)), self.compute)
@@ -169,7 +174,8 @@ class Puller:
             for operand in node.inputs:
                 arguments.append((yield self._operand(operand, position, node)))
             value = applied(node, tuple(arguments), self.compute)
-            if not (self.rounding or self.strict) or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
+            exactly = self.rounding or self.strict or leaves_range(node)
+            if not exactly or ITEM_BYTES[node.dtype] >= ITEM_BYTES[self.compute]:
                 one = node.op in ("mul", "div", "reciprocal")
                 return as_one_function(value, self.compute) if one else self._unfused(value)
             return self._rounded(self._unfused(value), node)
@@ -188,8 +194,9 @@ class Puller:
         """A pointwise operator of loads that are guarded so that the result is ``fill`` where a guard fails."""
         outermost = self.guarded or node
         whole = any(i.dtype in INTEGERS for i in (node, *node.inputs))
-        narrowed = any(_is_narrowed(i, node) for i in node.inputs)
-        fills = None if self.rounding or node.op in JUMPS or whole or narrowed else \
+        narrowed = any(_is_narrowed(i, node) for i in node.inputs) or leaves_range(node)
+        exactly = self.rounding or node.op in JUMPS or node in self.settled
+        fills = None if exactly or whole or narrowed else \
             (fill,) if node.op == "cast" and node.dtype.startswith(("float", "bfloat")) else operand_fills(node, fill)
         if fills is None:
             raise MustStore(outermost)

@@ -121,7 +121,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         return inputs.index(node)
 
     compute, strict = arithmetic(group, stored)
-    puller = Puller(sizes, resolve, buffer, compute, strict)
+    puller = Puller(sizes, resolve, buffer, compute, strict, settled=group.settled)
     for node in own:
         target.append(node)
         try:

@@ -113,7 +113,8 @@ class Stores:
             reduced = Affine((0,) * len(domain.sizes))
             for axis in self._reduced_axes():
                 reduced = reduced + domain.variable(axis)
-            puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer, fuses=True)
+            puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer, fuses=True,
+                            settled=self.group.settled)
             try:
                 for other in (*above, node):
                     if run(self._shown(other, puller, known, reduced)) is None:

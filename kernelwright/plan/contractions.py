@@ -158,7 +158,8 @@ class _Compiler:
             position = self.form.left(self._row(domain), place[1], place[2], spatial) if number == 0 else \
                 self.form.right(place[0], place[1], place[2], spatial)
             try:
-                puller = Puller(domain.sizes, lambda *_: None, self._buffer, fuses=True)
+                puller = Puller(domain.sizes, lambda *_: None, self._buffer, fuses=True,
+                                settled=self.group.settled)
                 value = puller.pull(node, narrowed(position, node))
                 break
             except SplitAxis as split:

@@ -88,7 +88,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         return inputs.index(node)
 
     compute, strict = arithmetic(group, stored)
-    puller = Puller((*outer, group.domain[axis]), resolve, buffer, compute, strict)
+    puller = Puller((*outer, group.domain[axis]), resolve, buffer, compute, strict, settled=group.settled)
     expression = puller.pull(first.inputs[0], full)
     values: dict[Node, Expression] = dict(own)
     places: dict[Node, Index] = {}

@@ -20,6 +20,7 @@ from kernelwright.plan.fusion.epilogue import ends_sums, joining
 from kernelwright.plan.lower import FLOATS
 from kernelwright.plan.pieces import COPIES, can_read_through
 from kernelwright.plan.records import Choice
+from kernelwright.plan.settled import settled
 from kernelwright.plan.typed import computable, sum_type
 
 PLACES = {"argmax": "amax", "argmin": "amin"}
@@ -110,7 +111,7 @@ class Group:
     kind: loop, place, scan, contraction, special or torch. domain and axes: of the first four. nodes: what it
     computes for others or for its own stores, in order. over: what a contraction's reductions are over (channels,
     positions or windows). number: its place among all groups. below: the groups that it needs, directly or not, as bits
-    by number. evaluated: what it computes and reads to compute its nodes.
+    by number. evaluated: what it computes and reads to compute its nodes. settled: what it rounds as PyTorch does.
     """
 
     kind: str
@@ -123,6 +124,7 @@ class Group:
     number: int = -1
     below: int = 0
     evaluated: set[Node] = field(default_factory=set)
+    settled: Collection[Node] = ()
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -150,6 +152,7 @@ class Grouping:
         self.order = _drawing_in_order(self.roots)
         self.readers = users(self.roots)
         self.roles = roles_of(self.order, kept, self.products)
+        self.settled = settled(self.order, self.roles, self.readers)
         for node in self.order:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
@@ -366,7 +369,7 @@ class Grouping:
         self._add(self.places[extremum], node, needs)
 
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
-        group.number = len(self.groups)
+        group.number, group.settled = len(self.groups), self.settled
         self.groups.append(group)
         draws = group.kind == "torch" and node.get("serial", -1) >= 0
         if draws and self.last_draw is not None:

@@ -92,7 +92,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         return inputs.index(node)
 
     compute, strict = arithmetic(group, stored)
-    puller = Puller((*outer, length), resolve, buffer, compute, strict)
+    puller = Puller((*outer, length), resolve, buffer, compute, strict, settled=group.settled)
     expression = puller.pull(scan.inputs[0], full)
     values: dict[Node, Expression] = {scan: Reduced(0)}
     for node in group.nodes[1:]:

@@ -6,12 +6,13 @@ as PyTorch computes it. Every other value is of the kernel's floating type; trut
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 import torch
 
+from kernelwright.algebra.build import NARROW
 from kernelwright.ir.node import Node
-from kernelwright.ir.registry import ITEM_BYTES
+from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, WHOLE_FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant, Expression, Whole
 
@@ -40,6 +41,16 @@ def number_type(node: Node) -> str:
     axes, and computes in float32 or wider."""
     dtype = operand_type(node)
     return "float32" if ITEM_BYTES[dtype] == 2 and node.op not in JUMPS else dtype
+
+
+def leaves_range(node: Node) -> bool:
+    """Whether a pointwise operator on 16 bits takes a number that its type does not hold as a usual one: as a rule its
+    result is not held, either, and is zero or infinite in PyTorch."""
+    if node.dtype not in NARROW:
+        return False
+    limits = torch.finfo(torch_dtype(node.dtype))
+    numbers = (abs(float(i["value"])) for i in node.inputs if i.op == "constant")
+    return any(limits.max < number < inf or 0 < number < limits.tiny for number in numbers)
 
 
 def applied(node: Node, values: tuple[Expression, ...], compute: str) -> Expression:

@@ -41,6 +41,8 @@ WIDENED = ("eager's errors are the largest of a few calls, in which each operato
 #: Of results of less than 32 bits, which operators compute in more and round once, one in so many is moved: that has
 #: the variance of a rounding. Results of 32 bits and more are all moved, as sums in them have several roundings.
 SELDOM = 24
+#: The largest label. All numbers are whole in float16 from 1024 on, and in bfloat16 from 128.
+_LABELS = 64
 #: A prime, so that no axis of a tensor keeps step with it.
 _PERIOD = 131071
 #: Kinds of problems that rounding can be the reason of.
@@ -103,15 +105,15 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
 
     sums: that of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs
-    are not. Calls that fail are left out. Its state is as it was when all are over. Raises what says that memory is
-    lacking.
+    are not, and labels never. Calls that fail are left out. Its state is as it was when all are over. Raises what says
+    that memory is lacking.
     """
     after = State.of(eager, parameters=False)
     try:
         for number in numbers:
             before.apply(eager)
             rounding = RoundingOfInexact(seed + number) if inexact else Rounding(seed + number, sums=sums)
-            given = list(inputs) if inexact else map_tensors(list(inputs), rounding.one_unit_off)
+            given = list(inputs) if inexact else map_tensors(list(inputs), rounding.input_off)
             arguments = clone_tensors(given)
             seed_all(seed)
             with rounding:
@@ -121,6 +123,13 @@ def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, num
                 yield Draw(given, arguments, called.outputs, state, rounding.is_wide)
     finally:
         after.apply(eager)
+
+
+def are_labels(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are small whole numbers, as labels, masks and signs are: nothing rounded them, and a
+    model may ask whether they equal one."""
+    kind = tensor.dtype.is_floating_point and tensor.dtype.itemsize >= 2 and tensor.layout == torch.strided
+    return kind and not tensor.is_nested and bool(((tensor == tensor.round()) & (tensor.abs() <= _LABELS)).all())
 
 
 def while_memory_lasts(draws: Iterator[Draw]) -> Iterator[Draw]:
@@ -290,6 +299,10 @@ class Rounding(TorchDispatchMode):
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
         moved = torch.where(wide == 0, wide, step.add_(wide))
         return moved.to(kind).requires_grad_(tensor.requires_grad)
+
+    def input_off(self, tensor: torch.Tensor) -> torch.Tensor:
+        """An input with elements a unit up or down, if it is none of labels."""
+        return tensor if are_labels(tensor) else self.one_unit_off(tensor)
 
     def terms_off(self, args: Sequence[Any]) -> list[Any]:
         """Operands of one of `SUMS` with each term a unit off."""
