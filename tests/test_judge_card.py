@@ -16,7 +16,7 @@ from torch import nn
 from kernelwright.build.module import load_text
 from kernelwright.errors import ForwardRaised
 from kernelwright.judge import probes
-from kernelwright.judge.card import UNUSUAL_SIZES, Card, make_card, required, trials, wanted
+from kernelwright.judge.card import UNUSUAL_VALUES, Card, make_card, required, trials, wanted
 from kernelwright.judge.trivial import trivial_candidates
 from kernelwright.problem import Problem, load_problem
 from kernelwright.verify import DISTRIBUTIONS, Plan, certify
@@ -96,12 +96,12 @@ def test_trials_begin_with_the_problems_own_inputs_and_those_that_tell(card_of, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_of_unusual_size_come_next(card_of, name):
+def test_unusual_values_come_next(card_of, name):
     card = card_of(name)
     plans = trials(card)
-    assert {"large", "small"} <= {plan.distribution for plan in plans[:wanted(card)]}
+    assert {"large", "small", "with NaN"} <= {plan.distribution for plan in plans[:wanted(card)]}
     rest = set(plans[1:wanted(card)]) - set(card.needed)
-    assert all(plan.distribution in UNUSUAL_SIZES for plan in rest) and wanted(card) <= required(card) + 2
+    assert all(plan.distribution in UNUSUAL_VALUES for plan in rest) and wanted(card) <= required(card) + 3
 
 
 @pytest.mark.parametrize("name, own, others", [("Honest", True, True), ("ZeroHere", False, True),
