@@ -17,7 +17,7 @@ from kernelwright.build.module import load_text
 from kernelwright.errors import ForwardRaised
 from kernelwright.judge.check import probes
 from kernelwright.judge.check.problem_profile import (
-    UNUSUAL_SIZES,
+    UNUSUAL_VALUES,
     ProblemProfile,
     make_profile,
     required,
@@ -103,12 +103,12 @@ def test_trials_begin_with_the_problems_own_inputs_and_those_that_tell(profile_o
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_values_of_unusual_size_come_next(profile_of, name):
+def test_unusual_values_come_next(profile_of, name):
     profile = profile_of(name)
     plans = trials(profile)
-    assert {"large", "small"} <= {plan.distribution for plan in plans[:wanted(profile)]}
+    assert {"large", "small", "with NaN"} <= {plan.distribution for plan in plans[:wanted(profile)]}
     rest = set(plans[1:wanted(profile)]) - set(profile.needed)
-    assert all(plan.distribution in UNUSUAL_SIZES for plan in rest) and wanted(profile) <= required(profile) + 2
+    assert all(plan.distribution in UNUSUAL_VALUES for plan in rest) and wanted(profile) <= required(profile) + 3
 
 
 @pytest.mark.parametrize("name, own, others", [("Honest", True, True), ("ZeroHere", False, True),

@@ -30,8 +30,8 @@ from kernelwright.verify.state import State, float64_copy, to_float64
 from kernelwright.verify.trial import Bench
 
 #: Distributions on which much is wrong that is right on usual inputs: an exponential without its maximum overflows on
-#: large ones, and a wrong epsilon shows on small ones.
-UNUSUAL_SIZES = ("large", "small")
+#: large ones, a wrong epsilon shows on small ones, and a NaN that is swallowed where there is one.
+UNUSUAL_VALUES = ("large", "small", "with NaN")
 #: Float64 is left out where one call of the model takes this share of the budget.
 _FLOAT64_SHARE = 0.05
 #: Shares of the budget after which probes, and then parameters one by one, are given up.
@@ -133,7 +133,7 @@ def make_profile(problem: Problem, seed: int, budget_seconds: float, plan: Plan 
 
 def trials(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then those of
-    unusual size, then the others in their usual order. The first ``required(profile)`` must run whatever the budget."""
+    unusual values, then the others in their usual order. The first ``required(profile)`` must run whatever the budget."""
     first = _first(profile)
     return first + tuple(t for t in judged_trials(profile.seed) if t not in first)
 
@@ -153,7 +153,7 @@ def wanted(profile: ProblemProfile) -> int:
 def _first(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     usual = judged_trials(profile.seed)
     front = dict.fromkeys((usual[0], *profile.needed))
-    return tuple(dict.fromkeys((*front, *(t for t in usual if t.distribution in UNUSUAL_SIZES))))
+    return tuple(dict.fromkeys((*front, *(t for t in usual if t.distribution in UNUSUAL_VALUES))))
 
 
 def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> ProblemProfile:
