@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import multiprocessing
+import resource
+import signal
 import time
 import traceback
 import warnings
@@ -20,12 +23,15 @@ from typing import Any
 
 #: Of the size of a result: what a plan may differ by. A model may round to float32 by itself, whatever its type is.
 _TOLERANCE = 1e-4
+#: A process that runs all the time is done in so many times its processor time, on a busy machine as well.
+_HANGS = 20
 
 
 def plan_all(files: Iterable[Path], records: Path, seconds: float, *, tiny: bool) -> None:
     """Append a record for each problem file that has none yet; print a line for each.
 
-    seconds: what one network may take, in all. tiny: with the values of the files' TINY.
+    seconds: processor time that one network may take; one that hangs is ended after some times as long. tiny: with the
+    values of the files' TINY.
     """
     files = list(files)
     for package in ("torch", *{file.parent.name for file in files}):  # once, before processes are forked
@@ -44,21 +50,23 @@ def plan_all(files: Iterable[Path], records: Path, seconds: float, *, tiny: bool
 
 def _in_process(file: Path, seconds: float, tiny: bool) -> dict[str, Any]:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=_told, args=(file, tiny, theirs))
+    process = multiprocessing.get_context("fork").Process(target=_told, args=(file, tiny, seconds, theirs))
     process.start()
     theirs.close()
+    late = {"state": "timeout", "error": f"not finished after {seconds:.0f} s"}
     try:
-        record = ours.recv() if ours.poll(seconds) else {
-            "state": "timeout", "error": f"not finished after {seconds:.0f} s"}
+        record = ours.recv() if ours.poll(_HANGS * seconds) else late
     except EOFError:
         process.join()
-        record = {"state": "crashed", "error": f"the process ended with {process.exitcode}"}
+        record = late if process.exitcode == -signal.SIGXCPU else {
+            "state": "crashed", "error": f"the process ended with {process.exitcode}"}
     process.kill()
     process.join()
     return record
 
 
-def _told(file: Path, tiny: bool, to: Connection) -> None:
+def _told(file: Path, tiny: bool, seconds: float, to: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
     warnings.simplefilter("ignore")
     started = time.process_time()
     try:
