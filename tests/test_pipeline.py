@@ -141,6 +141,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     """Wherever the convolution collapses the result is spoiled: that rule goes, and what is left still has kernels.
     Where every kernel is spoiled, the model's own forward is what is written."""
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
+    short_budgets(monkeypatch)
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(judgement, "is_slower", lambda *_: False)
@@ -149,7 +150,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     for spoils, kernels in ((lambda text: "region_sum" in text, True), (lambda text: True, False)):
         monkeypatch.setattr(programs, "emit_file", lambda *a, spoils=spoils, **o: re.sub(
             r"return \((\w+),\)", r"return (0.5 * \1,)", text) if spoils(text := emit_file(*a, **o)) else text)
-        result = kernelwright.optimize(path, effort="quick", budget=900, target=target, force=True, baselines="none")
+        result = kernelwright.optimize(path, effort="quick", target=target, force=True, baselines="none")
         assert [bool(mode.kernels) for mode in result.modes] == [kernels] * len(result.modes)
         assert any("without the rules" in n and "sum of a convolution" in n for n in result.notes), result.notes
         if target == "cpp":
