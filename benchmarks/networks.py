@@ -55,7 +55,7 @@ def main() -> None:
     planning.add_argument("folder", type=Path)
     planning.add_argument("--filter", default="*/*", help="a shell pattern of set/name")
     planning.add_argument("--output", type=Path, default=Path("planned.jsonl"), help="records; those there are kept")
-    planning.add_argument("--limit", type=float, default=600.0, help="seconds of one network")
+    planning.add_argument("--limit", type=float, default=600.0, help="processor seconds of one network")
     planning.add_argument("--tiny", action="store_true", help="with the values of each file's TINY")
     given = parser.parse_args()
     if given.command == "write":

@@ -25,7 +25,15 @@ from kernelwright.timing.baselines import COMPILERS, Timing, is_slower, time_mod
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
-from kernelwright.verified import Certified, Truths, built, candidate_of, certified_modes, given_by_model
+from kernelwright.verified import (
+    SHARE_OF_FIRST,
+    Certified,
+    Truths,
+    built,
+    candidate_of,
+    certified_modes,
+    given_by_model,
+)
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.flatten import flatten
 
@@ -33,8 +41,6 @@ from kernelwright.verify.flatten import flatten
 _LEAST_SECONDS = 0.2
 #: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
 _FEW, _HASTY_SHARE = 5, 0.1
-#: Of the seconds of the first build and check, what the second ones take at least: what float64 said is known.
-_SHARE_OF_FIRST = 0.5
 
 
 def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -50,37 +56,35 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     tuning, truths, budget = Tuning(problem, example, target, device, settings, stages), Truths(problem.device), \
         stages.budget
 
-    def certified(modes: list[ModeProgram], *, brief: bool = False) -> Certified:
-        return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths,
-                               brief=brief)
+    def certified(modes: list[ModeProgram], **how: Any) -> Certified:
+        return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
     known = tuning.modes(planned, 0.0)
     began = clock()
-    modes, text, emitted, certificates = certified(known, brief=budget.measures)
+    modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
     took = clock() - began
     keep(text)
     if budget.measures:
-        before = {id(m): p for m, p in zip(known, planned, strict=True)}
-        tuning.settled |= {m.name for m in modes if id(m) not in before}  # what stepped back goes on from there
-        better = tuning.modes([before.get(id(m), m) for m in modes], budget.share("tune"))
+        before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}
+        same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]
+        tuning.settled |= {m.name for m, p in zip(modes, same, strict=True) if p is None}  # what stepped back goes on
+        better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], budget.share("tune"))
         budget.done("tune")
         untried = tuning.untried
         better, other, _ = written(problem, better, example, target, device)
-        # A file that stays as it is gets its other trials where these are more than what is done again for them.
-        worth = budget.share("verify") >= 2.0 * took if other == text else budget.left() >= _SHARE_OF_FIRST * took
-        if worth:
-            modes, text, emitted, certificates = certified(better)
-            keep(text)
-        elif other != text:
+        if other == text:  # it stays as it is, and gets its other trials
+            modes, text, emitted, certificates = certified(better, begun=first)
+        elif budget.left() >= SHARE_OF_FIRST * took:
+            modes, text, emitted, certificates = certified(better, before=first)
+        else:
             untried = ["There was no time to build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
-        else:
-            modes = better
+        keep(text)
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)
     lesser = {m.name: tuning.less(m) for m in modes if slower.get(m.program) == SLOWER}
-    while lesser and budget.left() >= _SHARE_OF_FIRST * took:
+    while lesser and budget.left() >= SHARE_OF_FIRST * took:
         fewer = {name: mode for name, found in lesser.items() if (mode := _next(found)) and mode.plan.kernels}
         if not fewer:
             break

@@ -2,7 +2,8 @@
 
 Where a check of values fails, what is at fault is looked for first (:mod:`kernelwright.culprits`), on the inputs of the
 trial that failed, and given up alone; where nothing is found, or too often, the least exact goes
-(:mod:`kernelwright.fallback`). All of that may take a few times what one check may: then the whole mode is PyTorch's.
+(:mod:`kernelwright.fallback`). All of that may take a few times what one check may, and ends with the budget of the
+run: then the whole mode is PyTorch's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from kernelwright.device_lock import clock, without_device
 from kernelwright.errors import ForwardRaised, VerificationFailed, describe, where_of
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
+from kernelwright.modes import RECORDED as WITH_GRADIENTS
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Scan
@@ -60,9 +62,12 @@ from kernelwright.verify.tolerance import Tolerance
 REFUSED = "the model with its kernel was not accurate enough"
 _MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
+#: Of the seconds of a build and check, what the next ones take at least: what float64 said is known.
+SHARE_OF_FIRST = 0.5
 _LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
 _SHARE_OF_MEMORY = 0.05  # that is free, for what is known of each mode
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
+_LATE = "There was no time left to give up less of it."
 _CHECKED = "checked"  # what is kept of a mode of a file: how many trials it passed
 _EARLIER = "{} mode of this very file passed {} trials in an earlier run; {} of them were run again."
 _EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
@@ -88,50 +93,65 @@ class Truths:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was wrong with a mode. trial: in which trial, where it was in one. hopeless: no program of the mode's graph
-    passes, or none can be checked."""
+    """What was wrong with a mode. trial: in which trial, where it was in one, and recorded: whether that one recorded
+    gradients. hopeless: no program of the mode's graph passes, or none can be checked."""
 
     finding: str
     trial: TrialPlan | None = None
     hopeless: bool = False
+    recorded: bool = False
 
     @classmethod
     def of(cls, certificate: Certificate) -> Failure:
         """That of a certificate that did not pass."""
         trials = (certificate.recorded or certificate).trials
         failing = next((t.plan for t in trials if t.gates and not t.passed), None)
-        return cls(certificate.sentence().removeprefix("Failed: "), failing, certificate.is_other_computation)
+        return cls(certificate.sentence().removeprefix("Failed: "), failing, certificate.is_other_computation,
+                   certificate.recording or certificate.recorded is not None)
+
+    def passed_in(self, certificate: Certificate) -> bool:
+        """Whether another program of the mode, which has this certificate, passed the trial."""
+        recorded = certificate if certificate.recording else certificate.recorded
+        found = recorded if self.recorded else certificate
+        return self.trial is not None and found is not None and self.trial in {t.plan for t in found.trials}
 
 
 def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                     settings: Settings, stages: Stages, tuned: Callable[[ModeProgram, StepBack], ModeProgram],
-                    known: Truths | None = None, *, brief: bool = False
-                    ) -> Certified:
+                    known: Truths | None = None, *, brief: bool = False, begun: Certified | None = None,
+                    before: Certified | None = None) -> Certified:
     """Build and verify; a mode that fails steps back until it passes. The modes, their text, the module that it is,
     and the certificates by mode.
 
     tuned: tunes again what stepped back. known: what earlier certifications found out about the model, and gets what
     this one does. brief: whether modes are tried with those trials alone that tell most, as one does before
-    measurements change the file. Raises VerificationFailed where even a file without any kernel fails, and
-    ForwardRaised where that is because the model does.
+    measurements change the file. begun: these modes as they passed with less, of the same text: they are not built
+    again, and are tried with the rest. before: what passed without the changes of measurements; it stays where modes
+    fail and there is no time left to find out why. Raises VerificationFailed where even a file without any kernel
+    fails, and ForwardRaised where that is because the model does.
     """
     known = known if known is not None else Truths(problem.device)
     certificates: dict[str, Certificate] = {}
     searches: Counter[str] = Counter()
     until: float | None = None
     while True:
-        with stages.stage("build"):
-            modes, text, emitted = built(problem, modes, example, target, device)
-            misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
-                reason := misfit(as_called(m, candidate_of(emitted, problem, m, settings)), example))}
-            if misfits:
-                modes = [original(m, misfits.get(m.program, ""), device) for m in modes]
-                modes, text, emitted = built(problem, modes, example, target, device)
-        modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known, brief=brief)
+        began = clock()
+        if begun is not None:
+            _, text, emitted, passed = begun
+            begun = None
+        else:
+            passed = {}
+            with stages.stage("build"):
+                modes, text, emitted = _fitting(problem, modes, example, target, device, settings)
+        modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known, brief=brief,
+                                   begun=passed)
         if not failures:
             return modes, text, emitted, certificates
         seconds = max(_LEAST_SECONDS, stages.budget.share("verify"))
-        until = until or clock() + _STEPPING * seconds
+        until = until or clock() + min(_STEPPING * seconds, stages.budget.left())
+        late = until - clock() < SHARE_OF_FIRST * (clock() - began)
+        if late and before is not None and (same := _as_before(modes, failures, certificates, before)):
+            return same
         stepped: dict[str, ModeProgram] = {}
         culprits: dict[Failure, Culprits] = {}  # modes that run one program have one failure
         for mode in modes:
@@ -146,7 +166,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                            for m in modes if m.plan.kernels}
                 certificates.clear()
                 break
-            whole = failure.hopeless or clock() > until
+            whole = failure.hopeless or late
             if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
                 with stages.stage("verify"):
                     tolerance = _trials(problem, mode, settings, seconds).tolerance_for(
@@ -156,19 +176,48 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                                                     lambda text: build_library(text, target))
             searches[mode.name] += 1
             step, found = step_from(mode, failure, device, culprits.get(failure, Culprits()), whole=whole)
-            again = stepped_back(mode, step, device, found)
+            again = stepped_back(mode, step, device, f"{found} {_LATE}" if late and not failure.hopeless else found)
             stepped[mode.name] = again if step.whole else tuned(again, step)
         modes = [stepped.get(m.name, m) for m in modes]
 
 
+def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], certificates: dict[str, Certificate],
+               before: Certified) -> Certified | None:
+    """What passed before, where that was tried in each trial in which modes fail now; notes say so."""
+    earlier, *rest, passed = before
+    notes: dict[str, str] = {}
+    for mode in modes:
+        failure = failures.get(mode.name) or failures.get(mode.program)
+        if failure is None or mode.name in certificates:
+            continue
+        name = mode.name if mode.name in passed else mode.name.removesuffix(f"_{WITH_GRADIENTS}")
+        if name not in passed or not failure.passed_in(passed[name]):
+            return None
+        notes[name] = f"{words_of(name).capitalize()} mode stays as it was planned, as what measurements made of it " \
+            f"failed: {failure.finding} {_LATE}"
+    return [replace(m, notes=(*m.notes, notes[m.name])) if m.name in notes else m for m in earlier], *rest, passed
+
+
+def _fitting(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+             settings: Settings) -> tuple[list[ModeProgram], str, ModuleType]:
+    """The modes built, those without kernels that do not take the example inputs."""
+    modes, text, emitted = built(problem, modes, example, target, device)
+    misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
+        reason := misfit(as_called(m, candidate_of(emitted, problem, m, settings)), example))}
+    if not misfits:
+        return modes, text, emitted
+    return built(problem, [original(m, misfits.get(m.program, ""), device) for m in modes], example, target, device)
+
+
 def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: ModuleType,
-             certificates: dict[str, Certificate], settings: Settings, stages: Stages, truths: Truths, *, brief: bool
-             ) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
+             certificates: dict[str, Certificate], settings: Settings, stages: Stages, truths: Truths, *, brief: bool,
+             begun: dict[str, Certificate]) -> tuple[list[ModeProgram], dict[Hashable, Failure]]:
     """The modes, those in two whose calls fail in one gradient mode alone, and what failed: by program, or by the name
     of a mode that fails alone. The certificates of those that pass are added to ``certificates``.
 
     A mode of the very file that passed in an earlier run is tried with less, as is one of a program that passed in
-    another mode: with those trials that tell most. Thorough runs try everything.
+    another mode: with those trials that tell most. Thorough runs try everything. begun: what trials of this very text
+    have found, by the mode's name.
     """
     failures: dict[Hashable, Failure] = {}
     checked: list[ModeProgram] = []
@@ -183,7 +232,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
         earlier = recall(_CHECKED, key) if key and settings.effort != "thorough" else None
         try:
             certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds,
-                                     brief=brief or known or earlier is not None)
+                                     brief=brief or known or earlier is not None, begun=begun.get(mode.name))
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise
@@ -332,15 +381,16 @@ def misfit(model: nn.Module, example: list[Any]) -> str:
 
 
 def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Settings, stages: Stages,
-               truths: Truths, seconds: float, *, brief: bool) -> Certificate:
-    """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode."""
+               truths: Truths, seconds: float, *, brief: bool, begun: Certificate | None) -> Certificate:
+    """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
+    of fewer trials, which are not run again."""
     make_float64 = (float64_copy if problem.is_instance else
                     lambda model: to_float64(in_mode_of(problem.make_model(settings.seed), model)))
     with stages.stage("verify"):
         return certify_both(lambda: in_mode_of(problem.make_model(settings.seed), mode.model),
                             lambda: candidate_of(emitted, problem, mode, settings),
                             problem.make_inputs, plan=_trials(problem, mode, settings, seconds, brief=brief),
-                            make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode))
+                            make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode), begun=begun)
 
 
 def _trials(problem: Problem, mode: ModeProgram, settings: Settings, seconds: float, *, brief: bool = False) -> Trials:

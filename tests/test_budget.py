@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from emitted_tools import short_budgets, write_problem
 
 import kernelwright
-from kernelwright import tuned, verified
+from kernelwright import selection, tuned, verified
+from kernelwright.culprits import Culprits
 from kernelwright.errors import InvalidOption
 from kernelwright.settings import Settings
 from kernelwright.tune import budget as budgets
 from kernelwright.tune import regions
 from kernelwright.tune.budget import Budget, budget_of
+from kernelwright.verify.certificate import Certificate
 
 MODEL = """
     class Model(nn.Module):
@@ -122,3 +126,69 @@ def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch
     new = result.module
     x = torch.randn(64, 32)
     assert new(x).shape == x.shape
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> dict[str, list]:
+    """Time goes by when the test says so; what was looked into, and what was built, is noted. Every region wins."""
+    time, noted = [100.0], {"time": [], "searched": [], "built": []}
+    noted["time"] = time
+    for module in (budgets, verified, selection):
+        monkeypatch.setattr(module, "clock", lambda: time[0])
+    load = verified.load_text
+    monkeypatch.setattr(verified, "culprits_of", lambda *rest: (noted["searched"].append(rest), Culprits())[1])
+    monkeypatch.setattr(verified, "load_text", lambda text, name: (noted["built"].append(text), load(text, name))[1])
+    monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
+    monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
+    return noted
+
+
+def refused(certificate: Certificate) -> Certificate:
+    """The same, failed in the first trial."""
+    first, *rest = certificate.trials
+    trials = (replace(first, passed=False, problems=("It is wrong.",), kinds=("value",)), *rest)
+    return replace(certificate, passed=False, why=("It is wrong.",), trials=trials, recorded=None)
+
+
+@pytest.mark.parametrize("seconds", [1000.0, 0.0])
+def test_a_mode_that_fails_late_is_pytorchs(late, monkeypatch, tmp_path, seconds):
+    """With time the least exact goes first; past the deadline nothing is looked for, and one file more is built."""
+    certify = verified.certify_both
+
+    def certified(*arguments, plan, **rest):
+        late["time"][0] += 1000.0 - seconds
+        found = certify(*arguments, plan=plan, **rest)
+        return found if plan.unchanged else refused(found)
+
+    monkeypatch.setattr(verified, "certify_both", certified)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1000)
+    assert result.path.exists() and result.certificate.passed and not any(mode.kernels for mode in result.modes)
+    said = [note for note in result.notes if "It is wrong." in note and verified._LATE in note]
+    assert bool(said) == (not seconds) == (not late["searched"])
+    assert len(late["built"]) == 2 if said else len(late["built"]) > 2
+
+
+def test_what_measurements_spoil_late_is_as_it_was_planned(late, monkeypatch, tmp_path):
+    """The file that passed is there; past the deadline it stays, with what it was certified with."""
+    certify, changed = verified.certify_both, []
+
+    def lost(plan, times):
+        changed.append(True)
+        return {n: "slower" for n in plan.kernels[0].covers} if len(changed) > 2 else {}  # once there is a file
+
+    def certified(*arguments, plan, **rest):
+        found = certify(*arguments, plan=plan, **rest)
+        if len(plan.trials) > verified.RECORDED:
+            late["time"][0] += 1000.0
+            return refused(found)
+        return found
+
+    monkeypatch.setattr(tuned, "losing_regions", lost)
+    monkeypatch.setattr(verified, "certify_both", certified)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1000)
+    first, second = late["built"]
+    assert result.path.read_text() == first != second and not late["searched"]
+    assert result.certificate.passed and all(mode.kernels for mode in result.modes)
+    assert any("stays as it was planned" in note and "It is wrong." in note for note in result.notes), result.notes

@@ -177,10 +177,10 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
     judged = []
 
-    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False, trials=(),
+    failed = SimpleNamespace(passed=False, recorded=None, recording=False, is_other_computation=False, trials=(),
                              sentence=lambda: "Failed: an error of 1")
 
-    def certified(problem, mode, *rest, brief):
+    def certified(problem, mode, *rest, **_):
         plan = mode.plan
         judged.append(plan)
         fails = plan.contractions and not (passes == "exact" and plan.contractions[node].exact_functions)
@@ -205,6 +205,6 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
         assert node not in result.plan.kept
         return
     assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{verified.REFUSED}: an error of 1"
-    monkeypatch.setattr(verified, "_certified", lambda *_, brief: failed)
+    monkeypatch.setattr(verified, "_certified", lambda *_, **__: failed)
     with pytest.raises(VerificationFailed):
         selection.judge(problem, [mode], *rest)

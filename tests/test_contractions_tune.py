@@ -185,7 +185,7 @@ def test_a_form_that_ended_the_process_is_not_tried_again(monkeypatch, tmp_path)
         launched.append(name)
         raise RuntimeError("refused")
 
-    monkeypatch.setattr(trials, "_first_call", first_call)
+    monkeypatch.setattr(trials, "first_call", first_call)
     built = [Built(form, SimpleNamespace(workspace_bytes=0, arguments=(), name="f"), SimpleNamespace(f=None))
              for form in case.forms]
     lose("case", trials.words(case.forms[0]))

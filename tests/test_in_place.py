@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from emitted_tools import short_budgets
@@ -84,6 +86,23 @@ def test_every_region_has_both_times(monkeypatch):
         n.op == "convolution" for s in steps for n in s.covers))
     entries = in_place._of_plan(plan, tensors, found, in_place._leaves(plan, tensors, CPU), CPU)
     assert sum(entry.region == biased for entry in entries) >= 2
+
+
+@pytest.mark.parametrize(("took", "runs"), [(0.001, in_place.MOST_RUNS), (2.0, in_place.LEAST_RUNS), (20.0, 1)])
+def test_how_often_programs_run(monkeypatch, took, runs):
+    """As often as there is time for, and no more than once after warming up where that takes longer than all may."""
+    now, ran = [100.0], []
+
+    def run(entries, leaves, device, delay):
+        now[0] += took / 2
+        ran.append(entries)
+        return {}, 0.0
+
+    monkeypatch.setattr(in_place, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(in_place, "_run", run)
+    graph = capture(nn.Linear(6, 5), (torch.randn(2, 6),))
+    in_place.seconds_in_place(make_plan(graph, graph), {}, [], CPU, 5.0)
+    assert len(ran) == 2 * (1 + runs)
 
 
 class Two(nn.Module):

@@ -499,10 +499,10 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     judged = []
 
     passed = SimpleNamespace(passed=True, trials=())
-    failed = SimpleNamespace(passed=False, recorded=None, is_other_computation=False, trials=(),
+    failed = SimpleNamespace(passed=False, recorded=None, recording=False, is_other_computation=False, trials=(),
                              sentence=lambda: "Failed: digits are lost")
 
-    def certified(problem, mode, *_, brief):
+    def certified(problem, mode, *_, **__):
         judged.append(mode.plan)
         return failed if mode.plan.channels_last else passed
 

@@ -141,6 +141,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
     """Wherever the convolution collapses the result is spoiled: that rule goes, and what is left still has kernels.
     Where every kernel is spoiled, the model's own forward is what is written."""
     path = write_problem(tmp_path, "collapse", COLLAPSE.replace("dim=[2, 3])", "dim=[2, 3]).softmax(-1)"))
+    short_budgets(monkeypatch)
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(selection, "is_slower", lambda *_: False)

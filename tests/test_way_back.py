@@ -60,7 +60,7 @@ def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
     path = write_problem(tmp_path, "model", MODEL)
 
     def optimized(target: str = "cpp") -> Any:
-        found = kernelwright.optimize(path, target=target, effort="quick", baselines="none")
+        found = kernelwright.optimize(path, target=target, effort="quick", budget=900, baselines="none")
         if target == "cuda":
             assert any("Checked by emulation" in note for note in found.notes)
             return found

@@ -6,16 +6,19 @@ import gc
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from kernelwright import selection, tuned, verified
 from kernelwright.cli_frame import importing
 from kernelwright.pipeline import optimize
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED, certify_both
+from kernelwright.verify.trial import Bench
 
 TRIALS = Plan(trials=default_trials()[:3], repeats=0)
 
@@ -114,23 +117,28 @@ import torch
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        y = (x * FACTOR + 1) * x - 3  # pass after pass: one kernel wins on a machine that is busy, too
-        for step in range(6):
-            y = (y.abs() + step) * 0.5
-        return y.sum(dim=1)
+        return ((x * FACTOR + 1) * x - 3).sum(dim=1)
 
 def get_inputs():
-    return [torch.rand(512, 4000)]
+    return [torch.rand(64, 400)]
 """
 
 
-def test_a_second_run_of_the_same_file_repeats_the_trials_that_tell_most(tmp_path):
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Options of a run in which every region wins, and no mode is slower than eager."""
+    monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
+    monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
+    return {"effort": "quick", "budget": 900, "baselines": "none", "target": "cpp", "force": True}
+
+
+def test_a_second_run_of_the_same_file_repeats_the_trials_that_tell_most(tmp_path, unhurried):
     """What passed everything is tried with little when it is made again, and says so; another file is not."""
 
     def trials(factor: int, effort: str = "quick") -> tuple[int, bool]:
         path = tmp_path / "problem.py"
         path.write_text(PROBLEM.replace("FACTOR", str(factor)))
-        result = optimize(path, effort=effort, budget=60, baselines="none", target="cpp", force=True)
+        result = optimize(path, **{**unhurried, "effort": effort})
         certificate = result.modes[0].certificate
         assert certificate is not None and certificate.passed and certificate.recorded is not None
         return len(certificate.trials), any("in an earlier run" in note for note in result.notes)
@@ -140,3 +148,52 @@ def test_a_second_run_of_the_same_file_repeats_the_trials_that_tell_most(tmp_pat
     assert trials(2) == (RECORDED, True)
     assert trials(3) == (first[0], False)
     assert trials(2, "thorough") == (first[0], False)
+
+
+def test_the_certificate_of_a_file_that_stays_as_it_is_goes_on(monkeypatch, tmp_path, unhurried):
+    """Measurements change nothing: the file is built once, and each trial runs once in each mode that has it."""
+    ran: Counter[tuple[object, ...]] = Counter()
+    builds: list[str] = []
+    run, load = Bench.run, verified.load_text
+    monkeypatch.setattr(Bench, "run", lambda self, plan, **options: (
+        ran.update([(id(self.kept), self.recording, plan)]), run(self, plan, **options))[1])
+    monkeypatch.setattr(verified, "load_text", lambda text, name: (builds.append(text), load(text, name))[1])
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.replace("FACTOR", "5"))
+    result = optimize(path, **unhurried)
+    certificate = result.certificate
+    assert len(builds) == 1 and result.modes[0].kernels and set(ran.values()) == {1}
+    assert certificate.passed and {t.plan for t in certificate.trials} == set(default_trials())
+    assert len(certificate.recorded.trials) == RECORDED and certificate.recorded.gradients.passed
+    assert not certificate.skipped and certificate.deterministic
+
+
+def test_what_is_wrong_in_a_later_trial_is_found_when_the_certificate_goes_on(monkeypatch, tmp_path, unhurried):
+    """A fault that the first trials do not show costs the mode its kernels, whatever passed before."""
+    run = Bench.run
+
+    def failing(self, plan, **options):
+        found = run(self, plan, **options)
+        return replace(found, passed=False, problems=("It is wrong.",), kinds=("value",)) \
+            if plan.distribution == "wide" and not self.unchanged else found
+
+    monkeypatch.setattr(Bench, "run", failing)
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.replace("FACTOR", "6"))
+    result = optimize(path, **unhurried)
+    assert result.path.exists() and result.certificate.passed and not result.modes[0].kernels
+    assert any("It is wrong." in note for note in result.notes), result.notes
+
+
+def test_what_passed_in_an_earlier_run_is_tuned_on(monkeypatch, tmp_path, unhurried):
+    """A mode that is tried with less, as it passed before, has not stepped back: nothing of it is settled."""
+    settled: list[set[str]] = []
+    modes = tuned.Tuning.modes
+    monkeypatch.setattr(tuned.Tuning, "modes", lambda self, *rest: (
+        settled.append(set(self.settled)), modes(self, *rest))[1])
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.replace("FACTOR", "7"))
+    for earlier in (False, True):
+        result = optimize(path, **unhurried)
+        assert any("in an earlier run" in note for note in result.notes) == earlier
+    assert settled == [set()] * 4

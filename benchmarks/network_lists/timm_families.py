@@ -46,7 +46,7 @@ NETWORKS = (
     _timm("ghostnet_100"),
     _timm("gmixer_24_224", img_size=64),
     _timm("gmlp_s16_224", img_size=64),
-    _timm("halonet26t", size=256, tiny_size=128),
+    _timm("halonet26t", size=256, tiny_size=256),
     _timm("hgnetv2_b0"),
     _timm("hiera_tiny_224", img_size=64, stages=(1, 1, 1, 1)),
     _timm("hrnet_w18_small"),

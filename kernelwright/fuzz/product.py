@@ -26,7 +26,11 @@ from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.selection import judge
 from kernelwright.settings import Settings
+from kernelwright.tune.budget import unmeasured
 from kernelwright.verify.flatten import map_tensors
+
+#: Of a model: enough on a busy machine, too.
+_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,8 @@ def make(path: Path, target: str = "cpp") -> Made:
         emitted = load_emulated(result.source, kernels, problem.name) if kernels else \
             load_text(result.source, problem.name)
         return Made(problem, result.source, emitted, result.modes, tuple(result.notes))
-    settings, stages = Settings(target="cpp"), Stages(Progress())
+    # What is kept of a model that fails is no matter of how busy the machine is.
+    settings, stages = Settings(target="cpp"), Stages(Progress(), unmeasured(_SECONDS))
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(settings.seed)
     modes, notes = understand(problem, example, GENERIC_CPU, settings, stages)

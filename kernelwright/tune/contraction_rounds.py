@@ -58,7 +58,11 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
         left -= sum(len(case.forms) for case in first.values())
         others = others if left > 0 else {}
         measured |= dict.fromkeys(now)
-        for key, found in _round(first, others, own, device, row, build_all, strict=strict, seconds=each):
+        for key, found in _round(first, others, own, device, row, build_all, strict=strict, seconds=each,
+                                 ends=ends):
+            if found is None:
+                del measured[key]
+                continue
             measured[key] = found
             if key in others and not found.accurate:
                 waiting[key] = others[key]  # kept with what comes of it: a run that ends before goes on from here
@@ -68,10 +72,12 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     forms = max(1, left // max(1, len(waiting)))
     again = {key: replace(case, forms=case.forms[:forms]) for key, case in list(waiting.items())[:max(0, left)]} \
         if clock() < ends else {}
-    for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=each):
+    for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=each, ends=ends):
         before = measured[key]
         assert before is not None
-        measured[key] = replace(found, trials=before.trials + found.trials, failures=before.failures + found.failures)
+        if found is not None:
+            measured[key] = replace(found, trials=before.trials + found.trials,
+                                    failures=before.failures + found.failures)
         remember(key, measured[key])
     for key in waiting.keys() - again.keys():  # what did not fit the memory is tried anew, as ever
         remember(key, measured[key])
@@ -79,9 +85,10 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
 
 
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],
-           device: torch.device, row: Device, build_all: Build, *, strict: bool, seconds: float
-           ) -> Iterator[tuple[str, Measured]]:
-    """Build cases and try them out, ``seconds`` for each. others: those that have other forms if none is accurate."""
+           device: torch.device, row: Device, build_all: Build, *, strict: bool, seconds: float, ends: float
+           ) -> Iterator[tuple[str, Measured | None]]:
+    """Build cases and try them out, ``seconds`` for each; None of those for which no time was left. others: those that
+    have other forms if none is accurate."""
     if not cases:
         return
     with without_device():
@@ -90,7 +97,7 @@ def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[N
         for (key, case), (built, failures) in zip(cases.items(), compiled, strict=True):
             try:
                 found = try_out(case, key, built, failures, own, device, row, strict=strict, budget_seconds=seconds,
-                                final=key not in others)
+                                final=key not in others, ends=ends)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

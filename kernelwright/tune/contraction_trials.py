@@ -15,8 +15,8 @@ from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.generate import generate_kernel, support_text
+from kernelwright.device_lock import clock
 from kernelwright.emit.launcher import Launcher, make_launcher
-from kernelwright.errors import DeviceLost
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, Reduced
@@ -27,6 +27,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.timing.rounds import measure
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
+from kernelwright.tune.contraction_first import affordable, first_call, hopeless
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, folder
 from kernelwright.tune.contraction_points import exact_sums, some_points
 from kernelwright.tune.regions import tensor_for
@@ -121,12 +122,15 @@ def words(form: Choice) -> str:
 
 
 def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
-            device: torch.device, row: Device, *, strict: bool, budget_seconds: float, final: bool = True) -> Measured:
-    """Run and time the forms that compiled, but those that ended a process before.
+            device: torch.device, row: Device, *, strict: bool, budget_seconds: float, final: bool = True,
+            ends: float = inf) -> Measured | None:
+    """Run and time the forms that compiled, but those that ended a process before, and those that their first call
+    shows to be too slow. None where there is no time for any of the others.
 
     key: what the case's measurements are kept under. own: the model's tensors and its example inputs, by their leaves.
     strict: the torch call is held to true float32. final: whether there are no others to try; else none are timed where
-    none is accurate, and their seconds are infinite. Raises DeviceLost (KW305), and what `is_out_of_memory`
+    none is accurate, and their seconds are infinite. ends: when the time for all contractions is over; a case may take
+    ``budget_seconds`` after it. Raises DeviceLost (KW305), and what `is_out_of_memory`
     accepts.
     """
     step, why = case.step, list(failures)
@@ -143,19 +147,33 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
             fitting.append(form)
     size = max((f.launcher.workspace_bytes for f in fitting), default=0)
     workspace = torch.empty(size, dtype=torch.uint8, device=device)
+    best = _library_seconds(case, memory, device, strict=strict) if device.type == "cuda" else inf
     calls: dict[str, Callable[[], object]] = {}
-    tried: dict[str, Built] = {}
+    first: dict[str, float] = {}
     for number, form in enumerate(fitting):
-        call = _launch(form, memory, workspace, device)
+        call, name = _launch(form, memory, workspace, device), words(form.form)
         try:
-            with attempt(key, words(form.form)):
-                _first_call(call, words(form.form), device)
+            with attempt(key, name):
+                took = first_call(call, name, device)
+                if hopeless(took, best) and clock() + took < ends:  # it may have been loading that took so long
+                    took = first_call(call, name, device)
         except RuntimeError as failure:
             if is_out_of_memory(failure):  # says nothing about the form, which is tried again when there is more
                 raise
-            why.append(f"{words(form.form)}: {failure}")
+            why.append(f"{name}: {failure}")
             continue
-        calls[str(number)], tried[str(number)] = call, form
+        if hopeless(took, best):
+            why.append(f"{name}: given up after a call of {took:.2g} s, as another one takes {best:.2g} s")
+            continue
+        best = min(best, took)
+        calls[str(number)], first[str(number)] = call, took
+    chosen = affordable(first, max(budget_seconds, ends - clock()))
+    if first and not chosen:
+        return None
+    why += [f"{words(fitting[int(n)].form)}: given up after a call of {first[n]:.2g} s, as there was no time for more"
+            for n in first if n not in chosen]
+    calls = {n: calls[n] for n in first if n in chosen}
+    tried = {n: fitting[int(n)] for n in calls}
     errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
     untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL],
                        errors[_GRANTED])
@@ -187,22 +205,6 @@ def _launch(form: Built, memory: Mapping[Node | str, torch.Tensor], workspace: t
             raise RuntimeError(failure.decode(errors="replace"))
 
     return call
-
-
-def _first_call(call: Callable[[], None], name: str, device: torch.device) -> None:
-    """Call, and wait for the device. Raises RuntimeError, and DeviceLost where nothing runs on the device any more."""
-    try:
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-    except RuntimeError as failure:
-        if device.type == "cuda":
-            try:
-                torch.cuda.synchronize(device)
-            except RuntimeError:
-                message = str(failure).strip().splitlines()[0]
-                raise DeviceLost(kernel=name, message=message, folder=folder()) from failure
-        raise
 
 
 # What a kernel replaces ---------------------------------------------------------------------------
@@ -239,6 +241,13 @@ def _torch_calls(case: Case, memory: dict[Node, torch.Tensor], device: torch.dev
         return values
 
     return {_CALL: alone, _CALLS: followed}
+
+
+def _library_seconds(case: Case, memory: dict[Node, torch.Tensor], device: torch.device, *, strict: bool) -> float:
+    """Seconds of the torch call by itself, which may have something to load at first."""
+    call = _torch_calls(case, memory, device)[_CALL]
+    with torch.no_grad(), accuracy.true_float32(device) if strict else nullcontext():
+        return min(first_call(call, _CALL, device) for _ in range(2))
 
 
 def _with_bias(node: Node, product: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -26,7 +26,8 @@ from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.timing.clock import DELAY_CLOCK_HERTZ, LONGEST_DELAY_SECONDS
 
-#: Runs of both programs that are timed, at least and at most; one before them warms up.
+#: Runs of both programs that are timed, at least and at most; one before them warms up. Of runs that take longer than
+#: all of them may, one is timed.
 LEAST_RUNS, MOST_RUNS = 3, 25
 
 Memory = dict[Any, Any]
@@ -97,7 +98,9 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
                 found, delays[name] = _run(programs[name], leaves, device, delays[name])
                 for region, took in found.items() if turn >= 0 else ():
                     least[region][name] = min(took, least[region].get(name, took))
-            if turn + 1 >= LEAST_RUNS and 2 * time.perf_counter() - begun > ends:
+            now = time.perf_counter()
+            enough = turn + 1 >= LEAST_RUNS or (turn >= 0 and now - begun > budget_seconds)
+            if enough and 2 * now - begun > ends:
                 break
     return least
 

@@ -111,6 +111,7 @@ def certify(
     plan: Plan | None = None,
     make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
     kept: Kept | None = None,
+    begun: Certificate | None = None,
 ) -> Certificate:
     """Run ``plan``'s trials and return the certificate.
 
@@ -119,17 +120,20 @@ def certify(
     fresh for each seed. ``make_float64(model)`` returns the float64 copy. The candidate gets the model's
     parameters and buffers by name. Calls run under no_grad unless ``plan.recording``; PyTorch's random state is
     restored. ``kept`` is filled by the first and used by the further certifications of other candidates under the same
-    functions and plan, but for its tolerances and budget.
+    functions and plan, but for its tolerances and budget. ``begun`` is what trials of the same candidate have found:
+    those that ran are not run again, and the certificate is of all.
 
     A trial whose estimated cost exceeds what is left of the budget is skipped and recorded; the first always
     runs. Raises only what ``make_model`` and ``make_inputs`` raise, and what `is_out_of_memory` accepts where
     memory does not do for the first trial, or for the candidate in any (``plan.must_fit``).
     """
     plan = plan or Plan()
+    if begun is not None and {trial.plan for trial in begun.trials}.issuperset(plan.trials):
+        return begun
     started = clock()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
-        return _certify(make_model, make_candidate, make_inputs, plan, make_float64, kept or Kept(), started)
+        return _certify(make_model, make_candidate, make_inputs, plan, make_float64, kept or Kept(), begun, started)
 
 
 def _certify(
@@ -139,6 +143,7 @@ def _certify(
     plan: Plan,
     make_float64: Callable[[nn.Module], nn.Module],
     kept: Kept,
+    begun: Certificate | None,
     started: float,
 ) -> Certificate:
     model = kept.model = make_model() if kept.model is None else kept.model
@@ -177,11 +182,15 @@ def _certify(
         plan.recording,
         plan.lenient,
     )
-    trials: list[Trial] = []
-    skipped: list[Skipped] = []
-    estimate, budget = 0.0, plan.budget_seconds
-    checks = GradientChecks(bench, plan, clock)
+    trials: list[Trial] = list(begun.trials) if begun is not None else []
+    done = {trial.plan for trial in trials}
+    skipped: list[Skipped] = [s for s in begun.skipped if s.plan in done] if begun is not None else []
+    # The first one may have included a build.
+    estimate, budget = max((trial.seconds for trial in trials[1:]), default=0.0), plan.budget_seconds
+    checks = GradientChecks(bench, plan, clock, begun.gradients if begun is not None else None, trials)
     for trial_plan in plan.trials:
+        if trial_plan in done:
+            continue
         place = len(trials) + len(skipped)
         left = budget * (3 if place < plan.wanted else 1) - (clock() - started)
         if place >= plan.required and trials and estimate > left:
@@ -216,7 +225,8 @@ def _certify(
             break
     original.apply(model)
     skipped += checks.skipped
-    return _certificate(plan, trials, skipped, original, state_problems, checks.together(), why, started)
+    before = begun.seconds if begun is not None else 0.0
+    return _certificate(plan, trials, skipped, original, state_problems, checks.together(), why, started - before)
 
 
 def _run(bench: Bench, plan: Plan, trial: TrialPlan, repeats: int, may_lack: bool) -> Trial | Refused:

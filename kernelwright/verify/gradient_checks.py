@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.distributions import DISTRIBUTIONS
@@ -17,14 +17,18 @@ from kernelwright.verify.trial import Bench
 
 class GradientChecks:
     """The gradient checks of one certification: on the first trial's inputs whatever the budget, and where calls record
-    gradients on those of the first right trial with other parameters. A backward pass is most of a training step."""
+    gradients on those of the first right trial with other parameters. A backward pass is most of a training step.
 
-    def __init__(self, bench: Bench, plan: Plan, clock: Callable[[], float]) -> None:
+    found, trials: of a certification that is continued."""
+
+    def __init__(self, bench: Bench, plan: Plan, clock: Callable[[], float], found: Comparison | None = None,
+                 trials: Sequence[Trial] = ()) -> None:
         self.bench, self.plan, self.clock = bench, plan, clock
         self.skipped: list[Skipped] = []
-        self._found: list[Comparison] = []
-        self._waits_for_given = (plan.check_gradients or plan.recording) and not plan.unchanged
-        self._waits_for_redrawn = plan.recording and not plan.unchanged
+        self._found = [found] if found is not None else []
+        self._waits_for_given = (plan.check_gradients or plan.recording) and not plan.unchanged and not trials
+        self._waits_for_redrawn = plan.recording and not plan.unchanged \
+            and not any(t.plan.redrawn_parameters and t.passed for t in trials)
         self._seconds = 0.0
 
     def after(self, trial: Trial, left: float) -> float:

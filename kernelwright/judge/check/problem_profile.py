@@ -133,7 +133,8 @@ def make_profile(problem: Problem, seed: int, budget_seconds: float, plan: Plan 
 
 def trials(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     """The trials of a candidate's check: one on the problem's own inputs first, then those that tell, then those of
-    unusual values, then the others in their usual order. The first ``required(profile)`` must run whatever the budget."""
+    unusual values, then the others in their usual order. The first ``required(profile)`` must run whatever the budget.
+    """
     first = _first(profile)
     return first + tuple(t for t in judged_trials(profile.seed) if t not in first)
 

@@ -1,0 +1,120 @@
+"""Forms that are given up by their first call: what they cost is counted, and no clock decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_contractions_tune import CPU, TILING, a_case
+from torch import nn
+
+from kernelwright.plan.records import Choice
+from kernelwright.roofline.devices import H200
+from kernelwright.tune import contraction_first, contraction_rounds
+from kernelwright.tune import contraction_trials as trials
+from kernelwright.tune.accuracy import Error
+from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_first import CALLS, affordable, hopeless
+from kernelwright.tune.contraction_memory import Measured, recall
+from kernelwright.tune.contraction_rounds import measure_cases
+from kernelwright.tune.contraction_trials import Built
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+
+
+#: Forms of several stages.
+FORMS = tuple(Choice("fp16", replace(TILING, stages=n)) for n in (2, 3, 4))
+Tried = Callable[..., tuple[Measured | None, list[int]]]
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
+    """What is measured where the first calls of forms take so long, each time one, and how often each form is called:
+    nothing is compiled, and each is called once for its errors and once to be timed."""
+    case = a_case(nn.Linear(24, 16), (40, 24), FORMS)
+    launcher = SimpleNamespace(workspace_bytes=0, arguments=(), name="f")
+    built = [Built(form, launcher, SimpleNamespace(f=form)) for form in FORMS]
+    error = (Error(1e-7, 3e-7),)
+
+    def measured(*first: tuple[float, ...], **options: Any) -> tuple[Measured | None, list[int]]:
+        calls: Counter[Choice] = Counter()
+        taken = {form: list(seconds) for form, seconds in zip(FORMS, first, strict=True)}
+
+        def first_call(call, name, device):
+            call()
+            return next(taken[form].pop(0) for form in FORMS if trials.words(form) == name)
+
+        def called(some):
+            return [call() for call in some.values()]
+
+        monkeypatch.setattr(trials, "_launch", lambda form, *rest: lambda: calls.update([form.form]))
+        monkeypatch.setattr(trials, "first_call", first_call)
+        monkeypatch.setattr(trials, "_errors", lambda case, some, *rest, **options: (
+            called(some), dict.fromkeys((*some, trials._CALL, trials._GRANTED), error))[1])
+        monkeypatch.setattr(trials, "measure", lambda some, **options: (
+            called(some), dict.fromkeys(some, SimpleNamespace(median=1.0)))[1])
+        found = trials.try_out(case, "key", built, [], {}, CPU, H200, strict=False,
+                               **{"budget_seconds": 1e-3} | options)
+        return found, [calls[form] for form in FORMS]
+
+    return measured
+
+
+def test_a_form_many_times_slower_than_the_best_is_not_called_again(tried):
+    found, calls = tried((0.001,), (2.0, 1.5), (0.002,))
+    assert [t.form.tiling.stages for t in found.trials] == [2, 4] and calls == [3, 2, 3]
+    (why,) = found.failures
+    assert "3 stages" in why and "1.5 s" in why and "0.001 s" in why
+
+
+def test_what_a_device_loads_counts_for_nothing(tried):
+    found, calls = tried((0.001,), (2.0, 0.001), (0.04,))
+    assert len(found.trials) == 3 and not found.failures and calls == [3, 4, 3]
+
+
+def test_a_call_longer_than_what_is_left_is_not_repeated(tried):
+    found, calls = tried((0.001,), (2.0,), (0.002,), ends=trials.clock() + 1.0)
+    assert len(found.trials) == 2 and calls == [3, 1, 3]
+
+
+def test_what_there_is_time_for_is_timed(tried):
+    """The fastest ones, and nothing of a contraction for which there is no time at all: it is told as late."""
+    found, calls = tried((0.01,), (0.02,), (0.03,), ends=0.0, budget_seconds=0.035 * CALLS)
+    assert [t.form.tiling.stages for t in found.trials] == [2, 3] and calls == [3, 3, 1]
+    assert "4 stages" in found.failures[0] and "no time" in found.failures[0]
+    found, calls = tried((1.0,), (2.0,), (3.0,), ends=0.0)
+    assert found is None and calls == [1, 1, 1]
+
+
+def test_which_are_worth_more_calls():
+    assert affordable({"a": 3.0, "b": 1.0, "c": 2.0}, 3.5 * CALLS) == ["b", "c"]
+    assert affordable({"a": 3.0}, inf) == ["a"] and affordable({"a": 0.0}, 0.0) == ["a"] and not affordable({}, 1.0)
+    assert hopeless(5.0, 1.0) and not hopeless(3.0, 1.0) and not hopeless(0.04, 1e-6) and not hopeless(9.0, inf)
+
+
+def test_a_contraction_without_time_is_measured_in_the_next_run(monkeypatch):
+    """It is no contraction whose operands do not fit the memory, and nothing of it is kept."""
+    case = a_case(nn.Linear(24, 16), (40, 24), (Choice("fp16", TILING),))
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=4)
+    given: list[float] = []
+
+    def try_out(case, key, *rest, ends, **options):
+        given.append(ends)
+        return None if key == "late" else Measured((), (), 1.0, ())
+
+    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "build", lambda cases, build_all: [([], []) for _ in cases])
+    monkeypatch.setattr(contraction_rounds, "try_out", try_out)
+    found = measure_cases({"late": case, "timed": case}, {}, CPU, H200, budget, None, strict=False, seconds=50.0)
+    assert set(found) == {"timed"} and recall("late") is None and recall("timed") is not None
+    assert len(given) == 2 and all(contraction_first.clock() < ends < inf for ends in given)
