@@ -154,7 +154,9 @@ def wanted(profile: ProblemProfile) -> int:
 def _first(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     usual = judged_trials(profile.seed)
     front = dict.fromkeys((usual[0], *profile.needed))
-    return tuple(dict.fromkeys((*front, *(t for t in usual if t.distribution in UNUSUAL_VALUES))))
+    unusual = sorted((t for t in usual if t.distribution in UNUSUAL_VALUES),
+                     key=lambda t: UNUSUAL_VALUES.index(t.distribution))
+    return tuple(dict.fromkeys((*front, *unusual)))
 
 
 def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> ProblemProfile:
