@@ -1,5 +1,6 @@
 # make venv   the environment, once
 # make demo   one example at full size, ending with its report
+# make check  the linter, and the tests that need nothing but Python and PyTorch: the fast loop
 # make test   all tests, but those that need a machine to themselves
 # make attacks  cheats and their honest twins before the judge, clocks included: about ten minutes on an idle machine
 # make lint   ruff
@@ -12,7 +13,7 @@ PYTHON ?= $(shell tools/find-python)
 JOBS ?= 2
 DEMO := build/demo
 
-.PHONY: venv demo test attacks lint clean
+.PHONY: venv demo check test attacks lint clean
 .DEFAULT_GOAL := test
 
 venv: $(STAMP)
@@ -27,11 +28,14 @@ demo: $(STAMP)
 	@mkdir -p $(DEMO)
 	$(BIN)/kernelwright optimize examples/convt_global_mean.py -o $(DEMO)/convt_global_mean_new.py --force
 
+check: $(STAMP) lint
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/unit
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not clocked"
 
 attacks: $(STAMP)
-	$(BIN)/python -m pytest tests/test_exploits.py
+	$(BIN)/python -m pytest tests/process/test_exploits.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

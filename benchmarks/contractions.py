@@ -35,7 +35,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / folder) for folder in (".", "tests/support", "tests/emulation", "benchmarks")]
 
 from cold_clock import cold_milliseconds  # noqa: E402
 from contractions_probes import PROBES, TEXT, probe  # noqa: E402

@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / folder) for folder in (".", "tests/support", "tests/emulation", "benchmarks")]
 
 from cold_clock import cold_milliseconds  # noqa: E402
 from contraction_cases import ContractionCase, convolution  # noqa: E402

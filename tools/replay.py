@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 RECORD = TESTS / "records" / "kernel_texts.txt"
-sys.path[:0] = [str(ROOT), str(TESTS)]
+sys.path[:0] = [str(ROOT), *(str(TESTS / folder) for folder in ("support", "unit", "emulation", "process", "gpu"))]
 
 from contraction_cases import ContractionCase  # noqa: E402
 
@@ -42,7 +42,7 @@ _LOOPS = "loop_cases"
 
 def modules() -> list[str]:
     """The modules whose cases are replayed, those of contractions and that of loops."""
-    return [*sorted(path.stem for path in TESTS.glob("test_contraction*.py")), _LOOPS]
+    return [*sorted(path.stem for path in TESTS.rglob("test_contraction*.py")), _LOOPS]
 
 
 def _given(value: object) -> Iterator[tuple[ContractionCase, Tiling | None]]:

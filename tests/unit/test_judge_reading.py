@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from places import ROOT, TESTS
 
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.reading.ctokens import functions_of, launches_of, tokens_of
 
-ROOT = Path(__file__).parent.parent
-FOLDER = Path(__file__).parent / "candidates" / "transposed_mean"
+FOLDER = TESTS / "candidates" / "transposed_mean"
 PROBLEM = (FOLDER / "model.py").read_text()
 
 

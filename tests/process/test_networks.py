@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from emitted_tools import write_problem
+from places import ROOT
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from network_lists import SETS
 from network_lists.declaration import DTYPES, Network

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.support import snippets
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 from contractions_probes import TEXT, probe
 
 # Each body runs in 128 threads with 16 KB of shared memory; `data` holds 4096 bytes.

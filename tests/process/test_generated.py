@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 from emitted_tools import assert_like, import_path
+from places import ROOT
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 
-ROOT = Path(__file__).resolve().parent.parent
 _specification = importlib.util.spec_from_file_location("regenerate", ROOT / "tools" / "regenerate.py")
 regenerate = importlib.util.module_from_spec(_specification)
 _specification.loader.exec_module(regenerate)

@@ -8,11 +8,11 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-TOOL = Path(__file__).parent.parent / "tools" / "judge_sweep.py"
+TOOL = ROOT / "tools" / "judge_sweep.py"
 specification = importlib.util.spec_from_file_location("judge_sweep", TOOL)
 judge_sweep = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(judge_sweep)

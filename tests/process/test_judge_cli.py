@@ -15,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from judge_tools import judged, right
+from places import ROOT
 
 from kernelwright import cli, errors
 from kernelwright.judge.candidates import MOST_BYTES, find_candidates
@@ -22,7 +23,7 @@ from kernelwright.judge.records import SCHEMA, CandidateResult
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "judge.md"
+DOCUMENT = ROOT / "docs" / "judge.md"
 
 
 @pytest.fixture

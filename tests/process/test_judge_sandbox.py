@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import ROOT
 
 from kernelwright.judge.sandbox import isolation, landlock, process_tree, seccomp
 from kernelwright.judge.sandbox.confine import InForce, Mechanisms, Plan, apply_in_child
@@ -481,7 +482,7 @@ def test_a_worker_ends_with_its_judge(tmp_path, mode):
         worker = isolation.start(command, folder, (), Limits(), isolation.environment(folder), 1, {mechanisms(mode)!r})
         print("started", flush=True)
         time.sleep(60)
-    """)], stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent, text=True)
+    """)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
     try:
         assert judge.stdout.readline() == "started\n"
         assert holders(mark)
@@ -581,7 +582,7 @@ def test_a_forked_child_confines_itself(tmp_path):
         open({str(tmp_path / "c")!r}, "w")
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
-                          cwd=Path(__file__).parent.parent)
+                          cwd=ROOT)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["own"] == "done" and facts["session"] and (tmp_path / "c").exists()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from emitted_tools import short_budgets
 from graph_tools import MORE, assert_same, eager, filled, run_plan, values_of
+from places import ROOT
 from torch.utils import _pytree as pytree
 
 from kernelwright.algebra.engine import rewrite
@@ -21,8 +22,8 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.problem import load_problem
 from kernelwright.roofline.devices import H200
 
-ROOT = Path(__file__).parent.parent / "problems"
-FILES = sorted(ROOT.glob("*/*.py"))
+PROBLEMS = ROOT / "problems"
+FILES = sorted(PROBLEMS.glob("*/*.py"))
 FAMILIES = {"algebra", "attention", "blocks", "convolution", "embedding", "losses", "matmul", "normalisation",
             "pointwise", "pooling", "recurrent", "reductions", "scans", "softmax", "structure", "training",
             "transposed_convolution", "types", "views"}
@@ -51,7 +52,7 @@ def test_collection():
     """Enough problems in every family, each with a name and a program of its own."""
     assert len(FILES) >= 100
     assert {f.parent.name for f in FILES} == FAMILIES
-    assert not [f for f in ROOT.rglob("*.py") if f not in FILES], "problems stand in the folder of their family"
+    assert not [f for f in PROBLEMS.rglob("*.py") if f not in FILES], "problems stand in the folder of their family"
     assert len({f.stem for f in FILES}) == len(FILES)
     programs: dict[str, Path] = {}
     for file in FILES:
@@ -163,5 +164,5 @@ def _optimized(file: Path, folder: Path) -> None:
 def test_table():
     """README.md names every problem in its table, with the file's own line."""
     lines = [f"| `{name_of(f)}.py` | {ast.get_docstring(ast.parse(f.read_text()))} |" for f in FILES]
-    table = re.findall(r"^\| `.*$", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    table = re.findall(r"^\| `.*$", (PROBLEMS / "README.md").read_text(), flags=re.MULTILINE)
     assert table == lines, "replace the table in problems/README.md by:\n" + "\n".join(lines)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -299,7 +299,8 @@ def test_no_tensor_waits_for_the_collector() -> None:
         "import json, test_verify as here\n"
         f"print(json.dumps({{name: here.tensors_in_cycles(getattr(here, name)) for name in {names}}}))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {name: [] for name in names}
 

@@ -9,12 +9,13 @@ import string
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from kernelwright import errors, settings
 from kernelwright.errors import KernelwrightError, catalogue, place, user_frame, where_of
 from kernelwright.settings import Settings, cache_folder, check_output, check_versions
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "errors.md"
+DOCUMENT = ROOT / "docs" / "errors.md"
 
 
 def filled(kind: type[KernelwrightError]) -> KernelwrightError:

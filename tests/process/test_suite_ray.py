@@ -6,9 +6,9 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
+from places import ROOT, TESTS
 
 from kernelwright import errors
 from kernelwright.suite.jobs import find_jobs
@@ -16,7 +16,7 @@ from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.ray_runner import _Driver, find_places, run_on_ray
 from kernelwright.suite.results import FILE, Results, read_results
 
-HERE = Path(__file__).parent
+HERE = TESTS / "support"
 
 
 class _Said:
@@ -53,7 +53,7 @@ def test_without_ray_or_with_numbers_of_gpus_it_is_a_coded_error(monkeypatch):
 def cluster(monkeypatch):
     """A cluster on this machine."""
     ray = pytest.importorskip("ray", reason="Ray is an optional extra")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{HERE.parent}")
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{ROOT}")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield ray

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from places import TESTS
 
 import kernelwright
 from kernelwright import cli
@@ -17,7 +18,7 @@ from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 
-SEVEN = Path(__file__).parent / "candidates" / "transposed_mean"
+SEVEN = TESTS / "candidates" / "transposed_mean"
 PROBLEM = """
 import torch
 from torch import nn

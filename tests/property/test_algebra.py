@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from math import inf, nan, prod
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +21,7 @@ from graph_tools import (
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from places import ROOT, TESTS
 
 from kernelwright.algebra import engine
 from kernelwright.algebra.ranges import value_range
@@ -464,7 +464,7 @@ def test_results_that_are_shared_stay_shared() -> None:
 
 _PROGRAM = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_algebra import determinism_case
 print(determinism_case())
 """
@@ -490,8 +490,8 @@ def test_rewriting_does_not_depend_on_hashing() -> None:
     texts = set()
     for seed in ("0", "1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        program = _PROGRAM.format(tests=str(Path(__file__).parent))
+        program = _PROGRAM.format(tests=[str(TESTS / "property"), str(TESTS / "support")])
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
-                              check=True, cwd=Path(__file__).parent.parent)
+                              check=True, cwd=ROOT)
         texts.add(done.stdout)
     assert len(texts) == 1

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-_PATH = Path(__file__).resolve().parent.parent / "tools" / "replay.py"
+_PATH = ROOT / "tools" / "replay.py"
 
 
 @pytest.fixture(scope="module")

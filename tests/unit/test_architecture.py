@@ -8,13 +8,12 @@ import importlib.util
 import re
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from places import ROOT
 
-PACKAGE = Path(__file__).parent.parent / "kernelwright"
-ROOT = PACKAGE.parent
+PACKAGE = ROOT / "kernelwright"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 #: The controls are candidates: files that the judge copies and never imports.
 MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]

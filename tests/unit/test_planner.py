@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from graph_tools import (
     run_plan,
     values_of,
 )
+from places import ROOT
 from torch import nn
 
 from kernelwright.algebra.engine import rewrite_with
@@ -34,7 +34,7 @@ from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 # Checks ------------------------------------------------------------------------------------------

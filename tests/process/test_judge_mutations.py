@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+sys.path.insert(0, str(ROOT / "tools"))
 
 from mutation_corpus import judge_all
 from mutations.bases import BASES

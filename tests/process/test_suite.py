@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from places import ROOT, TESTS
 
 from kernelwright import device_lock, errors
 from kernelwright.settings import Settings
@@ -26,7 +27,7 @@ from kernelwright.suite.scheduler import Scheduler
 from kernelwright.suite.worker import _short_of_memory
 from kernelwright.suite.worker_process import WorkerProcess
 
-HERE = Path(__file__).parent
+HERE = TESTS / "support"
 
 
 @pytest.fixture(autouse=True)
@@ -519,7 +520,7 @@ def bench(folder: Path, *arguments: object, **environment: str) -> subprocess.Co
 
 
 def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "p", level1__2_good=TINY_PROBLEM, level1__10_aborts="import os\nos.abort()",
           level2__1_hangs="import time\ntime.sleep(600)", level2__2_not_tiny="import torch")
@@ -564,7 +565,7 @@ def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
             "from kernelwright.suite.options import SuiteOptions\n"
             "run_suite('p', SuiteOptions(output=Path('out'), work='suite_work:run', devices=('cpu',), workers=3))")
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE,
-                              env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}",
+                              env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{ROOT}",
                                    "TMPDIR": str(tmp_path)},
                               # Tests that run in the background inherit a SIGINT that is ignored.
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -612,7 +613,7 @@ def test_a_broken_context_costs_one_problem(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     breaks = TINY_PROBLEM.replace("return torch.relu", "x[torch.full((4,), 10**6, device=x.device)]; return torch.relu")
     write(tmp_path / "p", good1=TINY_PROBLEM, good2=TINY_PROBLEM.replace("relu", "sigmoid"), breaks=breaks)
     done = bench(tmp_path, "p", "--tiny", "--effort", "quick", "--workers", 3, "--devices", 0)

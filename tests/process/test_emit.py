@@ -31,6 +31,7 @@ from emitted_tools import (
     original_runs,
     write_problem,
 )
+from places import ROOT
 from torch import nn
 
 import kernelwright
@@ -113,7 +114,7 @@ def test_text_is_deterministic(tmp_path):
               "print(kernelwright.explain(sys.argv[1], target='cpp', device=GENERIC_CPU).source)")
     texts = {subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True,
                             env={**os.environ, "PYTHONHASHSEED": seed},
-                            cwd=os.path.dirname(os.path.dirname(__file__))).stdout for seed in ("1", "4242")}
+                            cwd=ROOT).stdout for seed in ("1", "4242")}
     texts.add(kernelwright.explain(path, target="cpp", device=GENERIC_CPU).source + "\n")
     assert len(texts) == 1
 

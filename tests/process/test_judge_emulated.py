@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import ROOT
 
 from kernelwright.judge.check import emulated
 from kernelwright.judge.check.emulated import emulate, emulated_failure, needs_device
@@ -215,7 +216,7 @@ def test_what_needs_a_device():
     assert needs_device("import triton.language as tl\n") == "Triton"
     assert needs_device("import torch\n# __global__ void k()\n") is None and needs_device("def (") is None
     # What kernelwright emits can build for either device, and names the options of both.
-    generated = Path(__file__).parent.parent / "examples" / "generated"
+    generated = ROOT / "examples" / "generated"
     for file in generated.glob("*.py"):
         has_kernels = file.stem.endswith("_cuda_new") and "no kernel pays" not in file.read_text()
         assert needs_device(file.read_text()) == ("CUDA" if has_kernels else None), file.name
