@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 
 _RATE_COLUMNS = (64, 128, 192, 256)
 _KERNELS = r"""

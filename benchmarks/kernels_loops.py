@@ -35,7 +35,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule, generate  # noqa: E402
 from kernelwright.codegen.cuda.loops.schedule import Schedule, fits  # noqa: E402
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets  # noqa: E402
-from kernelwright.codegen.cuda.support import snippets  # noqa: E402
+from kernelwright.codegen.cuda.support.snippets import snippets  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced  # noqa: E402
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store  # noqa: E402

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cold_clock import cold_milliseconds
 
 from kernelwright.codegen.cuda.region_sum.generate import generate
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.plan.kernels import RegionSum
 
 FLUSH_BYTES = 256 << 20

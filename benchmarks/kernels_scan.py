@@ -32,7 +32,7 @@ from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.scan import argreduce as extrema
 from kernelwright.codegen.cuda.scan import generate as scans
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Extremum, Scan, Store

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kernelwright.codegen.cuda.fft_energy.generate import generate
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.plan.kernels import SpectralEnergy
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,8 @@ class KernelSource:
     definition: str
     workspace_bytes: int = 0
     support: tuple[str, ...] = ()
+
+
+def text_beside(module: str, name: str) -> str:
+    """The text of the file ``name`` beside a module, whose ``__file__`` is ``module``."""
+    return Path(module).with_name(name).read_text(encoding="utf-8")

@@ -42,24 +42,29 @@ def driver() -> str:
     return str(version.value)
 
 
+#: What our own code consists of.
+_SOURCES = (".py", ".cuh", ".hpp")
+
+
 @cache
 def generator_digest() -> str:
     """A digest of the modules that write kernels, and of those that choose which to try: measurements of others do not
     count."""
-    folders = Path(kernelwright.codegen.__file__).parent, Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:24]
+    return digest_of(Path(kernelwright.codegen.__file__).parent, Path(__file__).parent)
 
 
 @cache
 def package_digest() -> str:
     """A digest of all of our own code."""
+    return digest_of(Path(__file__).parents[1])
+
+
+def digest_of(*folders: Path) -> str:
+    """A digest of the source files in some folders: of what they contain, and where they are."""
     digest = hashlib.sha256()
-    folder = Path(__file__).parents[1]
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    for folder in folders:
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:24]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from kernelwright.codegen.cuda.emulation import compile as emulate
 from kernelwright.codegen.cuda.emulation.compile import EmulationError, compile_emulated, emulation_text
-from kernelwright.codegen.cuda.support import SNIPPETS, snippets
+from kernelwright.codegen.cuda.support.snippets import SNIPPETS, snippets
 
 ORDER = "KERNELWRIGHT_EMULATION_ORDER"
 ORDERS = ("forward", "reverse", "1", "2")

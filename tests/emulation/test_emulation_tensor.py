@@ -10,7 +10,7 @@ import pytest
 from places import ROOT
 
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 
 sys.path.append(str(ROOT / "benchmarks"))
 from contractions_probes import TEXT, probe

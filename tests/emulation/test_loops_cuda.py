@@ -16,7 +16,7 @@ from kernelwright.codegen.cuda.expressions import apply_text, literal
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule, generate
 from kernelwright.codegen.cuda.loops.schedule import Schedule, fits
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced

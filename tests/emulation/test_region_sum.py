@@ -18,7 +18,7 @@ from kernelwright.codegen.cpp.support.snippets import snippets as cpp_snippets
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.region_sum import generate as cuda
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.region_sum.axes import TooFineError, join_axes, split_by_key
 from kernelwright.codegen.region_sum.planning import plan_stream
 from kernelwright.codegen.source import KernelSource

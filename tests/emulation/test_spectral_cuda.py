@@ -17,7 +17,7 @@ from kernelwright.codegen.cuda.fft_energy import layout as sizes
 from kernelwright.codegen.cuda.fft_energy.axes import choose_axis
 from kernelwright.codegen.cuda.fft_energy.generate import generate
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.plan.kernels import SpectralEnergy
 
 

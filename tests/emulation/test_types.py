@@ -21,7 +21,7 @@ from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.loops.generate import generate as generate_cuda
 from kernelwright.codegen.cuda.math import scalar_snippets
-from kernelwright.codegen.cuda.support import SNIPPETS, snippets
+from kernelwright.codegen.cuda.support.snippets import SNIPPETS, snippets
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced

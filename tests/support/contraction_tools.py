@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
 from kernelwright.codegen.cuda.gemm.tap_folding import joined
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.reference.loops import required_output_sizes
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.kernels import LoopKernel

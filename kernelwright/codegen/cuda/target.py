@@ -12,7 +12,7 @@ from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.region_sum import generate as region_sum
 from kernelwright.codegen.cuda.scan import argreduce
 from kernelwright.codegen.cuda.scan import generate as scan
-from kernelwright.codegen.cuda.support import snippets
+from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.target import Target
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy

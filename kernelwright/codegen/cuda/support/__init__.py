@@ -1,0 +1,1 @@
+"""Snippets of CUDA that generated kernels share."""
