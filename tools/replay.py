@@ -26,7 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 RECORD = TESTS / "records" / "kernel_texts.txt"
-sys.path[:0] = [str(ROOT), *(str(TESTS / folder) for folder in ("support", "unit", "emulation", "process", "gpu"))]
+sys.path[:0] = [str(ROOT), *(str(TESTS / folder) for folder in (
+    "support", "unit", "property", "emulation", "process", "gpu"))]
 
 from contraction_cases import ContractionCase  # noqa: E402
 
