@@ -19,7 +19,7 @@ class KernelSource:
     has ``cudaStream_t stream``. ``workspace`` is at least ``workspace_bytes`` long, aligned to
     256 bytes, and uninitialised; it may be null where ``workspace_bytes`` is 0.
 
-    ``support`` names the snippets of the target's ``support.py`` that the definition uses, in
+    ``support`` names the snippets of the target's ``support/`` that the definition uses, in
     any order; the emitted file contains each snippet once, before all definitions.
     """
 

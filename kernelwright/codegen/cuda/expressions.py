@@ -52,7 +52,7 @@ def literal(value: float, real: str) -> str:
 def apply_text(node: Apply, arguments: Sequence[str], real: str) -> str:
     """The call of a scalar function on argument texts, which are names or literals."""
     match node:
-        # As PyTorch does on a GPU; `math_lines.py` says what a division costs.
+        # As PyTorch does on a GPU; `math_branch_free.py` says what a division costs.
         case Apply(function="div", arguments=(_, Constant(value=float(divisor)))) \
                 if real == "float" and _LEAST_DIVISOR <= abs(divisor) <= 1 / _LEAST_DIVISOR:
             return f"{arguments[0]} * {literal(1 / divisor, real)}"

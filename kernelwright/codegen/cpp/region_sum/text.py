@@ -1,4 +1,4 @@
-"""Templates of the C++ region sum; ``@KEY@`` is replaced by the generator in ``region_sum.py``."""
+"""Templates of the C++ region sum; ``@KEY@`` is replaced by ``generate.py`` beside it."""
 
 from __future__ import annotations
 

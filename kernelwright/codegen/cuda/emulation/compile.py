@@ -47,7 +47,7 @@ def emulation_text() -> str:
 
 
 def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
-    """Compile CUDA text that follows the contract of ``support.py`` for the CPU, and load it.
+    """Compile CUDA text that follows the contract of ``support/check.cuh`` for the CPU, and load it.
 
     ``source`` exports its entry points as ``extern "C"`` functions; "device" pointers are the
     process's own. With ``sanitize``, misaligned accesses, indices outside arrays of known extent,

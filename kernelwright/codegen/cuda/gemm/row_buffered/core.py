@@ -1,6 +1,6 @@
 """The core that goes down strips of lines: convolutions on wgmma whose output channels are the rows of products.
 
-`row_buffered` (codegen) has the arithmetic. Blocks stay on their multiprocessor, with all of w in shared memory,
+`row_buffered.problem` has the arithmetic. Blocks stay on their multiprocessor, with all of w in shared memory,
 and go down one strip after the other. One warpgroup, the producers, reads x as it lies in memory, once for each line,
 rounds or splits it and writes it to a ring of lines; the others multiply what a window spans there, and finish their
 sums in registers (`row_buffered.epilogue`). A barrier of each slot says that a line is there, one of each item

@@ -1,6 +1,6 @@
 """The core for matrix products whose weight is read once, as it lies in memory: output channels are rows of products.
 
-`swap_ab` (codegen) has the arithmetic. Blocks stay on their multiprocessor and take tile after tile. One warpgroup, the
+`swap_ab.problem` has the arithmetic. Blocks stay on their multiprocessor and take tile after tile. One warpgroup, the
 producers, brings x by bulk copies, as many steps ahead as there are stages (or splits it,
 `swap_ab.convert_in_mainloop`). The others have 64 output channels each: a thread reads two rows of them, four channels
 of every sixteen, before it waits for the step before; splits them into float16 terms times a power of two of its own,

@@ -37,7 +37,6 @@ ROWS, DEPTH = 64, 64
 #: Steps of x as it lies that a warp has on their way; its positions; floats from one position to the next, so that
 #: eight lanes read 16 bytes each from all banks.
 RAWS, WARP_POSITIONS, RAW_PITCH = 3, 32, DEPTH + 4
-#: Shared memory of a block, registers of a multiprocessor.
 #: Registers of a thread that brings x, of one that splits it, and what one that multiplies needs beside sums, w and its
 #: terms.
 _BRINGER_REGISTERS, _SPLITTER_REGISTERS, _OTHER_REGISTERS = 24, 40, 40

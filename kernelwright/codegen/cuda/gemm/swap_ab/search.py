@@ -22,8 +22,7 @@ _MOST = 4
 #: Warpgroups that multiply; stages at most, and rows of all stages where x comes as it lies (of 128 rows three stages
 #: took 1.02 of the time of two, of 64 rows two 1.02 of that of four, H100); steps of a part of a tile at least.
 _WORKERS, _MOST_STAGES, _RAW_ROWS, _LEAST_STEPS = (2, 4, 1), 6, 256, 4
-#: Of an H200: multiply-adds of a cycle and multiprocessor, the share of them that is taken to be reached; bytes from L2
-#: and to and from memory.
+#: The share of the tensor cores' multiply-adds that is taken to be reached.
 _REACHED = 0.85
 #: Instructions of a warp that splits its part of w, and for each position; cycles from asking for w to having split it;
 #: cycles of a position of x that comes as it lies (H100: 3,400 of 128); of a tile beside its steps, and of a further
