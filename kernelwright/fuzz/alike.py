@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import MOVES, SUMS, Rounding
+from kernelwright.verify.sensitivity import MOVES, PRODUCTS, SUMS, WINDOWS, Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
@@ -291,16 +292,38 @@ class _Rules(NamedTuple):
 class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
     Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
+    A sum of products that leaves its type on the way is what another order of its terms makes of it.
     """
 
     seldom = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in MOVES:
-            return func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in SUMS:
-            args = self.terms_off(args)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        if name in MOVES:
+            return func(*args, **kwargs)
+        result = super().__torch_dispatch__(func, types, self.terms_off(args) if name in SUMS else args, kwargs)
+        return self._in_other_order(func, args, kwargs, result) if name in PRODUCTS | WINDOWS else result
+
+    def _in_other_order(self, func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
+        """``result`` with what some order of its terms gives where those of one sign exceed what the type holds.
+
+        Where those of both signs do, the sum is an infinity of either sign (a multiplication and an addition in one
+        keeps the first one's) or NaN, of two partial sums; where those of one do, it is that one's infinity, or what
+        all terms add up to in float64.
+        """
+        operands = [value for value in args if isinstance(value, torch.Tensor)]
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or result.dtype == torch.float64 \
+                or bool(result.isfinite().all()) or not all(bool(value.isfinite().all()) for value in operands):
+            return result
+        wide = [value.double() if isinstance(value, torch.Tensor) else value for value in args]
+        total = func(*wide, **kwargs)
+        sizes = func(*(value.abs() if isinstance(value, torch.Tensor) else value for value in wide), **kwargs)
+        most = torch.finfo(result.dtype).max
+        up, down = (sizes + total) / 2 > most, (sizes - total) / 2 > most
+        way = self.seed % 3
+        either = torch.full_like(result, (math.inf, -math.inf, math.nan)[way])
+        alone = torch.where(up, math.inf, -math.inf).to(result.dtype) if way == 0 else total.to(result.dtype)
+        return torch.where(up & down, either, torch.where(up | down, alone, result))
 
 
 class _Truth:
@@ -436,15 +459,18 @@ def _value(path: str, found: torch.Tensor, expected: torch.Tensor, truth: _Truth
                 if other.shape == exact.shape:
                     spread = torch.maximum(spread, (other - exact).abs().nan_to_num(0.0, 0.0, 0.0))
             far &= (found - exact).abs() > slack * spread
+    never = special & found.isfinite()  # a finite value where no rounding leaves one
     for moved in truth.moved(path):
         if moved.shape == expected.shape:
             moved = moved.double()
+            never &= ~moved.isfinite()
             stable = (moved.isfinite() == finite) & (moved.isnan() == expected.isnan())
             special &= stable & ~(expected.isinf() & (moved != expected))
             zero &= (moved == 0) & (moved.signbit() == expected.signbit())
             far &= stable
             allowed = torch.maximum(allowed, slack * torch.where(stable & finite, (moved - expected).abs(), 0.0
                                                                   ).nan_to_num(0.0))
+    special |= never
     for other in truth.tied(path) if rules.exact and zero.any() else []:
         if other.shape == expected.shape:
             zero &= (other == 0) & (other.signbit() == expected.signbit())

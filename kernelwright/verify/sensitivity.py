@@ -199,8 +199,8 @@ def written_out() -> dict[Any, Callable[..., Any]]:
 #: Operators that add up elements of their largest operand, products of two operands, and what a window covers.
 _REDUCTIONS = frozenset((
     "sum", "mean", "var", "var_mean", "std", "std_mean", "nansum", "linalg_vector_norm", "norm", "prod"))
-_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"))
-_WINDOWS = frozenset(("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"))
+PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear"))
+WINDOWS = frozenset(("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"))
 #: Units that a convolution's result may be off where a library transforms what it multiplies (Winograd, Fourier).
 _TRANSFORMED = 512.0
 #: Units of float32 in one of TF32, and the most that a product may be off: no more than one in TF32 is.
@@ -218,11 +218,11 @@ def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> fl
         return 1.0
     if name in _REDUCTIONS:
         return math.sqrt(max(t.numel() for t in tensors) / result.numel())
-    if name in _PRODUCTS and len(tensors) > 1:
+    if name in PRODUCTS and len(tensors) > 1:
         left, right = (tensors[0], tensors[1]) if name == "linear" else tensors[-2:]
         batch = result.shape[0] if left.dim() == 3 == right.dim() else 1
         return min(_TF32, math.sqrt(left.numel() * right.numel() / (result.numel() * batch)))
-    if name in _WINDOWS and len(tensors) > 1:
+    if name in WINDOWS and len(tensors) > 1:
         weight = tensors[1]
         return min(_TF32, max(_TRANSFORMED, weight.numel() / min(weight.shape[:2])))
     return 1.0
@@ -230,8 +230,8 @@ def summed_units(name: str, operands: Sequence[Any], result: torch.Tensor) -> fl
 
 def _is_in_tf32(name: str, operands: Sequence[Any]) -> bool:
     """Whether a device may round what an operator multiplies to TF32: then another rounding is one of these units."""
-    flags = torch.backends.cudnn if name in _WINDOWS or name == "convolution_backward" else torch.backends.cuda.matmul \
-        if name in _PRODUCTS else None
+    flags = torch.backends.cudnn if name in WINDOWS or name == "convolution_backward" else torch.backends.cuda.matmul \
+        if name in PRODUCTS else None
     return flags is not None and bool(flags.allow_tf32) and any(
         isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == torch.float32 for value in operands)
 
@@ -342,7 +342,7 @@ class RoundingOfInexact(Rounding):
             return results
         moved = func(*self.terms_off(args), **kwargs) if func.overloadpacket.__name__ in SUMS else results
         rights, others = iter(tensors_of(exact)), iter(tensors_of(moved))
-        self.by_place = func.overloadpacket.__name__ in _PRODUCTS | _WINDOWS
+        self.by_place = func.overloadpacket.__name__ in PRODUCTS | WINDOWS
 
         def rounded(result: torch.Tensor) -> torch.Tensor:
             right, other = next(rights), next(others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import pytest
@@ -168,6 +168,22 @@ def test_what_a_type_has_lost_may_be_what_float64_has(model, candidate, wrong):
         return found(model, candidate, large, settings=SETTINGS[:1], extreme=True)
 
     assert not seen(candidate) and seen(wrong)
+
+
+@pytest.mark.parametrize(("other", "right"), [
+    (lambda x: torch.full((3, 3), inf), False),  # a sum of terms of one sign has that one's infinity
+    (lambda x: torch.tensor([[inf, nan, 0], [-inf, inf, 0], [0, 0, 0]]) + 0 * (x @ x.mT).nan_to_num(), True),
+    (lambda x: torch.tensor([[inf, 0, 0], [0, inf, 0], [0, 0, 0]]), False),
+    (lambda x: torch.tensor([[-inf, nan, 0], [nan, inf, 0], [0, 0, 0]]), False),
+])
+def test_the_infinity_of_a_sum_that_overflows_both_ways_is_free(other, right):
+    """Of ``x @ x.mT`` the diagonal is +Inf in any order; beside it +Inf, -Inf and NaN are those of some order."""
+    def large() -> torch.Tensor:
+        return torch.tensor([[1.0, 2, 1, 3], [1, -2, 3, -1], [0, 0, 0, 0]]) * 1e25
+
+    seen = found(lambda m, x: torch.einsum("ij,kj->ik", x, x), lambda m, x: other(x), large, settings=SETTINGS[:1],
+                 extreme=True)
+    assert (not seen) == right, seen
 
 
 def test_signs_that_eager_chooses_by_place_are_free():
