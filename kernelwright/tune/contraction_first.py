@@ -18,8 +18,10 @@ from kernelwright.tune.contraction_memory import folder
 
 #: A form that takes so many times the best so far, beside what a device needs to load a kernel, will not win.
 _SLOWER, _LOADING_SECONDS = 4.0, 0.05
-#: Calls of a form after its first: on each distribution, to warm up, and in each of the fewest rounds.
-CALLS = len(DISTRIBUTIONS) + 1 + LEAST_ROUNDS
+#: How often a form is called to see whether it writes the same bits each time.
+SAME_CALLS = 3
+#: Calls of a form after its first: on each distribution, for its bits, to warm up, and in each of the fewest rounds.
+CALLS = len(DISTRIBUTIONS) + SAME_CALLS + 1 + LEAST_ROUNDS
 
 
 def first_call(call: Callable[[], object], name: str, device: torch.device) -> float:

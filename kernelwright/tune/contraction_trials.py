@@ -27,13 +27,16 @@ from kernelwright.roofline.devices import Device
 from kernelwright.timing.rounds import measure
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
-from kernelwright.tune.contraction_first import affordable, first_call, hopeless
+from kernelwright.tune.contraction_first import SAME_CALLS, affordable, first_call, hopeless
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, folder
 from kernelwright.tune.contraction_points import exact_sums, some_points
 from kernelwright.tune.regions import tensor_for
 
 # A kernel's workspace may take so much of the memory that is free.
 _SHARE_OF_MEMORY = 0.5
+# Elements of a row of which a digest adds up columns: no width that tensors have.
+_ROW = 1021
+UNSTABLE = "gives other bits when it is called again"
 _CALL, _CALLS, _GRANTED = "torch", "torch with what follows", "granted"
 Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFailed]]
 
@@ -175,6 +178,9 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     calls = {n: calls[n] for n in first if n in chosen}
     tried = {n: fitting[int(n)] for n in calls}
     errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
+    for n in [n for n in tried if not repeats(calls[n], outputs, workspace)]:
+        why.append(f"{words(tried[n].form)}: {UNSTABLE}")
+        del calls[n], tried[n]
     untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL],
                        errors[_GRANTED])
     if not final and not untimed.accurate:
@@ -185,6 +191,29 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     alone = times[_CALL].median + _fused_seconds(case, row)
     trials = tuple(Trial(tried[n].form, times[n].median, errors[n]) for n in tried)
     return replace(untimed, trials=trials, seconds=min(alone, times[_CALLS].median))
+
+
+def repeats(call: Callable[[], object], outputs: Sequence[torch.Tensor], workspace: torch.Tensor,
+            times: int = SAME_CALLS) -> bool:
+    """Whether a kernel writes the same bits in each of so many calls, whatever stood in its outputs and workspace."""
+    found = set()
+    for number in range(times):
+        for tensor in (*outputs, workspace):
+            tensor.reshape(-1).view(torch.uint8).fill_(255 * (number % 2))
+        call()
+        found.add(tuple(_digest(tensor) for tensor in outputs))
+    return len(found) == 1
+
+
+def _digest(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Two sums over the bits of a tensor, of which the second tells places apart."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    bits = tensor.reshape(-1).view(whole)
+    whole_rows = bits.numel() // _ROW * _ROW
+    columns = bits[:whole_rows].view(-1, _ROW).sum(0, dtype=torch.int64)
+    columns[:bits.numel() - whole_rows] += bits[whole_rows:]
+    weights = torch.arange(1, 2 * _ROW, 2, device=bits.device)
+    return int(columns.sum()), int((columns * weights).sum())
 
 
 def _free_bytes(device: torch.device) -> float:

@@ -20,7 +20,7 @@ from kernelwright.tune import contraction_first, contraction_rounds
 from kernelwright.tune import contraction_trials as trials
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_first import CALLS, affordable, hopeless
+from kernelwright.tune.contraction_first import CALLS, SAME_CALLS, affordable, hopeless
 from kernelwright.tune.contraction_memory import Measured, recall
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Built
@@ -34,19 +34,21 @@ def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: Forms of several stages.
 FORMS = tuple(Choice("fp16", replace(TILING, stages=n)) for n in (2, 3, 4))
+#: Calls of a form that is timed: its first, one for its errors, those for its bits, and one that is timed.
+ALL = 3 + SAME_CALLS
 Tried = Callable[..., tuple[Measured | None, list[int]]]
 
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
     """What is measured where the first calls of forms take so long, each time one, and how often each form is called:
-    nothing is compiled, and each is called once for its errors and once to be timed."""
+    nothing is compiled, and each is called once for its errors, for its bits, and once to be timed."""
     case = a_case(nn.Linear(24, 16), (40, 24), FORMS)
     launcher = SimpleNamespace(workspace_bytes=0, arguments=(), name="f")
     built = [Built(form, launcher, SimpleNamespace(f=form)) for form in FORMS]
     error = (Error(1e-7, 3e-7),)
 
-    def measured(*first: tuple[float, ...], **options: Any) -> tuple[Measured | None, list[int]]:
+    def measured(*first: tuple[float, ...], unstable: int = 0, **options: Any) -> tuple[Measured | None, list[int]]:
         calls: Counter[Choice] = Counter()
         taken = {form: list(seconds) for form, seconds in zip(FORMS, first, strict=True)}
 
@@ -61,6 +63,14 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
         monkeypatch.setattr(trials, "first_call", first_call)
         monkeypatch.setattr(trials, "_errors", lambda case, some, *rest, **options: (
             called(some), dict.fromkeys((*some, trials._CALL, trials._GRANTED), error))[1])
+
+        def repeats(call, *rest):
+            before = calls.copy()
+            for _ in range(SAME_CALLS):
+                call()
+            return not unstable or calls[FORMS[unstable - 1]] == before[FORMS[unstable - 1]]
+
+        monkeypatch.setattr(trials, "repeats", repeats)
         monkeypatch.setattr(trials, "measure", lambda some, **options: (
             called(some), dict.fromkeys(some, SimpleNamespace(median=1.0)))[1])
         found = trials.try_out(case, "key", built, [], {}, CPU, H200, strict=False,
@@ -72,28 +82,47 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
 
 def test_a_form_many_times_slower_than_the_best_is_not_called_again(tried):
     found, calls = tried((0.001,), (2.0, 1.5), (0.002,))
-    assert [t.form.tiling.stages for t in found.trials] == [2, 4] and calls == [3, 2, 3]
+    assert [t.form.tiling.stages for t in found.trials] == [2, 4] and calls == [ALL, 2, ALL]
     (why,) = found.failures
     assert "3 stages" in why and "1.5 s" in why and "0.001 s" in why
 
 
 def test_what_a_device_loads_counts_for_nothing(tried):
     found, calls = tried((0.001,), (2.0, 0.001), (0.04,))
-    assert len(found.trials) == 3 and not found.failures and calls == [3, 4, 3]
+    assert len(found.trials) == 3 and not found.failures and calls == [ALL, ALL + 1, ALL]
 
 
 def test_a_call_longer_than_what_is_left_is_not_repeated(tried):
     found, calls = tried((0.001,), (2.0,), (0.002,), ends=trials.clock() + 1.0)
-    assert len(found.trials) == 2 and calls == [3, 1, 3]
+    assert len(found.trials) == 2 and calls == [ALL, 1, ALL]
 
 
 def test_what_there_is_time_for_is_timed(tried):
     """The fastest ones, and nothing of a contraction for which there is no time at all: it is told as late."""
     found, calls = tried((0.01,), (0.02,), (0.03,), ends=0.0, budget_seconds=0.035 * CALLS)
-    assert [t.form.tiling.stages for t in found.trials] == [2, 3] and calls == [3, 3, 1]
+    assert [t.form.tiling.stages for t in found.trials] == [2, 3] and calls == [ALL, ALL, 1]
     assert "4 stages" in found.failures[0] and "no time" in found.failures[0]
     found, calls = tried((1.0,), (2.0,), (3.0,), ends=0.0)
     assert found is None and calls == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("write", "same"), [
+    (lambda out, work, n: out.fill_(2.0), True),
+    (lambda out, work, n: out.fill_(2.0)[7].fill_(float(n)), False),  # one element, another in each call
+    (lambda out, work, n: out[1:].fill_(2.0), False),  # one that is never written
+    (lambda out, work, n: out.copy_(work.view(torch.float32)[:8]), False),  # memory that nobody wrote
+    (lambda out, work, n: out.copy_(torch.arange(8.0).roll(n)), False),  # the same numbers in another order
+])
+def test_whether_the_same_bits_come_again(write, same):
+    out, work, calls = torch.empty(8), torch.empty(64, dtype=torch.uint8), iter(range(9))
+    assert trials.repeats(lambda: write(out, work, next(calls)), [out], work) == same
+
+
+def test_a_form_that_gives_other_bits_is_no_candidate(tried):
+    found, calls = tried((0.001,), (0.001,), (0.001,), unstable=2)
+    assert [t.form.tiling.stages for t in found.trials] == [2, 4] and calls == [ALL, ALL - 1, ALL]
+    (why,) = found.failures
+    assert "3 stages" in why and trials.UNSTABLE in why
 
 
 def test_which_are_worth_more_calls():
