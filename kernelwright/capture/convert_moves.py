@@ -16,6 +16,7 @@ from kernelwright.capture.convert import (
     permuted,
     reshape,
 )
+from kernelwright.capture.values import NotCapturable
 from kernelwright.ir.node import Node, make
 
 # Rearranged copies are views of views here: kernels read through them -----------------------------
@@ -34,6 +35,8 @@ def _pixel_shuffle(a: Arguments) -> Node:
 @converts("pixel_unshuffle.default")
 def _pixel_unshuffle(a: Arguments) -> Node:
     x, factor = a["self"], a["downscale_factor"]
+    if 0 in x.shape:
+        raise NotCapturable("pixel_unshuffle of no element, which eager leaves in its shape on the CPU")
     *lead, channels, height, width = x.shape
     count = len(lead)
     parts = reshape(x, (*lead, channels, height // factor, factor, width // factor, factor))

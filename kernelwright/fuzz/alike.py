@@ -115,7 +115,8 @@ def differences(make_model: Callable[[], nn.Module], make_candidate: Callable[[]
         names = tuple(inspect.signature(model.forward).parameters)
         wanted = observe(model, make_inputs(), setting, seed)
         actual = observe(candidate, make_inputs(), setting, seed, names=names)
-        found += _compared(wanted, actual, _Truth(make_model, make_inputs, setting, seed, before), str(setting), rules)
+        truth = _Truth(make_model, make_inputs, setting, seed, before, rules.extreme)
+        found += _compared(wanted, actual, truth, str(setting), rules)
     return found
 
 
@@ -282,6 +283,10 @@ def _gradients(seen: Observed, tensors: Mapping[str, torch.Tensor], leaves: Mapp
 
 # What may differ ---------------------------------------------------------------------------------
 
+#: Sums of which infinities of both signs leave NaN.
+_CANCEL = frozenset(("sum", "mean", "cumsum"))
+
+
 class _Rules(NamedTuple):
     """What is compared: as :func:`differences` says."""
 
@@ -292,17 +297,29 @@ class _Rules(NamedTuple):
 class _OtherRounding(Rounding):
     """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
     Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
-    A sum of products that leaves its type on the way is what another order of its terms makes of it.
+    A sum of products that leaves its type on the way is what another order of its terms makes of it. overflows: whether
+    every infinity is of what left its type, so that what two of them leave of each other is decided by what overflows
+    first, and by whether a product is rounded before it is added.
     """
 
     seldom = 1
+
+    def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, overflows: bool = False) -> None:
+        super().__init__(seed, unit, share)
+        self.overflows = overflows
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         if name in MOVES:
             return func(*args, **kwargs)
         result = super().__torch_dispatch__(func, types, self.terms_off(args) if name in SUMS else args, kwargs)
+        if self.overflows and name in _CANCEL and isinstance(result, torch.Tensor) and result.is_floating_point() \
+                and not any(bool(value.isnan().any()) for value in args if isinstance(value, torch.Tensor)):
+            return torch.where(result.isnan(), torch.full_like(result, self._either()), result)
         return self._in_other_order(func, args, kwargs, result) if name in PRODUCTS | WINDOWS else result
+
+    def _either(self) -> float:
+        return (math.inf, -math.inf, math.nan)[self.seed % 3]
 
     def _in_other_order(self, func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
         """``result`` with what some order of its terms gives where those of one sign exceed what the type holds.
@@ -320,10 +337,9 @@ class _OtherRounding(Rounding):
         sizes = func(*(value.abs() if isinstance(value, torch.Tensor) else value for value in wide), **kwargs)
         most = torch.finfo(result.dtype).max
         up, down = (sizes + total) / 2 > most, (sizes - total) / 2 > most
-        way = self.seed % 3
-        either = torch.full_like(result, (math.inf, -math.inf, math.nan)[way])
-        alone = torch.where(up, math.inf, -math.inf).to(result.dtype) if way == 0 else total.to(result.dtype)
-        return torch.where(up & down, either, torch.where(up | down, alone, result))
+        either = torch.full_like(result, self._either())
+        alone = torch.where(up, math.inf, -math.inf) if self.seed % 3 == 0 else total
+        return torch.where(up & down, either, torch.where(up | down, alone.to(result.dtype), result))
 
 
 class _Truth:
@@ -332,7 +348,8 @@ class _Truth:
     otherwise."""
 
     def __init__(self, make_model: Callable[[], nn.Module], make_inputs: Callable[[], Sequence[Any]],
-                 setting: Setting, seed: int, before: State) -> None:
+                 setting: Setting, seed: int, before: State, extreme: bool = False) -> None:
+        self._extreme = extreme
         self._make = lambda: make_model().train(setting.training)
         self._inputs, self._setting, self._seed, self._before = make_inputs, setting, seed, before
         self._double: Observed | None = None
@@ -369,7 +386,7 @@ class _Truth:
         """The values under other rounding: by one unit of the last place, and by one or two in every second call."""
         if self._moved is None:
             self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
-                                   rounding=_OtherRounding(number, share=1.0 - number % 2 / 2))
+                                   rounding=_OtherRounding(number, share=1.0 - number % 2 / 2, overflows=self._extreme))
                            for number in range(_DRAWS)]
         return [o.values[path] for o in self._moved if path in o.values]
 

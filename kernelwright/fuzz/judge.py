@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
+from kernelwright.algebra.build import NARROW, per_channel, reduce, reshape
+from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.norms import batch_norm_affine
 from kernelwright.codegen.reference.plan import exact
 from kernelwright.ir.graph import Graph
@@ -30,6 +33,7 @@ _EXACT = frozenset((
 ))
 _SLACK, _RUNS = 30.0, 24
 _NARROW = 1e-4
+_NORMS = ("layer_norm", "group_norm", "instance_norm")
 _EXPONENTIAL_LOSSES = ("soft_margin_loss", "poisson_nll_loss")
 _TINY = 1e-3  # results this small are differences of equal values
 _LARGE = 1e30
@@ -99,18 +103,35 @@ def _without_infinities(graph: Graph, values: Mapping[str, torch.Tensor], instea
 
 
 def _written_out(graph: Graph) -> Graph:
-    """The graph with those operators in steps whose own results rounding or the range of a type changes: the statistics
-    of batch norms, of which few digits are left where they are subtracted, the tails of activations, where as few are,
-    and exponentials within losses."""
+    """The graph with those operators in steps whose own results rounding or the range of a type changes: norms, of
+    which few digits are left where the mean is subtracted, the tails of activations, where as few are, and exponentials
+    within losses."""
     replaced: dict[Node, Node] = {}
     for node in walk(roots_of(graph)):
         built = rebuild(node, tuple(replaced[i] for i in node.inputs))
         norm = node.op in ("batch_norm_training", "batch_norm_inference")
         loss = node.op in _EXPONENTIAL_LOSSES
         replaced[node] = batch_norm_affine(built) if norm else LOWERINGS[node.op](built) if loss else \
-            _gelu(built) if node.op in ("gelu_erf", "gelu_tanh") else built
+            _gelu(built) if node.op in ("gelu_erf", "gelu_tanh") else _norm(built) if node.op in _NORMS else built
     return replace(graph, outputs=tuple(replaced[n] for n in graph.outputs),
                    effects=tuple(replace(e, value=replaced[e.value]) for e in graph.effects))
+
+
+def _norm(node: Node) -> Node:
+    """x r - m r, as libraries compute (x - m) r, for the mean m and r = 1 / sqrt(v + eps) of the variance v. Of a norm
+    of one value nothing but the rounding of the two products is left."""
+    if 0 in node.shape:
+        return node
+    x, *rest = (cast(i, "float32") if i.dtype in NARROW else i for i in node.inputs)
+    rows = prod(x.shape[:x.rank - node["axes"]]) if node.op == "layer_norm" else \
+        x.shape[0] * (node["groups"] if node.op == "group_norm" else x.shape[1])
+    values = reshape(x, (rows, prod(x.shape) // rows))
+    mean, variance = reduce("mean", values, (1,)), reduce("var", values, (1,), correction=0)
+    scale = make("rsqrt", make("add", variance, constant(node["eps"])))
+    result = reshape(make("sub", make("mul", values, scale), make("mul", mean, scale)), x.shape)
+    for op, operand in zip(("mul", "add"), rest, strict=False):
+        result = make(op, result, operand if node.op == "layer_norm" else per_channel(operand, x.rank))
+    return cast(result, node.dtype)
 
 
 def _gelu(node: Node) -> Node:
@@ -125,7 +146,8 @@ def _gelu(node: Node) -> Node:
 
 
 def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -> list[list[Any]]:
-    """The graph's results in runs of random arithmetic, in which what a value's type cannot hold is infinite: float64
+    """The graph's results in runs of random arithmetic, each value by the noise of its type and by no more than
+    ``noise``, in which what a value's type cannot hold is infinite: float64
     holds what a model and its kernels do not, and such places say nothing. So do the steps of some operators. In the
     last run each value is what its type makes of it: small ones are zeros, and those next to a whole number are it."""
     graph = _written_out(graph)
@@ -137,7 +159,8 @@ def _disturbed(graph: Graph, values: Mapping[str, torch.Tensor], noise: float) -
             if node.kind == "view" or node.op in _EXACT or not isinstance(value, torch.Tensor) \
                     or not value.is_floating_point():
                 return value
-            moved = value * (1 + noise * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+            own = min(noise, ROUNDING.get(node.dtype, noise))
+            moved = value * (1 + own * torch.randn(value.shape, generator=generator, dtype=value.dtype))
             if last:
                 return value.to(torch_dtype(node.dtype)).to(value.dtype)
             held = moved.to(torch_dtype(node.dtype))

@@ -186,6 +186,27 @@ def test_the_infinity_of_a_sum_that_overflows_both_ways_is_free(other, right):
     assert (not seen) == right, seen
 
 
+@pytest.mark.parametrize(("other", "right"), [
+    (lambda x: torch.full((2,), inf), True), (lambda x: torch.full((2,), nan), True), (lambda x: x[0, :2] * 0, False)])
+def test_what_overflows_first_decides_of_products_that_are_added(other, right):
+    """A product that is added without being rounded leaves the infinity that stood there before."""
+    def large() -> torch.Tensor:
+        return torch.tensor([[1.0, 2], [1, -2]]) * 1e25
+
+    def added(m: Plain, x: torch.Tensor) -> torch.Tensor:
+        return (x * x.flip(-1) * torch.tensor([1.0, -2.0])).sum(-1)
+
+    seen = found(added, lambda m, x: other(x), large, settings=SETTINGS[:1], extreme=True)
+    assert (not seen) == right, seen
+
+
+def test_an_infinity_that_is_given_is_none_that_overflowed():
+    def given() -> torch.Tensor:
+        return torch.tensor([[inf, -inf, 1, 2]])
+
+    assert found(lambda m, x: x.sum(-1), lambda m, x: torch.full((1,), inf), given, settings=SETTINGS[:1])
+
+
 def test_signs_that_eager_chooses_by_place_are_free():
     def shrunk(m: Plain, x: torch.Tensor) -> torch.Tensor:
         return F.softshrink(x, 9.0)

@@ -14,6 +14,7 @@ from math import inf, nan
 
 import pytest
 import torch
+from torch import nn
 
 from kernelwright import programs
 from kernelwright.algebra import engine
@@ -331,6 +332,7 @@ class Tail(torch.nn.Module):
     (Lost(), [torch.tensor([1e-3, 1.0]).half()], 1),
     (One(), [torch.tensor([1e-5, 0.5]).half(), torch.full((2,), nan).half()], 1),
     (Tail(), [torch.tensor([-0.5, 9.0])], 1),
+    (nn.LayerNorm([1]).half(), [torch.tensor([[-0.4355], [9.0]]).half()], 1),
 ])
 def test_what_a_type_makes_of_values_on_the_way_is_no_finding(model, inputs, wrong):
     graph = capture(model, inputs)
