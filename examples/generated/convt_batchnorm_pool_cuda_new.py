@@ -2532,9 +2532,9 @@ class _KernelwrightFailure(RuntimeError):
 
 
 def _kernelwright_exact(call):
-    """A convolution in true float32, where cuDNN would round its operands to TF32."""
+    """A convolution in true float32, where cuDNN would round its operands to TF32, and not by atomic additions."""
     cudnn = torch.backends.cudnn
-    with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):
+    with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=True, allow_tf32=False):
         return call()
 
 

@@ -59,7 +59,7 @@ class Error:
 
 
 def true_float32(device: torch.device) -> AbstractContextManager:
-    """A block in which the libraries do not round float32 operands to TF32."""
+    """A block in which the libraries do not round float32 operands to TF32, and cuDNN adds nothing by atomics."""
     if device.type != "cuda":
         return nullcontext()
     return _TrueFloat32()
@@ -67,11 +67,14 @@ def true_float32(device: torch.device) -> AbstractContextManager:
 
 class _TrueFloat32:
     def __enter__(self) -> None:
-        self.before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+        self.before = cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic
+        cudnn.allow_tf32 = products.allow_tf32 = False
+        cudnn.deterministic = True
 
     def __exit__(self, *_: object) -> None:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = self.before
+        cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+        cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic = self.before
 
 
 def torch_sums(kernel: Contraction, node: Node, points: Points, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
