@@ -537,6 +537,46 @@ def test_what_leaves_the_range_on_the_way(model, candidate, right):
     assert found.passed == right and not found.separate and found.trials[0].reference == RANGE, found.why
 
 
+class LosesProducts(nn.Module):
+    """One output leaves the range of 16 bits on its way, the other is what many roundings to 16 bits make of it."""
+
+    def forward(self, x):
+        y = x
+        for _ in range(12):
+            y = (y * 1.01).sin() * 1.1
+        return (x * 1e5) * 1e-5, self.last(y)
+
+    def last(self, y):
+        return y
+
+
+class LosesProductsWide(LosesProducts):
+    """Rounds once."""
+
+    def forward(self, x):
+        return (x * 1e5) * 1e-5, super().forward(x.float())[1].to(x.dtype)
+
+
+class LosesProductsWrong(LosesProductsWide):
+    def last(self, y):
+        return y * 1.1
+
+
+class LosesProductsBackwards(LosesProductsWide):
+    def last(self, y):
+        return y * 0.9 + 0.1 * y.detach()
+
+
+@pytest.mark.parametrize(("candidate", "right"), [
+    (LosesProductsWide, True), (LosesProductsWrong, False), (LosesProductsBackwards, False)])
+def test_gradients_are_held_against_float64_where_something_is_lost(candidate, right):
+    """Eager is no measure of itself: what it rounds counts as its error, as in a call without gradients."""
+    found = judged(candidate, LosesProducts, normal(6, 8, dtype=torch.float16), recording=True)
+    assert {t.reference for t in found.trials} == {RANGE}
+    assert found.passed == right == found.gradients.passed, found.why
+    assert all(t.passed for t in found.trials) == (candidate is not LosesProductsWrong)
+
+
 class BiasedEncoder(Encoder):
     """PyTorch's fast path takes any mask for a choice of places: nothing is left of a row, and it is NaN."""
 
