@@ -68,6 +68,12 @@ CASES: dict[str, Case] = {
         lambda x: ((torch.full((50,), 0.1) * 3 > 0.3) & (x > -inf), x * (torch.full((50,), 0.1) * 3 - 0.3),
                    x * (torch.full((50,), 0.1).double() - 0.1), x * (torch.full((50,), 1e30) * 1e30 * 1e-30),
                    x * torch.full((50,), 16777216.0).add(1.0), torch.full((50,), -7) // 2 * x), (EDGES,)),
+    "negated sums that cancel": (
+        lambda x: (-(x * 10 - 1), (x * 10 - 1) * -1, -1 * (1 - x * 10), (x * 10 - 1) / -1, -(1 - x * 10), -(x * 10 + 1),
+                   -0.0 - (x * 10 - 1), -(x * x.flip(0) - x.flip(0) * x), -2 * (x * 10 - 1), -(x * 10 - 1).relu(),
+                   (x * 10 - 1).neg().neg(), -(x * 10).sub(1).add(0), torch.where(x > 0, -(x * 10 + 1), x),
+                   torch.rsub(x * 10 + 1, 0), torch.addcmul(x, x, x, value=-1).neg(), (x * 10 + 1).double().neg(),
+                   -(x.half() * 10 + 1), -(x.double() * 10 + 1), x - -(x * 10 + 1)), (TENTHS,)),
     "sums of zeros": (lambda m: (m.sum(1), m.mean(1), (m * -1).sum(1), (-m).sum(1), (m * -0.0).sum(1), m.cumsum(1),
                                  m[:, :1].sum(1), m[:, 1:2].mean(1), m[:, :1].logsumexp(1),
                                  m[:, :1].expand(66, 3).sum(1), (m / -2).sum(), m.abs().mul(-0.0).sum(0)), (ZEROS,)),
