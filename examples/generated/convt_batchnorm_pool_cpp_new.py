@@ -1020,7 +1020,7 @@ static const char* k4_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i0 = left; i0 < right; ++i0) {
-      reduced0[i0 - left] = part0[i0 - left];
+      reduced0[i0 - left] = part0[i0 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i0 = left; i0 < right; ++i0) {
@@ -1101,7 +1101,7 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
-      reduced0[i1 - left] = part0[i1 - left];
+      reduced0[i1 - left] = part0[i1 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
@@ -1184,7 +1184,7 @@ static const char* k6_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
-      reduced0[i1 - left] = part0[i1 - left];
+      reduced0[i1 - left] = part0[i1 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
