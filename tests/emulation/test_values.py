@@ -123,6 +123,8 @@ CASES: dict[str, Case] = {
         lambda v: torch.stack([v.min(0).values, v[0]]), lambda v: v.T - v.T.amax(1, True),
         lambda v: v * (v >= v.amax(1, True)), lambda v: v.argmin(0) * 2, lambda v: (v[:, 1:] - v[:, 1:].amax(0)).log2(),
     )], (NEAR.reshape(32, 32),)),
+    "jumps over halves that are stored": (lambda x: [(chain(y), chain(y) > y) for y in (
+        x.half() + 0.25, x.bfloat16() + 0.25)], ((torch.arange(1024, 2048) / 2048).reshape(512, 2),)),
     "means of equal halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
         lambda v: (v - v.mean(1, True)).sign(), lambda v: v > v.mean(1, True), lambda v: v.logsumexp(0) >= v.amax(0),
         lambda v: v.mean(1) == v[:, 0])], (NEAR[:32].reshape(32, 1).expand(32, 16).contiguous(),)),
