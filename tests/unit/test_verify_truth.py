@@ -678,3 +678,18 @@ def test_signs_that_rounding_decides_are_free(recording, monkeypatch):
     assert found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed
     monkeypatch.setattr(ties, "ROUNDINGS", 0)
     assert not found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_signs_of_what_is_a_zero_by_its_rounding_alone_are_free(recording):
+    """Under other rounding of what is left of a difference the product is a small number of either sign, seldom 0."""
+    def found(candidate, model=lambda x: x * 0.1 + x * 0.2 - x * 0.3, scale=1e-38):
+        return judged(forward(lambda m, x: candidate(x) * scale), forward(lambda m, x: model(x) * scale),
+                      lambda seed: [torch.rand(40, 30, generator=torch.Generator().manual_seed(seed)) + 1],
+                      tolerance=Tolerance(nonfinite="sign", zeros="sign"), trials=(TrialPlan(0),), recording=recording)
+
+    for scale in (1e-37, 1e-38, -1e-38):
+        assert found(lambda x: x * 0.2 - x * 0.3 + x * 0.1, scale=scale).passed
+        assert found(lambda x: x * 0.1 - x * 0.3 + x * 0.2, scale=scale).passed
+    assert found(lambda x: x * 1e-20, lambda x: x * 1e-20).passed
+    assert not found(lambda x: x * -1e-20, lambda x: x * 1e-20).passed
