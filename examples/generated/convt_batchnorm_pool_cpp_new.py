@@ -126,13 +126,16 @@ static inline double kw_select(bool condition, double a, double b) {
 }
 
 // A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
-// has fused operations: here these are used up.
+// has fused operations: here these are used up. The last one is the negative of either, of which g++ would make one
+// operation with it that gives +0 where -0 is right.
 #ifdef __FP_FAST_FMAF
 template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
 template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
+template <typename real> static inline real kw_unfused_neg(real x) { return std::fma(x, real(-1), real(-0.0)); }
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
 template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
+template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
@@ -1017,7 +1020,7 @@ static const char* k4_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i0 = left; i0 < right; ++i0) {
-      reduced0[i0 - left] = part0[i0 - left];
+      reduced0[i0 - left] = part0[i0 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i0 = left; i0 < right; ++i0) {
@@ -1098,7 +1101,7 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
-      reduced0[i1 - left] = part0[i1 - left];
+      reduced0[i1 - left] = part0[i1 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
@@ -1181,7 +1184,7 @@ static const char* k6_sum_cast(const double* __restrict__ in0, const double* __r
     alignas(64) real reduced0[128];
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {
-      reduced0[i1 - left] = part0[i1 - left];
+      reduced0[i1 - left] = part0[i1 - left] + real(0);
     }
     #pragma omp simd
     for (int64_t i1 = left; i1 < right; ++i1) {

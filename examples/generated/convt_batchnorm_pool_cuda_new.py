@@ -1511,7 +1511,7 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
   double total0[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    total0[v] = double(sum0[v]);
+    total0[v] = double(sum0[v]) + double(0);
   }
 
   if (t == 0) {
@@ -1696,7 +1696,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
   double total0[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    total0[v] = double(sum0[v]);
+    total0[v] = double(sum0[v]) + double(0);
   }
 
   if (t == 0) {
@@ -1892,7 +1892,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
   double total0[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    total0[v] = double(sum0[v]);
+    total0[v] = double(sum0[v]) + double(0);
   }
 
   if (t == 0) {

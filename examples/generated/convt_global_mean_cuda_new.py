@@ -359,7 +359,7 @@ static __global__ void __launch_bounds__(256) k1_k1_sum_cast(
   for (int d = 16; d > 0; d /= 2) {
     sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
   }
-  const double total0 = double(sum0);
+  const double total0 = double(sum0) + double(0);
 
   if (t == 0) {
     float b0;

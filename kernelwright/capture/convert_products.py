@@ -66,7 +66,8 @@ def _convolution_general(a: Arguments) -> Node:
 
 @converts("einsum.default")
 def _einsum(a: Arguments) -> Node:
-    """Two operands as one batched matrix product, which is what PyTorch makes of them; others stay."""
+    """Two operands as one batched matrix product, which is what PyTorch makes of them, of a batch of one where they
+    share no axis that stays, with axes in its order; others stay."""
     equation, operands = a["equation"].replace(" ", ""), list(a["tensors"])
     if len(operands) != 2 or "->" not in equation or "." in equation:
         raise NotConvertible("einsum other than of two operands")
@@ -78,10 +79,10 @@ def _einsum(a: Arguments) -> Node:
         for letter, size in zip(term, operand.shape, strict=True):
             if len(set(term)) != len(term) or sizes.setdefault(letter, size) != size:
                 raise NotConvertible("a diagonal or a broadcast axis")
-    batch = [c for c in left if c in right and c in result]
-    summed = [c for c in left if c in right and c not in result]
-    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
-    if set(rows + columns) - set(result) or 0 in sizes.values():
+    batch = [c for c in result if c in left and c in right]
+    summed = sorted(c for c in left if c in right and c not in result)
+    rows, columns = [c for c in result if c not in right], [c for c in result if c not in left]
+    if len(batch + summed + rows + columns) < len(sizes) or 0 in sizes.values():
         raise NotConvertible("an axis that only one operand has is summed")
 
     def arranged(operand: Node, term: str, *groups: list[str]) -> Node:
@@ -91,7 +92,10 @@ def _einsum(a: Arguments) -> Node:
     first = arranged(operands[0], left, batch, rows, summed)
     second = arranged(operands[1], right, batch, summed, columns)
     # Where nothing but axes of one element is summed, eager multiplies: a product may be -0, a sum starts at 0.
-    product = make("matmul" if _count(summed, sizes) > 1 else "mul", first, second)
+    if _count(summed, sizes) > 1:
+        product = make("matmul", first, second, **({} if batch else {"batch": True}))
+    else:
+        product = make("mul", first, second)
     order = batch + rows + columns
     product = reshape(product, tuple(sizes[c] for c in order))
     return permuted(product, tuple(order.index(c) for c in result))

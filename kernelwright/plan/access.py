@@ -30,9 +30,9 @@ from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.recursion import Task, run
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
-from kernelwright.ir.scalar import INTEGERS, JUMPS, PRODUCTS, ROUNDINGS, UNFUSED
+from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, UNFUSED
 from kernelwright.plan.activations import as_one_function
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole, ends_in_product
 from kernelwright.plan.pieces import COPIES, operand_fills, pieces
 from kernelwright.plan.settled import is_jump
 from kernelwright.plan.typed import applied, converted, leaves_range, number_type
@@ -185,7 +185,7 @@ class Puller:
     def _unfused(self, value: Expression) -> Expression:
         """``value``, into which compilers fuse no product."""
         if self.fuses or not isinstance(value, Apply) or value.function not in UNFUSED \
-                or not any(map(_is_product, value.arguments)):
+                or not any(map(ends_in_product, value.arguments)):
             return value
         return Apply(UNFUSED[value.function].name, value.arguments)
 
@@ -374,11 +374,3 @@ def _is_narrowed(operand: Node, node: Node) -> bool:
     """Whether a pointwise operator converts one of its operands, which has no axes, to a narrower type."""
     return node.kind == "pointwise" and not operand.rank and operand.dtype in (*ROUNDINGS, "float64") and \
         ITEM_BYTES[operand.dtype] > ITEM_BYTES[number_type(node)]
-
-
-def _is_product(value: Expression) -> bool:
-    """Whether the last of a value's operations may be a multiplication, negated or rounded: compilers know that a
-    product of floats in float64 that is rounded to float32 is one of float32, and fuse that."""
-    if isinstance(value, Apply) and value.function in ("neg", "round_float32"):
-        return _is_product(value.arguments[0])
-    return isinstance(value, Apply) and value.function in PRODUCTS

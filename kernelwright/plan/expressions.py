@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from kernelwright.ir.scalar import WHOLE_RESULTS
+from kernelwright.ir.scalar import PRODUCTS, WHOLE_RESULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,22 @@ def is_whole(expression: Expression) -> bool:
         case Apply(function=function):
             return function in WHOLE_RESULTS
     return isinstance(expression, Whole)
+
+
+def ends_in_product(value: Expression) -> bool:
+    """Whether the last of a value's operations may be a multiplication, negated or rounded: compilers know that a
+    product of floats in float64 that is rounded to float32 is one of float32, and fuse that."""
+    if isinstance(value, Apply) and value.function in ("neg", "round_float32"):
+        return ends_in_product(value.arguments[0])
+    return isinstance(value, Apply) and value.function in PRODUCTS
+
+
+def may_sum_to_minus_zero(value: Expression) -> bool:
+    """Whether a sum of such values from +0 on, which is never -0, may be so where compilers fuse products into it: a
+    negative product that is too small for its type leaves its sign there. No square is negative."""
+    square = isinstance(value, Apply) and (value.function == "square" or (
+        value.function == "mul" and value.arguments[0] is value.arguments[1]))
+    return ends_in_product(value) and not square
 
 
 def varies(expression: Expression, axes: Sequence[int]) -> bool:

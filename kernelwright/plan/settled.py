@@ -5,6 +5,7 @@ the values that it is taken of, and models ask for just that: v - v.max() is zer
 1) tells the peaks, sqrt(v.max() - v) is a number. An extremum that is stored is rounded, and v computed again beside it
 must be as well, in all its operators: else it is not among them. Places of extrema are the first among equals, which
 roundings make, too. So it is with whatever a jump (``JUMPS``) sees of a reduction: a mean of equals is each of them.
+A jump has its own operands rounded where it is computed, but not those that another kernel has stored for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def settled(order: Sequence[Node], roles: Mapping[Node, str], readers: Mapping[N
     if not any(n.dtype in NARROW for n in order):
         return set()
     seen = _seen_by_jumps(order, roles)
-    result: set[Node] = set()
+    result = {n for n in seen if roles[n] == "pointwise" and _rounds(n, roles)}
     for node in order:
         if node.op not in _EXTREMA and node.op not in _PLACES and (node.op not in REDUCTIONS or node not in seen):
             continue

@@ -18,6 +18,11 @@ _MAKERS = frozenset({"rand", "randn", "rand_like", "randn_like"})
 _FILLERS = frozenset({"uniform_", "normal_", "bernoulli_", "exponential_"})
 
 
+def draws(name: str) -> bool:
+    """Whether a function of this name draws other numbers for operands of another type."""
+    return name in _DROPOUTS or name in _MAKERS or name in _FILLERS or name == "bernoulli"
+
+
 def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``func`` gives in float64 with the random numbers of float32; NotImplemented for what does not draw so."""
     name = getattr(func, "__name__", "")

@@ -10,7 +10,7 @@ from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
 from kernelwright.verify.records import Comparison, Skipped, Trial
-from kernelwright.verify.reference import FLOAT64
+from kernelwright.verify.reference import FLOAT64, RANGE
 from kernelwright.verify.state import State, redraw
 from kernelwright.verify.trial import Bench
 
@@ -65,17 +65,18 @@ class GradientChecks:
         bench.original.apply(bench.eager)
         if trial.plan.redrawn_parameters:
             redraw(bench.eager, seed)
+        lost = trial.reference == RANGE and trial.against_eager is None
         truth = None if self.plan.gradient_inputs is not None else bench.kept.truths.get(trial.plan)
+        known = (truth[0][0], truth[1].outputs) if truth and truth[1].words == trial.reference else None
         try:
             found = check_gradients(
-                bench.eager, bench.candidate, bench.double if trial.reference == FLOAT64 else None, inputs,
-                State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
+                bench.eager, bench.candidate, bench.double if lost or trial.reference == FLOAT64 else None,
+                inputs, State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
                 strict=self.plan.recording,
                 # Which outputs a backward pass reaches is no matter of the parameters' values.
                 alone=not trial.plan.redrawn_parameters,
-                known=(truth[0][0], truth[1].outputs) if truth is not None and truth[1].words == FLOAT64 else None,
-                words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient",
-                sampled=trial.comparison if trial.against_eager is not None else None)
+                known=known, words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient",
+                sampled=trial.comparison if trial.against_eager is not None else None, lost=lost)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -15,6 +15,7 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify import sensitivity
 from kernelwright.verify.choices import decided_otherwise, may_be_chosen, with_choices_of
 from kernelwright.verify.compare import compare, equal_bits, from_sample, taken_as_equal
+from kernelwright.verify.computation import settled
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.floating import Allowance
 from kernelwright.verify.observe import first_line, identical, seed_all
@@ -56,6 +57,7 @@ def check_gradients(
     known: tuple[Any, Any] | None = None,
     words: str = "gradient",
     sampled: Comparison | None = None,
+    lost: bool = False,
 ) -> Comparison | None:
     """Compare the gradients of random linear functions of the outputs; None where the model has none.
 
@@ -68,7 +70,8 @@ def check_gradients(
     with those of float64, are of these bits. Without ``alone`` no output is differentiated by itself. Raises
     what says that memory is lacking; a candidate's error is in the comparison. ``words`` begin the paths. ``sampled``:
     how far outputs are off in the batch entries that float64 ran, where it ran no others (``double`` is None then):
-    eager is off by as much elsewhere, and its gradients by as much as the outputs.
+    eager is off by as much elsewhere, and its gradients by as much as the outputs. ``lost``: eager's type does not hold
+    all that the model computes, and what it has lost decides nothing (`settled`).
     """
     combinations: list[str] | None = None if strict and alone else [""]
     found: list[Found] = []
@@ -117,15 +120,18 @@ def check_gradients(
     off = from_sample(sampled, tolerance) if sampled is not None and double is None else {}
     most = Allowance(*map(max, zip(*((a.units, a.relative, a.slices) for a in off.values())))) if off else None
 
+    def decided(values: Any, by_eager: Any, exact: Any) -> tuple[Any, Any, Any]:
+        return settled(values, by_eager, exact) if lost else (values, by_eager, exact)
+
     def compared(moved: Mapping[str, Sequence[Statistics]] | None = None) -> list[Comparison]:
-        parts = [compare(mine, right, reference.outputs, tolerance=tolerance, root=_OUTPUTS, moved=moved,
+        parts = [compare(*decided(mine, right, reference.outputs), tolerance=tolerance, root=_OUTPUTS, moved=moved,
                          allowances={f"{_OUTPUTS}[{path!r}]": allowance for path, allowance in off.items()})
                  ] if strict else []
         for by, gradients in eager.gradients.items():
             root = _root(words, by)
             parts.append(taken_as_equal(gradients, root) if are_eagers else compare(
-                own.gradients.get(by, {}), gradients, _exact(reference, by, gradients), tolerance=tolerance, root=root,
-                moved=moved, allowances=dict.fromkeys(flatten(gradients, root), most) if most else None))
+                *decided(own.gradients.get(by, {}), gradients, _exact(reference, by, gradients)), tolerance=tolerance,
+                root=root, moved=moved, allowances=dict.fromkeys(flatten(gradients, root), most) if most else None))
         return parts
 
     mine = own.outputs
@@ -142,10 +148,11 @@ def check_gradients(
     if may_be_rounding(limits, *parts):
         moved: dict[str, list[Statistics]] = {}
         for draw, is_wide in _drawn(model, inputs, state, seed, combinations, eager, strict):
-            add(moved, draw.outputs, right, reference.outputs, _OUTPUTS, limits, is_wide)
+            _, by_eager, exact = decided(mine, right, reference.outputs)
+            add(moved, draw.outputs, by_eager, exact, _OUTPUTS, limits, is_wide)
             for by, gradients in eager.gradients.items():
-                add(moved, draw.gradients.get(by, {}), gradients, _exact(reference, by, gradients), _root(words, by),
-                    limits, is_wide)
+                _, by_eager, exact = decided(own.gradients.get(by, {}), gradients, _exact(reference, by, gradients))
+                add(moved, draw.gradients.get(by, {}), by_eager, exact, _root(words, by), limits, is_wide)
         again = compared(moved)
         parts = again if all(part.passed for part in again) else parts
     for part in parts:

@@ -293,12 +293,14 @@ class Rounding(TorchDispatchMode):
         given = tensor.detach()
         wide = given.to(torch.promote_types(kind, torch.float32))
         limits = torch.finfo(kind)
-        # Below the smallest normal number units are all of one size; infinities stay, as do zeros.
+        # Below the smallest normal number units are all of one size; infinities stay, as do zeros. What is rounded to
+        # zero keeps its sign.
         unit = units * self.share * (self.unit or limits.eps)
         step = (wide.abs() * unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
-        moved = torch.where(wide == 0, wide, step.add_(wide))
-        return moved.to(kind).requires_grad_(tensor.requires_grad)
+        moved = torch.where(wide == 0, wide, step.add_(wide)).to(kind)
+        moved = torch.where(moved == 0, torch.copysign(moved, given), moved)
+        return moved.requires_grad_(tensor.requires_grad)
 
     def input_off(self, tensor: torch.Tensor) -> torch.Tensor:
         """An input with elements a unit up or down, if it is none of labels."""

@@ -13,12 +13,16 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from kernelwright.verify.draws import drawn_in_float32
+from kernelwright.verify.draws import drawn_in_float32, draws
 from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
 #: Methods that cast.
 _CASTS = frozenset({"float", "to", "type", "type_as", "double", "half", "bfloat16"})
+#: Types of 16 bits, to which a model rounds on its way.
+_HALVES = (torch.float16, torch.bfloat16)
+#: What a tensor is asked for that is no result: bits as another type has them, and attributes.
+_ASKED = frozenset({"view", "__get__", "element_size"})
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
@@ -157,7 +161,9 @@ class _InFloat64(TorchFunctionMode):
 
     A model may say ``x.float()``, ``dtype=torch.float32`` or hold a float32 constant; each would throw half
     of the digits away that the reference is there for. ``narrowings`` are the casts (by number, see `Narrowings`) of
-    what is float64 in the model itself: these round, as they are steps of the model.
+    what is float64 in the model itself: these round, as they are steps of the model. So do all casts to 16 bits, and
+    whatever else makes a tensor of them: what they give is wide again, lest what follows be computed in 16 bits, or
+    a product refuse it beside float64.
     """
 
     def __init__(self, narrowings: Collection[int] = ()) -> None:
@@ -184,9 +190,19 @@ class _InFloat64(TorchFunctionMode):
         if drawn is not NotImplemented:
             return drawn
         in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
-        tensors = not in_place and name not in ("double", "to", "__get__")
-        return func(*(_widened(a, tensors) for a in args),
-                    **{k: _widened(v, tensors) for k, v in (kwargs or {}).items()})
+        narrow: tuple[torch.dtype, ...] = ()
+        if not in_place and name not in ("double", "to", "__get__"):
+            narrow = (torch.float32,) if name in _CASTS | _ASKED or draws(name) else (torch.float32, *_HALVES)
+        result = func(*(_widened(a, narrow) for a in args),
+                      **{k: _widened(v, narrow) for k, v in (kwargs or {}).items()})
+        return result if in_place or name in _ASKED else _wide_again(result)
+
+
+def _wide_again(result: Any) -> Any:
+    """What a function gives, with float64 for tensors of 16 bits."""
+    if isinstance(result, torch.Tensor):
+        return result.double() if result.dtype in _HALVES and result.layout == torch.strided else result
+    return type(result)(map(_wide_again, result)) if type(result) in (list, tuple) else result
 
 
 class Narrowings(TorchFunctionMode):
@@ -206,14 +222,14 @@ class Narrowings(TorchFunctionMode):
         return result
 
 
-def _widened(value: Any, tensors: bool) -> Any:
-    """``value`` with float64 for the type float32, and with ``tensors`` for tensors of that type."""
+def _widened(value: Any, narrow: Collection[torch.dtype]) -> Any:
+    """``value`` with float64 for the type float32, and for tensors of the types ``narrow``."""
     if value is torch.float32:
         return torch.float64
-    if tensors and isinstance(value, torch.Tensor) and value.dtype is torch.float32:
+    if isinstance(value, torch.Tensor) and value.dtype in narrow:
         return value.double()
     if type(value) in (list, tuple):
-        return type(value)(_widened(item, tensors) for item in value)
+        return type(value)(_widened(item, narrow) for item in value)
     return value
 
 

@@ -56,7 +56,8 @@ def chosen_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, see
 
 
 def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
-    """``eager`` with the candidate's zeros where ``others`` have zeros of both signs."""
+    """``eager`` with the candidate's zeros where ``others`` have numbers of both signs: zeros, or what is no zero under
+    other rounding."""
     own, draws = flatten(candidate), [flatten(other) for other in others]
 
     def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
@@ -66,7 +67,7 @@ def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
             return value
         either = torch.zeros_like(value, dtype=torch.bool)
         for other in (draw[path] for draw in draws if path in draw and draw[path].shape == value.shape):
-            either |= (other == 0) & (torch.signbit(other) != torch.signbit(value))
+            either |= ~other.isnan() & (torch.signbit(other) != torch.signbit(value))
         return torch.where(either & (value == 0) & (got == 0), got, value).detach()
 
     return map_paths(eager, replaced)

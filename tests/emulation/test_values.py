@@ -68,6 +68,12 @@ CASES: dict[str, Case] = {
         lambda x: ((torch.full((50,), 0.1) * 3 > 0.3) & (x > -inf), x * (torch.full((50,), 0.1) * 3 - 0.3),
                    x * (torch.full((50,), 0.1).double() - 0.1), x * (torch.full((50,), 1e30) * 1e30 * 1e-30),
                    x * torch.full((50,), 16777216.0).add(1.0), torch.full((50,), -7) // 2 * x), (EDGES,)),
+    "negated sums that cancel": (
+        lambda x: (-(x * 10 - 1), (x * 10 - 1) * -1, -1 * (1 - x * 10), (x * 10 - 1) / -1, -(1 - x * 10), -(x * 10 + 1),
+                   -0.0 - (x * 10 - 1), -(x * x.flip(0) - x.flip(0) * x), -2 * (x * 10 - 1), -(x * 10 - 1).relu(),
+                   (x * 10 - 1).neg().neg(), -(x * 10).sub(1).add(0), torch.where(x > 0, -(x * 10 + 1), x),
+                   torch.rsub(x * 10 + 1, 0), torch.addcmul(x, x, x, value=-1).neg(), (x * 10 + 1).double().neg(),
+                   -(x.half() * 10 + 1), -(x.double() * 10 + 1), x - -(x * 10 + 1)), (TENTHS,)),
     "sums of zeros": (lambda m: (m.sum(1), m.mean(1), (m * -1).sum(1), (-m).sum(1), (m * -0.0).sum(1), m.cumsum(1),
                                  m[:, :1].sum(1), m[:, 1:2].mean(1), m[:, :1].logsumexp(1),
                                  m[:, :1].expand(66, 3).sum(1), (m / -2).sum(), m.abs().mul(-0.0).sum(0)), (ZEROS,)),
@@ -117,6 +123,8 @@ CASES: dict[str, Case] = {
         lambda v: torch.stack([v.min(0).values, v[0]]), lambda v: v.T - v.T.amax(1, True),
         lambda v: v * (v >= v.amax(1, True)), lambda v: v.argmin(0) * 2, lambda v: (v[:, 1:] - v[:, 1:].amax(0)).log2(),
     )], (NEAR.reshape(32, 32),)),
+    "jumps over halves that are stored": (lambda x: [(chain(y), chain(y) > y) for y in (
+        x.half() + 0.25, x.bfloat16() + 0.25)], ((torch.arange(1024, 2048) / 2048).reshape(512, 2),)),
     "means of equal halves": (lambda x: [f(chain(x.to(t))) for t in (torch.half, torch.bfloat16) for f in (
         lambda v: (v - v.mean(1, True)).sign(), lambda v: v > v.mean(1, True), lambda v: v.logsumexp(0) >= v.amax(0),
         lambda v: v.mean(1) == v[:, 0])], (NEAR[:32].reshape(32, 1).expand(32, 16).contiguous(),)),
@@ -174,6 +182,42 @@ def test_of_equal_zeros_an_extremum_is_the_first(tmp_path) -> None:
     for name, (function, inputs) in functions.items():
         for number, (ours, eager) in enumerate(zip(natively(name), function(*inputs), strict=True)):
             assert different(ours, eager, 0.0) is None, f"{name} {number}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_sum_of_products_is_minus_zero(target: str, tmp_path) -> None:
+    """A sum from +0 on is none, and compilers that fuse its products into it (an FMA) leave the sign of the last that
+    was too small for its type. Whatever the schedule: rows of any length, columns, windows, one row in parts."""
+    small = torch.randn(2, 2100, 40, generator=GENERATOR) * 1e-25
+    x, y = small
+
+    def sums(axis: Any) -> Callable[..., Any]:
+        return lambda x, y: ((x * y).sum(axis), (x * -1e-25).mean(axis), -(x * y * x).sum(axis),
+                             (F.silu(x) * (x + 1) * 1e-30).sum(axis), (-(x * y)).sum(axis), (x * y).square().sum(axis),
+                             (x - x.amax(axis, True)).mul(1e-25).sum(axis))
+
+    def first(columns: int) -> tuple[torch.Tensor, ...]:
+        return x[:, :columns].contiguous(), y[:, :columns].contiguous()
+
+    functions = {
+        "rows": (sums(1), (x, y)), "short rows": (sums(1), first(6)), "shorter rows": (sums(1), first(2)),
+        "rows of one": (sums(1), first(1)), "wide": (sums(1), (x.double() * 1e-140, y.double() * 1e-140)),
+        "columns": (sums(0), (x, y)), "few columns": (sums(0), first(3)), "few rows": (sums(0), (x[:5], y[:5])),
+        "more rows": (sums(0), (x[:30], y[:30])), "middle": (sums(1), (x.reshape(3, 700, 40), y.reshape(3, 700, 40))),
+        "short middle": (sums(1), (x.reshape(300, 7, 40), y.reshape(300, 7, 40))),
+        "apart": (sums((0, 2)), (x.reshape(30, 70, 40), y.reshape(30, 70, 40))),
+        "one row": (sums((0, 1)), first(40)), "little": (sums((0, 1)), (x[:3, :3], y[:3, :3])),
+        "windows": (lambda x, y: [F.avg_pool2d(x * y, 2), F.avg_pool2d(x * 1e-25, (2, 3), (1, 2)), (x * y).cumsum(2),
+                                  F.avg_pool2d(x * y, 3, 2, 1), F.avg_pool2d(x * y, 1)],
+                    (x.reshape(1, 30, 70, 40), y.reshape(1, 30, 70, 40))),
+    }
+    natively = Natively(functions, target, tmp_path)
+    for name, (function, inputs) in functions.items():
+        for number, (ours, eager) in enumerate(zip(natively(name), function(*inputs), strict=True)):
+            zero = eager == 0
+            assert zero.any() or (name == "wide" and number), f"{name} {number}"
+            assert torch.equal(ours[zero], eager[zero]), f"{name} {number}"
+            assert torch.equal(ours[zero].signbit(), eager[zero].signbit()), f"{name} {number}"
 
 
 def different(ours: torch.Tensor, expected: torch.Tensor, units: float) -> str | None:

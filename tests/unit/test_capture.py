@@ -247,6 +247,26 @@ def test_a_sum_over_one_element_keeps_the_sign_of_a_zero() -> None:
     assert torch.equal(1 / found, 1 / Outer()(*inputs))
 
 
+@pytest.mark.parametrize("equation", ["ab,ak->bk", "ab,bc->ca", "abc,cbd->ad", "ba,abk->k", "abc,bcd->dba",
+                                      "nqhd,nkhd->qknh", "a,a->", "a,b->ba", "ba,ac->bc", "zya,ayb->zb"])
+@pytest.mark.parametrize("scale", [1.0, 1e-23])
+def test_an_einsum_is_to_the_bit_what_pytorch_makes_of_it(equation: str, scale: float) -> None:
+    """Where no axis is shared and stays it multiplies a batch of one, which adds in another order than matrices alone:
+    of terms too small for their type even the sign is another."""
+    sizes = {letter: 2 + size % 17 for size, letter in enumerate(sorted(set(equation) - set(",->")), start=14)}
+    inputs = [normal(*(sizes[c] for c in term)).float() * scale for term in equation.split("->")[0].split(",")]
+    model = Of(lambda m, x, y: torch.einsum(equation, x, y))
+    graph = capture(model, inputs)
+    found, expected = evaluate(graph.outputs, values_of(model, graph, inputs))[0], model(*inputs)
+    assert torch.equal(found, expected) and torch.equal(found.signbit(), expected.signbit())
+    call = next((n for n in graph.operators() if n.op == "matmul"), None)
+    if call is not None:
+        names = {"a": inputs[0].new_ones(call.inputs[0].shape), "b": inputs[0].new_ones(call.inputs[1].shape)}
+        text = call.operator.code(["a", "b"], call)
+        assert torch.equal(eval(text, {"torch": torch, **names}), call.operator.reference(
+            *names.values(), **dict(call.attributes)))
+
+
 def test_the_same_result_twice_is_one_output() -> None:
     def twice(m: Any, x: torch.Tensor) -> Any:
         y = x + 1

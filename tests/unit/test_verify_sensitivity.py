@@ -257,6 +257,17 @@ def test_elements_move_by_a_unit(dtype):
         assert torch.equal(sensitivity.Rounding(1).one_unit_off(ends), ends)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_moves_to_zero_keeps_its_sign(dtype, sign):
+    """As what is rounded to zero does: below the smallest normal number a unit may be all of a number."""
+    limits = torch.finfo(dtype)
+    least = torch.full((4800,), sign * limits.smallest_normal * limits.eps, dtype=dtype)
+    for given in (least, torch.zeros(4800, dtype=dtype).copysign(least)):
+        moved = sensitivity.Rounding(1).one_unit_off(given)
+        assert bool((moved == 0).any()) and bool((torch.signbit(moved) == (sign < 0)).all())
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),
                                    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")])
 def test_too_little_memory_for_a_draw_excuses_nothing(error):

@@ -45,6 +45,52 @@ def test_the_float64_copy_stays_float64() -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+_TABLE = torch.arange(1, 37).reshape(6, 6).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("half", "rounds"), [
+    (lambda x: x.to(torch.bfloat16), True), (lambda x: x.bfloat16(), True), (lambda x: x.type(torch.bfloat16), True),
+    (lambda x: x.type_as(_TABLE), True), (lambda x: x.to(_TABLE), True), (lambda x: x.to(dtype=torch.bfloat16), True),
+    (lambda x: torch.softmax(x, -1, dtype=torch.bfloat16), False),
+    (lambda x: torch.zeros(4, 6, dtype=torch.bfloat16).copy_(x.round()), False),
+    (lambda x: torch.stack([x.to(torch.bfloat16), x.to(torch.bfloat16)]).unbind()[1], True),
+    (lambda x: (x > 0).to(torch.bfloat16), False), (lambda x: x.long().to(torch.bfloat16), False),
+    (lambda x: _TABLE[:4], False)])
+def test_what_is_rounded_to_16_bits_is_wide_afterwards(half, rounds) -> None:
+    """A cast is a step of the model; what follows it is none, and products take no two types."""
+    class Halving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(6, 6).to(torch.bfloat16))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = half(x)
+            return y, torch.sin(y @ self.weight @ _TABLE)
+
+    model, x = Halving(), torch.randn(4, 6).mul_(3)
+    with torch.no_grad():
+        model(x)
+        y, z = call_in_float64(float64_copy(model), widened([x]))
+    assert y.dtype is z.dtype is torch.float64
+    if rounds:
+        assert torch.equal(y, x.to(torch.bfloat16).double())
+    torch.testing.assert_close(z, torch.sin(y @ model.weight.double() @ _TABLE.double()), rtol=1e-12, atol=1e-12)
+
+
+def test_what_a_model_draws_in_16_bits_it_draws_in_float64_too() -> None:
+    class Drawing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.rand(4, 6, dtype=torch.bfloat16) + torch.rand_like(_TABLE)[:4] + x
+
+    x = torch.zeros(4, 6)
+    results = []
+    for model, given, run in ((Drawing(), x, lambda m, v: m(v)), (Drawing(), x.double(),
+                                                                  lambda m, v: call_in_float64(m, [v]))):
+        torch.manual_seed(3)
+        results.append(run(model, given).double())
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("layer", [nn.GRU(4, 6, 2), nn.LSTM(4, 6), nn.RNN(4, 6, bidirectional=True)])
 def test_lists_of_a_module_s_own_weights_are_no_state(layer):
     """A recurrent layer computes with a list of its parameters: copies in their place would not change with them."""

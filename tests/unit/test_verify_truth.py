@@ -147,7 +147,7 @@ class LosesByType(LosesOnTheWay):
 
 
 @pytest.mark.parametrize(("model", "training", "reference"), [
-    (Encoder, False, FAST_PATH), (Underflows, True, FLOAT64), (VanishesInside, True, FLOAT64),
+    (Encoder, False, FAST_PATH), (Underflows, True, RANGE), (VanishesInside, True, FLOAT64),
     (NoFraction, True, FLOAT64), (LosesOnTheWay, True, RANGE), (LosesByType, True, SEPARATE),
     (Encoder, True, FLOAT64), (Casting, True, FLOAT64), (Autocast, True, FLOAT64),
     (Amplifies, True, FLOAT64), (AmplifiesDropped, True, FLOAT64),
@@ -537,6 +537,46 @@ def test_what_leaves_the_range_on_the_way(model, candidate, right):
     assert found.passed == right and not found.separate and found.trials[0].reference == RANGE, found.why
 
 
+class LosesProducts(nn.Module):
+    """One output leaves the range of 16 bits on its way, the other is what many roundings to 16 bits make of it."""
+
+    def forward(self, x):
+        y = x
+        for _ in range(12):
+            y = (y * 1.01).sin() * 1.1
+        return (x * 1e5) * 1e-5, self.last(y)
+
+    def last(self, y):
+        return y
+
+
+class LosesProductsWide(LosesProducts):
+    """Rounds once."""
+
+    def forward(self, x):
+        return (x * 1e5) * 1e-5, super().forward(x.float())[1].to(x.dtype)
+
+
+class LosesProductsWrong(LosesProductsWide):
+    def last(self, y):
+        return y * 1.1
+
+
+class LosesProductsBackwards(LosesProductsWide):
+    def last(self, y):
+        return y * 0.9 + 0.1 * y.detach()
+
+
+@pytest.mark.parametrize(("candidate", "right"), [
+    (LosesProductsWide, True), (LosesProductsWrong, False), (LosesProductsBackwards, False)])
+def test_gradients_are_held_against_float64_where_something_is_lost(candidate, right):
+    """Eager is no measure of itself: what it rounds counts as its error, as in a call without gradients."""
+    found = judged(candidate, LosesProducts, normal(6, 8, dtype=torch.float16), recording=True)
+    assert {t.reference for t in found.trials} == {RANGE}
+    assert found.passed == right == found.gradients.passed, found.why
+    assert all(t.passed for t in found.trials) == (candidate is not LosesProductsWrong)
+
+
 class BiasedEncoder(Encoder):
     """PyTorch's fast path takes any mask for a choice of places: nothing is left of a row, and it is NaN."""
 
@@ -638,3 +678,18 @@ def test_signs_that_rounding_decides_are_free(recording, monkeypatch):
     assert found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed
     monkeypatch.setattr(ties, "ROUNDINGS", 0)
     assert not found(lambda m, x: (x * 0.3 - x * 0.2 - x * 0.1).trunc()).passed
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_signs_of_what_is_a_zero_by_its_rounding_alone_are_free(recording):
+    """Under other rounding of what is left of a difference the product is a small number of either sign, seldom 0."""
+    def found(candidate, model=lambda x: x * 0.1 + x * 0.2 - x * 0.3, scale=1e-38):
+        return judged(forward(lambda m, x: candidate(x) * scale), forward(lambda m, x: model(x) * scale),
+                      lambda seed: [torch.rand(40, 30, generator=torch.Generator().manual_seed(seed)) + 1],
+                      tolerance=Tolerance(nonfinite="sign", zeros="sign"), trials=(TrialPlan(0),), recording=recording)
+
+    for scale in (1e-37, 1e-38, -1e-38):
+        assert found(lambda x: x * 0.2 - x * 0.3 + x * 0.1, scale=scale).passed
+        assert found(lambda x: x * 0.1 - x * 0.3 + x * 0.2, scale=scale).passed
+    assert found(lambda x: x * 1e-20, lambda x: x * 1e-20).passed
+    assert not found(lambda x: x * -1e-20, lambda x: x * 1e-20).passed

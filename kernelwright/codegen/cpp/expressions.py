@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from math import isinf, isnan
 
-from kernelwright.ir.scalar import KERNEL_FUNCTIONS
+from kernelwright.ir.scalar import KERNEL_FUNCTIONS, UNFUSED
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, is_whole, walk
 
 TYPES = {
@@ -45,6 +45,7 @@ _EXTRA |= {
 }
 #: Functions of angles, which take another path for those that are far.
 ANGULAR = ("sin", "cos")
+_UNFUSED = frozenset(function.name for function in UNFUSED.values())
 _WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
 
 LoadText = Callable[[Load], str]
@@ -140,7 +141,8 @@ class Scope:
 
     def _apply(self, node: Apply) -> str:
         names = [self.text(argument) for argument in node.arguments]
-        text = _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
+        text = "kw_unfused_neg({0})" if _is_negated_sum(node) else \
+            _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
         if self.far and node.function in ANGULAR:
             names[-1] += f", {self.far}"
         text = text.format(*names)
@@ -149,6 +151,22 @@ class Scope:
     def text(self, node: Expression) -> str:
         """The name or literal of ``node``."""
         return literal(node.value) if isinstance(node, Constant) else self.bound[node]
+
+
+def _is_negated_sum(node: Apply) -> bool:
+    """Whether a value is the negative of one of `UNFUSED`: g++ negates what these are within them, and in another way
+    where they are zero."""
+    minus = [isinstance(argument, Constant) and argument.value == -1 for argument in node.arguments]
+    match node.function:
+        case "neg":
+            value = node.arguments[0]
+        case "mul" | "div" if minus[1]:
+            value = node.arguments[0]
+        case "mul" if minus[0]:
+            value = node.arguments[1]
+        case _:
+            return False
+    return isinstance(value, Apply) and value.function in _UNFUSED
 
 
 def _bare(text: str) -> str:

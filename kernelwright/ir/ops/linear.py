@@ -43,7 +43,18 @@ def _linear_code(inputs: list[str], node) -> str:
 declare("convolution", "linear", convolution, _convolution_code, operations=_convolution_operations, linear_in=(0, 1))
 declare("linear", "linear", F.linear, _linear_code,
         operations=lambda node: 2 * node.size * node.inputs[0].shape[-1], linear_in=(0, 1))
-declare("matmul", "linear", torch.matmul, "torch.matmul({0}, {1})",
+def _matmul(a: torch.Tensor, b: torch.Tensor, *, batch: bool = False) -> torch.Tensor:
+    """A product; with ``batch`` of two matrices as a batch of one, of which libraries add the terms in another order,
+    in which what vanishes may get another sign."""
+    return torch.bmm(a[None], b[None])[0] if batch else torch.matmul(a, b)
+
+
+def _matmul_code(inputs: list[str], node) -> str:
+    left, right = inputs
+    return f"torch.bmm({left}[None], {right}[None])[0]" if node.get("batch") else f"torch.matmul({left}, {right})"
+
+
+declare("matmul", "linear", _matmul, _matmul_code,
         operations=lambda node: 2 * node.size * node.inputs[0].shape[-1], linear_in=(0, 1))
 declare("contract", "linear", lambda a, b, *, equation: torch.einsum(equation, a, b),
         'torch.einsum("{equation}", {0}, {1})', operations=lambda node: 2 * _contract_points(node), linear_in=(0, 1))

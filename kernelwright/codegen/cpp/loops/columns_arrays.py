@@ -9,7 +9,7 @@ from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
 from kernelwright.codegen.cpp.loops.normal_form import passes, shifted
 from kernelwright.codegen.cpp.loops.rows import reduced_nodes
 from kernelwright.codegen.cpp.loops.text import axis_names, braces, decode, hoist, lane_loop, nested
-from kernelwright.plan.expressions import Expression, Index, Load, walk
+from kernelwright.plan.expressions import Expression, Index, Load, may_sum_to_minus_zero, walk
 from kernelwright.plan.kernels import LoopKernel
 
 ROWS = 128
@@ -276,7 +276,7 @@ class ColumnArrays:
                 continue
             lines.append(f"alignas(64) real {name}[{self.block}];")
             text = {
-                "sum": f"part{n}[{j}]",
+                "sum": f"part{n}[{j}]" + " + real(0)" * may_sum_to_minus_zero(kernel.reductions[n].expression),
                 "max": f"best{n}[{j}]",
                 "min": f"best{n}[{j}]",
                 "logsumexp": f"kw_origin(best{n}[{j}]) + kw_log(part{n}[{j}])",

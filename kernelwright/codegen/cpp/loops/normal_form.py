@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import inf, nan, prod
 
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, replaced, walk
+from kernelwright.ir.scalar import UNFUSED
+from kernelwright.plan.expressions import (
+    Apply,
+    Constant,
+    Expression,
+    Guard,
+    Index,
+    Load,
+    Reduced,
+    ends_in_product,
+    replaced,
+    walk,
+)
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 
 
@@ -185,7 +197,8 @@ def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
         return tuple(Constant(value) for value in empty[kind])
     match kind:
         case "sum":  # from +0 on, as elsewhere: a sum of -0 alone is +0
-            return (Apply("add", (_tree("add", elements), Constant(0.0))),)
+            total = _tree("add", elements)
+            return (Apply(UNFUSED["add"].name if ends_in_product(total) else "add", (total, Constant(0.0))),)
         case "max" | "min":
             return (_tree("maximum" if kind == "max" else "minimum", elements[::-1]),)  # of equals the first
         case "logsumexp":

@@ -25,7 +25,7 @@ SNIPPETS: dict[str, str] = {**VALUE_SNIPPETS, **FUNCTION_SNIPPETS, **ROW_SNIPPET
 """Name to text. A snippet uses only snippets that precede it."""
 
 _NAME = re.compile(r"\bkw_\w+")
-_ALIASES = {"kw_origin": "kw_rescale", "kw_unfused_sub": "kw_unfused_add"}
+_ALIASES = {"kw_origin": "kw_rescale", "kw_unfused_sub": "kw_unfused_add", "kw_unfused_neg": "kw_unfused_add"}
 
 
 def used_snippets(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kernelwright.codegen.cuda.loops.emitter import Emitter
 from kernelwright.codegen.cuda.loops.normal_form import Pass
 from kernelwright.codegen.cuda.loops.site import Site, loops
-from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced
+from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, may_sum_to_minus_zero, replaced
 from kernelwright.plan.expressions import walk as nodes
 from kernelwright.plan.kernels import LoopKernel
 
@@ -201,7 +201,8 @@ class Accumulator:
         state = [self.at(name) for name, _ in self.components]
         match self.kind:
             case "sum":
-                return [(n, 0, f"total{n}", [], f"{real}({state[0]})")]
+                plus = f" + {real}(0)" * (self.direct and may_sum_to_minus_zero(self.expression))
+                return [(n, 0, f"total{n}", [], f"{real}({state[0]}){plus}")]
             case "max" | "min":
                 return [(n, 0, f"{'maximum' if self.kind == 'max' else 'minimum'}{n}", [], state[0])]
             case "logsumexp":
