@@ -182,9 +182,9 @@ def _inside_library(error: Exception) -> str:
     """The function of PyTorch's own layers, losses or distributions that decides by a value; "" for the user's code."""
     frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)
               if f.f_code.co_filename != tracing.__file__]
-    own = max((i for i, (file, _) in enumerate(frames) if "/torch/" not in file), default=len(frames))
+    own = max((i for i, (file, _) in enumerate(frames) if not file.startswith(tracing.TORCH)), default=len(frames))
     return next((_called(file, name) for file, name in frames[:own:-1]
-                 if any(part in file for part in LIBRARY) and not file.endswith("/modules/module.py")),
+                 if file.startswith(LIBRARY) and not file.endswith("/modules/module.py")),
                 _composite(error))
 
 

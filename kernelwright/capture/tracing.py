@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import operator
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,9 @@ from torch.fx.experimental import proxy_tensor
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
 
-#: PyTorch's own code that a forward calls as it calls its own.
-LIBRARY = ("/torch/nn/", "/torch/distributions/", "/torch/functional.py")
+#: The folder of PyTorch's code, and those of its files that a forward calls as it calls its own.
+TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+LIBRARY = tuple(TORCH + name for name in ("nn/", "distributions/", "functional.py"))
 #: What a tensor says of the recorded graph that it stands in.
 _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 
@@ -207,7 +209,7 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
     def noted(name: str) -> Any:
         def ask() -> bool:
             frame = sys._getframe(1)
-            if _is_of_model(frame) or "/torch/utils/" in frame.f_code.co_filename:
+            if _is_of_model(frame) or frame.f_code.co_filename.startswith(f"{TORCH}utils/"):
                 found.gradients = True
             return functions[name]()
         return ask
@@ -255,7 +257,7 @@ def bound_questions() -> bool:
 def _is_of_model(frame: FrameType) -> bool:
     """Whether code is the user's or of PyTorch's layers, rather than of the machinery that traces them."""
     file = frame.f_code.co_filename
-    return "/torch/" not in file or any(part in file for part in LIBRARY)
+    return not file.startswith(TORCH) or file.startswith(LIBRARY)
 
 
 #: Questions whether something compiles, and their own answers while the user's code gets another one.
@@ -264,7 +266,7 @@ _QUESTIONS: dict[str, Any] = {}
 
 def answer(question: str) -> bool:
     """What the function that calls this one answers: no to the user's code, the truth to PyTorch's own."""
-    return "/torch/" in sys._getframe(2).f_code.co_filename and _QUESTIONS[question]()
+    return sys._getframe(2).f_code.co_filename.startswith(TORCH) and _QUESTIONS[question]()
 
 
 def _is_compiling() -> bool:

@@ -172,12 +172,14 @@ PROBLEMS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Emits a problem of PROBLEMS once."""
+    """Emits a problem of PROBLEMS once, of a folder with PyTorch's name: what is there is the user's all the same."""
     known: dict[str, Any] = {}
 
     def get(name: str) -> Any:
         if name not in known:
-            known[name] = emit(tmp_path_factory.mktemp("modes"), name.replace(" ", "_"), PROBLEMS[name])
+            folder = tmp_path_factory.mktemp("modes") / "torch" / "nn"
+            folder.mkdir(parents=True)
+            known[name] = emit(folder, name.replace(" ", "_"), PROBLEMS[name])
         return known[name]
 
     return get
