@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
-#: Functions that leave out elements, those that make tensors, those like a given one, and methods that fill one.
+#: Functions that leave out elements, those that put SELU's least value there, those that make tensors, those like a given one, and methods that fill one.
 _DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout",
                        "feature_dropout_"})
+_ALPHA_DROPOUTS = frozenset({"alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"})
 _MAKERS = frozenset({"rand", "randn", "rand_like", "randn_like"})
 _FILLERS = frozenset({"uniform_", "normal_", "bernoulli_", "exponential_"})
 
 
 def draws(name: str) -> bool:
     """Whether a function of this name draws other numbers for operands of another type."""
-    return name in _DROPOUTS or name in _MAKERS or name in _FILLERS or name == "bernoulli"
+    return name in _DROPOUTS or name in _ALPHA_DROPOUTS or name in _MAKERS or name in _FILLERS or name == "bernoulli"
 
 
 def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -38,6 +39,8 @@ def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
         return _attention(func, _arguments_of_attention(args, kwargs))
     elif name in _DROPOUTS and args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.float64:
         return _dropped(func, name, args[0], args[1:], dict(kwargs))
+    elif name in _ALPHA_DROPOUTS and args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.float64:
+        return _alpha_dropped(func, name, args[0], args[1:], dict(kwargs))
     return NotImplemented
 
 
@@ -50,6 +53,24 @@ def _dropped(func: Callable[..., Any], name: str, x: torch.Tensor, args: Sequenc
     trains = kwargs.get("training", kwargs.get("train", args[1] if len(args) > 1 else True))
     scale = (kept != 0).double().mul_(1.0 / (1.0 - share) if trains and share < 1.0 else 1.0)
     return x.mul_(scale) if in_place else x * scale
+
+
+def _alpha_dropped(func: Callable[..., Any], name: str, x: torch.Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+                   ) -> Any:
+    """``x`` with SELU's least value where float32 puts it, scaled and moved to its mean and variance (Klambauer et al.,
+    Self-normalizing neural networks, 2017, section 3)."""
+    share = kwargs.get("p", args[0] if args else 0.5)
+    trains = kwargs.get("training", kwargs.get("train", args[1] if len(args) > 1 else name.endswith("_")))
+    in_place = name.endswith("_") or kwargs.get("inplace", False) or (len(args) > 2 and bool(args[2]))
+    if not trains or not 0.0 < share < 1.0:
+        return NotImplemented
+    ones = func(torch.ones_like(x, dtype=torch.float32, requires_grad=False), *args, **kwargs)
+    least = 1.7580993408473766  # its size
+    scale = ((1.0 + share * least**2) * (1.0 - share)) ** -0.5
+    kept, left = scale * (1.0 + least * share), scale * least * (share - 1.0)
+    taken = ((ones - kept).abs() < (ones - left).abs()).double()
+    factor, term = taken * scale, (1.0 - taken) * left + taken * (scale * least * share)
+    return x.mul_(factor).add_(term) if in_place else x * factor + term
 
 
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")

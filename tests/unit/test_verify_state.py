@@ -168,7 +168,8 @@ def test_dropout_in_place_draws_in_place() -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device")])])
 @pytest.mark.parametrize("layer", [nn.Dropout(0.4), nn.Dropout(0.4, inplace=True), nn.Dropout2d(0.4, inplace=True),
-                                   nn.AlphaDropout(0.4)], ids=str)
+                                   nn.AlphaDropout(0.4), nn.AlphaDropout(0.2, inplace=True),
+                                   nn.FeatureAlphaDropout(0.7)], ids=str)
 def test_float64_drops_what_float32_drops(layer: nn.Module, device: str) -> None:
     model = nn.Sequential(nn.Linear(6, 6), layer).to(device)
     x = torch.rand(3, 4, 6, device=device)
