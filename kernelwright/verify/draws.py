@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-#: Functions that leave out elements, those that put SELU's least value there, those that make tensors, those like a given one, and methods that fill one.
+#: Functions that leave out elements, those that put SELU's least value there, those that make tensors, those like a
+#: given one, and methods that fill one.
 _DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_dropout",
                        "feature_dropout_"})
 _ALPHA_DROPOUTS = frozenset({"alpha_dropout", "alpha_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_"})
