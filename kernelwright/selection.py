@@ -60,9 +60,13 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
     known = tuning.modes(planned, 0.0)
+    tuning.build_ahead(known)
     began = clock()
-    modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
-    took = clock() - began
+    try:
+        modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
+        took = clock() - began
+    finally:
+        tuning.stop_building()
     keep(text)
     if budget.measures:
         before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.build.library import BuiltAhead
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import has_skeleton
 from kernelwright.codegen.reference.plan import values_of
@@ -56,10 +57,34 @@ class Tuning:
     stages: Stages
     untried: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
+    ahead: BuiltAhead | None = None
+
+    def build_ahead(self, modes: list[ModeProgram]) -> None:
+        """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
+        with many processors, of which a build or a check of one file leaves most idle."""
+        if not self._may_contract() or not self.stages.budget.measures:
+            return
+        try:
+            found: dict[str, str] = {}
+            for mode in distinct(modes):
+                found |= contractions.texts_to_try(
+                    mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
+                    self.stages.budget, strict=self.settings.precision == "strict")
+            self.ahead = BuiltAhead(list(found), self.target, list(found.values()))
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+
+    def stop_building(self) -> None:
+        """Let nothing be compiled ahead any more."""
+        if self.ahead is not None:
+            self.ahead.finish()
+            self.ahead = None
 
     def modes(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
         """The modes as measurements have them: those of earlier runs and, for so many seconds, new ones. Where tuning
         fails they stay as they were, with a note."""
+        self.stop_building()
         self.untried = []
         ends = clock() + seconds
         changed = iter(self._changed([m for m in modes if m.name not in self.settled], seconds,
@@ -109,15 +134,13 @@ class Tuning:
     def _with_contractions(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
         """The modes with the contractions as kernels that win, where the target has such kernels."""
         problem, settings = self.problem, self.settings
-        if not has_skeleton(Contraction, self.target) or settings.contractions == "library" or (
-                settings.contractions == "auto" and problem.device.type != "cuda"):
+        if not self._may_contract():
             return modes
         plans, late = {}, list[Node]()
         ends, programs = clock() + seconds, distinct(modes)
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
-                # An operator that would have been a kernel all alone may fuse with a contraction.
-                kept = {n: reason for n, reason in mode.plan.kept.items() if reason != ALONE}
+                kept = _kept_anyway(mode)
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
@@ -127,6 +150,11 @@ class Tuning:
                                                 contractions=chosen) if chosen or left else mode.plan
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
+
+    def _may_contract(self) -> bool:
+        wanted = self.settings.contractions
+        return has_skeleton(Contraction, self.target) and wanted != "library" and (
+            wanted != "auto" or self.problem.device.type == "cuda")
 
     def _values(self, mode: ModeProgram) -> dict[str, torch.Tensor]:
         """The model's tensors and its example inputs, by name; buffers are copies."""
@@ -229,6 +257,12 @@ class Tuning:
                           sorted(places[n] for n in some.plan.kept if n in places),
                           sorted(places[n] for n in some.plan.channels_last if n in places)))
         return repr((machine(self.problem.device), generator_digest(), self.target, mode.recordings, texts))
+
+
+def _kept_anyway(mode: ModeProgram) -> dict[Node, str]:
+    """The operators that stay torch calls whatever becomes of contractions: one that would have been a kernel all alone
+    may fuse with a contraction."""
+    return {n: reason for n, reason in mode.plan.kept.items() if reason != ALONE}
 
 
 def _picked(values: Callable[[ModeProgram], dict[str, torch.Tensor]], modes: list[ModeProgram], place: int

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -17,6 +19,15 @@ from kernelwright.emit.runtime import BUILD, IMPORTS
 
 #: The launchers that a text defines.
 LAUNCHER = re.compile(r'^extern "C" const char\* (\w+)\(', re.MULTILINE)
+
+
+#: Of so many processors one compiles ahead.
+_SHARED = 3
+
+
+def processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 
 
 def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
@@ -30,28 +41,74 @@ def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -
         except BuildFailed as failure:
             return failure
 
-    workers = max(1, min(len(sources), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+    workers = max(1, min(len(sources), processors()))
     with _architecture(target), ThreadPoolExecutor(workers) as pool:
         return list(pool.map(build, sources, names))
 
 
-@contextmanager
-def _architecture(target: str) -> Iterator[None]:
-    """A build sets this variable for its compiler and restores it: builds at the same time must find it set."""
-    name = "TORCH_CUDA_ARCH_LIST"
-    if target != "cuda" or not torch.cuda.is_available():
-        yield
-        return
-    before = os.environ.get(name)
-    major, minor = torch.cuda.get_device_capability()
-    os.environ[name] = f"{major}.{minor}" + ("a" if (major, minor) == (9, 0) else "")
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
+_VARIABLE = "TORCH_CUDA_ARCH_LIST"
+
+
+class _Architecture:
+    """A build sets a variable for its compiler and restores it: builds at the same time must find it set, so that the
+    first of them sets it and the last one restores it."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = threading.Lock(), 0, ""
+
+    @contextmanager
+    def set_for(self, target: str) -> Iterator[None]:
+        if target != "cuda" or not torch.cuda.is_available():
+            yield
+            return
+        with self.lock:
+            if not self.users:
+                self.before = os.environ.get(_VARIABLE, "")
+                major, minor = torch.cuda.get_device_capability()
+                os.environ[_VARIABLE] = f"{major}.{minor}" + ("a" if (major, minor) == (9, 0) else "")
+            self.users += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    os.environ.pop(_VARIABLE)
+                    if self.before:
+                        os.environ[_VARIABLE] = self.before
+
+
+_architecture = _Architecture().set_for
+
+
+class BuiltAhead:
+    """Libraries that are compiled while something else goes on, and lie in the cache when :func:`build_libraries` is
+    asked for them. What does not compile is no matter here.
+
+    sources, names: as :func:`build_libraries` takes them, in the order in which they are wanted. workers: how many are
+    compiled at a time; by default a third of the processors, as the others have what goes on, and none of few.
+    """
+
+    def __init__(self, sources: Sequence[str], target: str, names: Sequence[str], workers: int | None = None) -> None:
+        count = processors() // _SHARED if workers is None else workers
+        self._waiting = deque(zip(sources, names, strict=True))
+        self._target = target
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(count, len(sources)))]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        with _architecture(self._target):
+            while self._waiting:
+                with suppress(Exception):  # another thread may have taken the last one
+                    source, name = self._waiting.popleft()
+                    build_library(source, self._target, name)
+
+    def finish(self) -> None:
+        """Begin no other, and wait for those that have begun."""
+        self._waiting.clear()
+        for thread in self._threads:
+            thread.join()
 
 
 def build_library(source: str, target: str, name: str = "kernelwright_region") -> ctypes.CDLL:

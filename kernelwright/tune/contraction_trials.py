@@ -86,19 +86,12 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
     result: list[tuple[list[Built], list[str]]] = [([], []) for _ in cases]
     for number, case in enumerate(cases):
         for form in case.forms:
-            kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
-            # Libraries share the process, and libraries of earlier runs are found by their text.
-            name = f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
-            step = replace(case.step, name=name, kernel=kernel)
             try:
-                source = generate_kernel(kernel, name, "cuda")
+                text, launcher = written(case, form)
             except ValueError as refused:
                 result[number][1].append(f"{words(form)}: {refused}")
                 continue
-            names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
-            launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__,
-                                     target=CUDA)
-            texts.append("\n\n".join([support_text([source], "cuda"), source.definition, launcher.text]))
+            texts.append(text)
             launchers.append((number, form, launcher))
     libraries = build_all(texts, "cuda", [launcher.name for _, _, launcher in launchers])
     for (number, form, launcher), library in zip(launchers, libraries, strict=True):
@@ -109,6 +102,18 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_char_p
             result[number][0].append(Built(form, launcher, library))
     return result
+
+
+def written(case: Case, form: Choice) -> tuple[str, Launcher]:
+    """The text of a case in a form, and what calls it. Raises ValueError where the form has no text."""
+    kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
+    # Libraries share the process, and libraries of earlier runs are found by their text.
+    name = f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
+    step = replace(case.step, name=name, kernel=kernel)
+    source = generate_kernel(kernel, name, "cuda")
+    names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
+    launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__, target=CUDA)
+    return "\n\n".join([support_text([source], "cuda"), source.definition, launcher.text]), launcher
 
 
 def words(form: Choice) -> str:

@@ -14,8 +14,10 @@ model decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from math import inf, prod
 
 import torch
@@ -38,6 +40,7 @@ from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.contraction_forms import WGMMA, forms
 from kernelwright.tune.contraction_memory import Measured, recall
 from kernelwright.tune.contraction_recompute import (
+    Pair,
     Variant,
     as_tried,
     contraction_steps,
@@ -52,7 +55,7 @@ from kernelwright.tune.contraction_recompute import (
     without,
 )
 from kernelwright.tune.contraction_rounds import measure_cases
-from kernelwright.tune.contraction_trials import Build, Case
+from kernelwright.tune.contraction_trials import Build, Case, written
 from kernelwright.tune.contraction_words import line, line_recompute, nearest
 from kernelwright.tune.memory import generator_digest, machine
 
@@ -128,27 +131,15 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
     how long those may be measured that no earlier run has, with most work first.
     """
-    nodes = worth_trying(graph, kept)
-    # Two lines of windows are two output phases of a tile, which the portable core has not.
-    lines = device.type != "cuda" or torch.cuda.get_device_capability(device) == WGMMA
-    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
-    steps, after, pairs = ways(partial(_plan, graph, captured, kept), first, row)
-    alike, untried = _largest(steps, budget.contraction_kernels)
-    most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
-    statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
-    bare = [Case(some[0], (), min(saved(s, after) for s in some),
-                 statistics=statistics.get(variant(some[0]), frozenset()) | scales(some[0])) for some in alike]
-    keys = [_key(case, device, most, strict=strict) for case in bare]
-    measured = {key: recall(key) for key in keys}
-    missing = _Cases({k: partial(_with_forms, c, device, most, strict=strict) for k, c in zip(keys, bare, strict=True)
-                      if measured[k] is None})
+    tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
+    missing, measured, after = tries.missing, tries.measured, tries.after
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds)
     measured |= now
     chosen: dict[Node, Choice] = {}
     took: dict[Node, float] = {}
     found: dict[Variant, Measured | None] = {}
-    left = {s.covers[0]: UNTRIED for s in untried if not lowerable(s.covers[0])}
-    for key, case, some in zip(keys, bare, alike, strict=True):
+    left = {s.covers[0]: UNTRIED for s in tries.untried if not lowerable(s.covers[0])}
+    for key, case, some in zip(tries.keys, tries.bare, tries.alike, strict=True):
         if key in missing and key not in now:
             choice, reason = None, LATE
         else:
@@ -164,7 +155,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
                     chosen[node], took[node] = choice, alone
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
-    for node, pair in pairs.items():
+    for node, pair in tries.pairs.items():
         choice = decide_recompute(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
         once = took.get(node, inf)
         if choice is not None and (recomputed := seconds_of(choice) + after[variant(pair.second)]) < once:
@@ -174,6 +165,60 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
     # measured with.
     return fitting(lambda choices: _plan(graph, captured, {**kept, **left}, choices), chosen), left
+
+
+def texts_to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device,
+                 budget: Budget, *, strict: bool) -> list[tuple[str, str]]:
+    """The texts of the forms that :func:`choose` is going to build for the same arguments, and the names of their
+    launchers: of each contraction that no earlier run has measured the most promising form, then the second ones.
+
+    Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
+    """
+    tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
+    cases = [tries.missing[key] for key in tries.missing]
+    ranked = [[(case, form) for form in case.rounding or case.forms] for case in cases]
+    found = list[tuple[str, str]]()
+    for case, form in (pair for rank in zip_longest(*ranked) for pair in rank if pair is not None):
+        with suppress(ValueError):  # a form that has no text
+            text, launcher = written(case, form)
+            found.append((text, launcher.name))
+    return found
+
+
+@dataclass(frozen=True)
+class _Tries:
+    """What is tried of a graph's contractions. alike: steps in groups of which one is measured, of each of which
+    ``bare`` is the case without its forms, ``keys`` under what it is kept, and ``measured`` by that what earlier runs
+    know; ``missing`` are the others' cases. untried: the steps that the budget has no place for. after, pairs: those of
+    :func:`kernelwright.tune.contraction_recompute.ways`."""
+
+    alike: list[list[KernelStep]]
+    untried: list[KernelStep]
+    after: dict[Variant, float]
+    pairs: dict[Node, Pair]
+    bare: list[Case]
+    keys: list[str]
+    measured: dict[str, Measured | None]
+    missing: Mapping[str, Case]
+
+
+def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
+           *, strict: bool) -> _Tries:
+    nodes = worth_trying(graph, kept)
+    # Two lines of windows are two output phases of a tile, which the portable core has not.
+    lines = device.type != "cuda" or torch.cuda.get_device_capability(device) == WGMMA
+    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
+    steps, after, pairs = ways(partial(_plan, graph, captured, kept), first, row)
+    alike, untried = _largest(steps, budget.contraction_kernels)
+    most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
+    statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
+    bare = [Case(some[0], (), min(saved(s, after) for s in some),
+                 statistics=statistics.get(variant(some[0]), frozenset()) | scales(some[0])) for some in alike]
+    keys = [_key(case, device, most, strict=strict) for case in bare]
+    measured = {key: recall(key) for key in keys}
+    missing = _Cases({k: partial(_with_forms, c, device, most, strict=strict) for k, c in zip(keys, bare, strict=True)
+                      if measured[k] is None})
+    return _Tries(alike, untried, after, pairs, bare, keys, measured, missing)
 
 
 def promised(node: Node, row: Device) -> float:

@@ -337,6 +337,29 @@ def chosen(model: nn.Module, x: torch.Tensor, build_all: Any = emulated, budget:
     return *result, lines
 
 
+def test_what_is_built_ahead_is_what_is_built(monkeypatch):
+    """The texts are those of the forms that are measured, best of each contraction first; known ones are not among
+    them."""
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    model = nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 40), nn.GELU())
+    x = torch.randn(70, 24)
+    graph = capture(model, (x,))
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=3, contraction_kernels=6)
+    ahead = tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False)
+    built: list[list[str]] = []
+
+    def build_all(texts, target, names):
+        built.append(texts)
+        return emulated(texts, target, names)
+
+    chosen(model, x, build_all, budget)
+    assert len(built) == 1 and len(ahead) == 6 and sorted(text for text, _ in ahead) == sorted(built[0])
+    kernels = [f"_{built[0].index(text) // 3}_{built[0].index(text) % 3}" for text, _ in ahead]
+    assert kernels == ["_0_0", "_1_0", "_0_1", "_1_1", "_0_2", "_1_2"]
+    assert all(f"{name}(" in text for text, name in ahead)
+    assert tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False) == []
+
+
 def test_choice_by_measurement(monkeypatch):
     """Under the emulation a kernel never wins: the clock is told otherwise."""
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)

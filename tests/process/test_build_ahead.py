@@ -1,0 +1,76 @@
+"""Libraries that are compiled while something else goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from kernelwright.build import library
+from kernelwright.build.library import BuiltAhead, build_libraries
+from kernelwright.build.module import BuildFailed
+
+SOURCE = """
+extern "C" const char* {name}(void* const* tensors, void* stream) {{
+  static_cast<float*>(tensors[0])[0] = {value}.0f;
+  return nullptr;
+}}
+"""
+
+
+def test_what_was_built_ahead_is_there(tmp_path, monkeypatch):
+    """Its text is not compiled again; one that does not compile is told to who asks for it."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    texts = [SOURCE.format(name="ahead_of_it", value=7), "no C++ at all", SOURCE.format(name="ahead_too", value=8)]
+    names = ["ahead_of_it", "ahead_broken", "ahead_too"]
+    ahead = BuiltAhead(texts, "cpp", names, workers=1)
+    for thread in ahead._threads:
+        thread.join()
+    before = time.perf_counter()
+    first, broken, second = build_libraries(texts, "cpp", names)
+    assert not isinstance(first, BuildFailed), str(first)
+    assert time.perf_counter() - before < 60 and isinstance(broken, BuildFailed)
+    assert first.ahead_of_it and second.ahead_too
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")}
+    build_libraries(texts, "cpp", names)
+    assert made and made == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")}
+
+
+def test_nothing_begins_after_the_end(monkeypatch):
+    begun, go = [], threading.Event()
+    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(30)))
+    ahead = BuiltAhead(["a"] * 9, "cpp", [f"n{i}" for i in range(9)], workers=2)
+    while len(begun) < 2:
+        time.sleep(0.001)
+    threading.Timer(0.05, go.set).start()
+    ahead.finish()
+    assert sorted(begun) == ["n0", "n1"] and not any(thread.is_alive() for thread in ahead._threads)
+    BuiltAhead([], "cpp", []).finish()
+
+
+def test_few_processors_are_left_alone(monkeypatch):
+    monkeypatch.setattr(library, "processors", lambda: 2)
+    monkeypatch.setattr(library, "build_library", lambda *given: pytest.fail("it was built"))
+    ahead = BuiltAhead(["a"], "cpp", ["n"])
+    ahead.finish()
+    assert ahead._threads == []
+
+
+def test_builds_at_the_same_time_find_their_architecture(monkeypatch):
+    """The first sets it, the last one restores what stood there, whichever of them ends first."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    for before in ("8.0", ""):
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", before)
+        if not before:
+            monkeypatch.delenv("TORCH_CUDA_ARCH_LIST")
+        first, second = library._architecture("cuda"), library._architecture("cuda")
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert library.os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0a"
+        second.__exit__(None, None, None)
+        assert library.os.environ.get("TORCH_CUDA_ARCH_LIST", "") == before
