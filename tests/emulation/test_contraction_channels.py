@@ -14,7 +14,7 @@ from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import Source, build, check_thread_order, run, source, unit
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReducingWalk
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
@@ -168,5 +168,5 @@ def test_two_lanes_have_all_channels_of_a_row():
     """An odd number, too: of 9, 25 or 41 each of them took half of one less."""
     for count in range(1, 65):
         case = softmax(convolution(2, 1, 9, count, (5, 7), (1, 1)))
-        walk = ReducingWalk(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
+        walk = ReduceChannels(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
         assert count <= 2 * walk.part and walk.part <= count

@@ -12,7 +12,7 @@ from contraction_tools import all_generated, check_thread_order, compiled, on_ho
 from test_contraction_epilogue_dense import with_two_stores
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import in_pairs
+from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.reference.contraction import evaluate_contraction

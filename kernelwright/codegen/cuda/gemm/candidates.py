@@ -11,9 +11,9 @@ from itertools import product
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import LIGHT
+from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import stores_aligned
 from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import stores_fragments
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import least_overlap, stores_densely
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores

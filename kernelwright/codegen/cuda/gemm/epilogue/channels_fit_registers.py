@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable, table_room
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import turns
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import reduced_channels_fastest
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
 from kernelwright.codegen.cuda.gemm.points import TWICE, loads_of
 from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
@@ -20,7 +20,7 @@ def folds(geometry: Geometry) -> bool:
     by its sum, positions are neighbours in what is stored, and there are registers for it."""
     kernel, tiling = geometry.kernel, geometry.tiling
     if not kernel.reductions or not kernel.axes or kernel.pools or kernel.totals or tiling.core != "wgmma" \
-            or tiling.split > 1 or tiling.overlap or tiling.aligned or turns(kernel):
+            or tiling.split > 1 or tiling.overlap or tiling.aligned or reduced_channels_fastest(kernel):
         return False
     walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
     if (walks > _MOST_WALKS and tiling.phases * tiling.columns // 2 > _MANY_SUMS) \

@@ -21,10 +21,9 @@ import re
 
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
-    SLAB_ROWS,
     THREADS,
     UNROLL,
-    Walk,
+    EpilogueOperation,
     channels_fastest,
     operand_pointers,
     write_stores,
@@ -38,7 +37,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import reductions_of
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -85,7 +84,7 @@ class _WindowEmitter(PointEmitter):
         return super().fresh(f"w{prefix}")
 
 
-class PoolWalk(Walk):
+class Pool(EpilogueOperation):
     """A thread takes a window of positions, and walks over a part of the columns.
 
     ``emitter`` is over positions, of which a window's are lanes; ``windows`` is over what is stored.

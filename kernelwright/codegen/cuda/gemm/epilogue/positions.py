@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, Walk, slab_columns, write_stores
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, slab_columns, write_stores
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     coordinates,
@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     entry_type,
 )
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, replaced
 from kernelwright.plan.kernels import Store
@@ -83,15 +83,15 @@ def slab_of_tile(geometry: Geometry) -> tuple[int, int]:
     return columns, tiling.rows // SLAB_ROWS
 
 
-class RunsWalk(Walk):
-    """A walk over positions without gaps between them. A column of a slab holds the ordinals of its rows from
+class StoreRuns(EpilogueOperation):
+    """Stores of positions without gaps between them. A column of a slab holds the ordinals of its rows from
     ``multiple`` on at or before the first one; ``outer`` axes are no part of a run."""
 
     multiple = 1
 
     def __init__(self, geometry: Geometry, name: str, outer: int) -> None:
         super().__init__(geometry, name)
-        phases = geometry.tiling.phases
+        phases = self.phases
         if phases * geometry.blocks[0] * geometry.tiling.rows >= 2**31:
             self.kind = "long long"  # ordinals count positions
         self.outer = outer
@@ -107,13 +107,12 @@ class RunsWalk(Walk):
         self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
 
     def emit(self, walked: tuple[int, ...], lanes: int, kind: type[PointEmitter]) -> None:
-        """Give the walk an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
+        """Give the operation an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
         stores = collapsed(self.table.stores(self.stores), self.kernel, self.outer)
         last = len(self.domain) - 1
         self.emitter = emitter_of(self.kernel, self.domain, (*self.names[:3 + self.outer], "d"), (), stores,
                                   walked=walked, lane_axis=last, lanes=lanes, kind=kind)
-        for number in range(len(self.table.values)):
-            self.emitter.reduced[IN_TABLE, number] = f"own_column{number}"
+        self.name_columns(self.emitter, "own_column{}")
         write_stores(self.emitter, self.kernel, stores)
 
     def helpers(self) -> list[str]:

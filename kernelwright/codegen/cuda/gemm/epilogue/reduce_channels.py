@@ -8,7 +8,7 @@ finishes them in place, with care. A walk leaves in the slab what later ones wou
 are runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store:
 eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 
-Of tiles with both output phases of the last axis (`epilogue.output_parity`) a slab has 128 positions, and a thread
+Of tiles with both output phases of the last axis a slab has 128 positions, and a thread
 takes all channels of one, without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132.
 Positions 2u and 2u + 1 stand beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of
 a column: in 32 banks as they read and write the slab, and in one run of memory (of float32 128 bytes) as they store,
@@ -27,14 +27,12 @@ from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PITCH, PairOfChannels
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, quotient_functions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
-    SLAB_ROWS,
     UNROLL,
-    Walk,
+    EpilogueOperation,
     operand_pointers,
-    turns,
+    reduced_channels_fastest,
     write_stores,
 )
 from kernelwright.codegen.cuda.gemm.points import (
@@ -42,12 +40,11 @@ from kernelwright.codegen.cuda.gemm.points import (
     TAKES,
     TWICE,
     as_float,
-    coordinates,
     reduced_lines,
     straight,
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Store
@@ -55,23 +52,30 @@ from kernelwright.plan.kernels import Store
 _EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 
 
-class ReducingWalk(Walk):
-    """Two lanes take a row. ``place``: a thread's place in a slab's columns, which are ``pitch`` floats apart."""
+class ReduceChannels(EpilogueOperation):
+    """Two lanes take a row, or one a position of two phases. ``place``: a thread's place in a subtile's columns, which
+    are ``pitch`` floats apart. Raises ValueError for two phases where channels are neighbours in the output."""
 
-    comment = "two lanes take a row, and reduce its channels before they store"
     row_of = place = "thread / 32 * 16 + thread % 16"
-    row_stride, pitch = 1, SLAB_ROWS + 4
     emitter_kind = QuotientEmitter
     emitter: QuotientEmitter
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
-        self.strides = (self.row_stride, self.pitch)
+        self.turns = reduced_channels_fastest(self.kernel)
+        if self.phases == 2:
+            if self.turns:
+                raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
+            self.row_of, self.place, self.phase_of = "thread / 2", "thread", "thread % 2"
+        self.comment = "a thread takes one of 128 positions, and reduces its channels before it stores" \
+            if self.phases == 2 else "two lanes take a row, and reduce its channels before they store"
+        self.pitch = self.phases * SLAB_ROWS + 4
+        self.strides = (self.phases, self.pitch)
         self.floats = self.columns * self.pitch
         self.sum = f"row_sums[o * {self.pitch}]"
         roots = [*self.kernel.reductions, *self.kernel.stores]
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not turns(self.kernel))
+                                 entries=not self.turns)
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
         # Walks of reductions that are still to come, and whether the slab has sums without their scales.
@@ -84,25 +88,18 @@ class ReducingWalk(Walk):
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        rows, beyond = self.geometry.rows, self.beyond()
-        lines = ["const int g = group;", f"{self.kind} row = first_row + {self.row_of};"]
-        if beyond:
-            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
-                                                   f"there = row < {rows} && !({beyond});"]), "}"]
-        else:
-            lines.append(f"const bool there = row < {rows};")
-        lines += ["if (!there) row = 0;  // some position, of which nothing is written", *self.position(),
-                  *self.channels(), f"float* const row_sums = sums + {self.place};", *self.table.begins("first")]
+        lines = ["const int g = group;", *self.row_or_other(), *self.position(), *self.channels(),
+                 f"float* const row_sums = sums + {self.place};", *self.table.begins("first")]
         if self.geometry.scaled:
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
         once = [s for s in self.kernel.stores if not s.index.strides[2]]
-        if self.along and not turns(self.kernel):
+        if self.along and not self.turns:
             lines += self._stored(self.along, "there", self._walk)
         if once:
             lines += self._stored(once, "there && first == 0", list)
-        return lines + (self._turned() if turns(self.kernel) else [])
+        return lines + (self._turned() if self.turns else [])
 
     def helpers(self) -> list[str]:
         """What quotients need."""
@@ -115,14 +112,21 @@ class ReducingWalk(Walk):
         step = straight(self.emitter)
         return [*self._fixed(), f"if ({condition}) {{", *indent(walked(step)), "}"]
 
+    def beyond(self) -> str:
+        """As of every operation; of an odd number of positions the second phase has one less."""
+        ends = f"u{len(self.kernel.axes) - 1} * 2 + thread % 2 >= {self.odd_size}" if self.odd_size else ""
+        return " || ".join(filter(None, [super().beyond(), ends]))
+
     def channels(self) -> list[str]:
         """Define ``first`` and ``last``: which channels of its row a thread takes."""
+        if self.phases == 2:
+            return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]
         return [f"const int first = thread / 16 % 2 * {self.part};",
                 f"const int last = min(first + {self.part}, {self.kernel.out_channels});"]
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """The statements by which the lanes of a row exchange what each of them found."""
-        return [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
+        return [] if self.phases == 2 else [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
 
     def _new_emitter(self) -> QuotientEmitter:
         """An emitter of walks over the channels, which has met nothing."""
@@ -207,19 +211,3 @@ class ReducingWalk(Walk):
             return
         self.reduced = [put(expression, left) for expression in self.reduced]
         self.along = [replace(store, expression=put(store.expression, left)) for store in self.along]
-
-
-class ReducingPairWalk(PairOfChannels, ReducingWalk):
-    """A thread takes one of 128 positions. Raises ValueError where channels are neighbours in the output."""
-
-    comment = "a thread takes one of 128 positions, and reduces its channels before it stores"
-    row_stride, pitch = 2, PITCH
-
-    def __init__(self, geometry: Geometry, name: str) -> None:
-        if turns(geometry.kernel):
-            raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
-        super().__init__(geometry, name)
-
-    def exchanged(self, kind: str, result: str) -> list[str]:
-        """Nothing: a thread has found all."""
-        return []

@@ -20,9 +20,8 @@ from dataclasses import replace
 from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folded_table, folds, slab_floats
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, reads
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PairOfChannels
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReducingWalk
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import UNROLL, operand_pointers
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
@@ -47,27 +46,26 @@ _BARRIER = 8
 _ALL = "0xffffffffu"
 
 
-class FoldingWalk(ReducingWalk):
-    """Threads fold what they have of 64 rows, then two lanes take a position and store its channels."""
+class ReduceChannelsInRegisters(ReduceChannels):
+    """Threads fold what they have of 64 rows, then two lanes take a position and store its channels, of two phases
+    one."""
 
-    comment = "threads reduce the channels that they have, then two lanes take a position and store them"
     row_of = "thread / 32 * 16 + thread % 2 * 8 + thread % 16 / 2"
-    place = "thread / 32 * 16 + thread % 16"
-    heads: list[str]
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         if not folds(geometry):
             raise ValueError(f"{name}: no channels to reduce in registers: {geometry.tiling}")
         super().__init__(geometry, name)
+        self.comment = "threads reduce the channels that they have, then " + (
+            "one takes a position and stores them" if self.phases == 2 else "two lanes take a position and store them")
         self.table = folded_table(geometry, name)
         known = [*zip((reduction.kind for reduction in self.kernel.reductions), self.reduced, strict=True)]
         changed = decaying([shares(store.expression, known) for store in self.along], known)
         self.along = [replace(s, expression=e) for s, e in zip(self.along, changed[:len(self.along)], strict=True)]
         self.reduced = changed[len(self.along):]
-        self.phases, self.pitch = geometry.tiling.phases, self.columns + 4
+        self.pitch = self.columns + 4
         self.products = Layout(geometry, 0).products
         self.strides, self.floats = (self.pitch, 1), slab_floats(geometry)
-        self.heads = [f"float (&tile)[{self.products * self.phases}][{self.columns // 2}]", "float* slab"]
         self.rows = 2 * self.phases
         self.part = -(-self.kernel.out_channels // 2 // READ) * READ or READ
         self.folding = self._new_emitter()
@@ -77,6 +75,11 @@ class FoldingWalk(ReducingWalk):
         for part in sorted((p for p in used if p.reduction > 0), key=lambda p: (p.reduction, p.component)):
             self.results[part.reduction, part.component] = f"results[{len(self.results)}]"
         self.emitter.reduced.update(self.results)
+
+    @property
+    def heads(self) -> list[str]:
+        """What ``NAME_finish`` takes of the sums: all of a tile, and room for a subtile."""
+        return [f"float (&tile)[{self.products * self.phases}][{self.columns // 2}]", "float* slab"]
 
     def row_scale(self) -> str:
         """None: it is read as it is needed."""
@@ -103,7 +106,8 @@ class FoldingWalk(ReducingWalk):
         lines = ["const int g = group;",
                  *[f"kw_part_sync({_BARRIER} + threadIdx.x / 128, 128);  // The table is there."]
                  * bool(self.table.floats)]
-        each = [*self._place(), *self.channels(), *self._call(), *self.position()]
+        number = f" + number * {SLAB_ROWS}" * (self.products > 1)
+        each = [*self.row_or_other(number), *self.channels(), *self._call(), *self.position()]
         once = self._once()
         if self.along:
             each += [*self.table.begins("first"),
@@ -116,25 +120,8 @@ class FoldingWalk(ReducingWalk):
         return [*lines, "#pragma unroll", f"for (int number = 0; number < {self.products}; ++number) {{",
                 *indent(each), "}"]
 
-    def channels(self) -> list[str]:
-        """Define ``first`` and ``last``."""
-        return [f"const int first = thread / 16 % 2 * {self.part};",
-                f"const int last = min(first + {self.part}, {self.kernel.out_channels});"]
-
     def _once(self) -> list[Store]:
         return [s for s in self.kernel.stores if not s.index.strides[2]]
-
-    def _place(self) -> list[str]:
-        """Define ``row``, the thread's, and ``there``: whether it is a position."""
-        rows, beyond = self.geometry.rows, self.beyond()
-        number = f" + number * {SLAB_ROWS}" * (self.products > 1)
-        lines = [f"{self.kind} row = first_row{number} + {self.row_of};"]
-        if beyond:
-            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
-                                                   f"there = row < {rows} && !({beyond});"]), "}"]
-        else:
-            lines.append(f"const bool there = row < {rows};")
-        return [*lines, "if (!there) row = 0;  // some position, of which nothing is written"]
 
     def _call(self) -> list[str]:
         """The call of ``NAME_fold`` for the sums of the position's product."""
@@ -289,9 +276,3 @@ class FoldingWalk(ReducingWalk):
                 f"own & 2 ? (own & 1 ? {texts[3]} : {texts[2]}) : (own & 1 ? {texts[1]} : {texts[0]})"
             lines.append(f"{name} = __shfl_sync({_ALL}, {choice}, source);")
         return lines
-
-
-class FoldingPairWalk(PairOfChannels, FoldingWalk):
-    """A thread takes one of 128 positions of two phases."""
-
-    comment = "threads reduce the channels that they have, then one takes a position and stores them"

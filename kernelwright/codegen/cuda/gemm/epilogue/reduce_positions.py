@@ -17,8 +17,8 @@ three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several disti
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PairWalk
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import UNROLL, RowWalk, operand_pointers, stores_channels
+from kernelwright.codegen.cuda.gemm.epilogue.store import StorePositions
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import THREADS, UNROLL, operand_pointers, stores_channels
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, device_function, entry_type, straight
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry
@@ -27,7 +27,6 @@ from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Expression
 
-_THREADS = 128
 #: Of the barriers of a part of a block: behind those of the cores. Each team of 128 threads has one.
 _BARRIER = 8
 
@@ -63,22 +62,20 @@ def mask_floats(kernel: Contraction, tiling: Tiling) -> int:
     return 2 * tiling.phases * SLAB_ROWS // 32 if kernel.totals else 0
 
 
-def totals_walk(geometry: Geometry, name: str) -> TotalsWalk:
-    """The walk of a kernel with totals. Raises ValueError where they cannot be taken."""
-    if reason := without_totals(geometry):
-        raise ValueError(f"{name}: {reason}")
-    return (TotalsPairWalk if geometry.tiling.phases == 2 else TotalsWalk)(geometry, name)
+class ReducePositions(StorePositions):
+    """A thread takes a row as for stores, then a column, or some positions of one.
 
+    Raises ValueError where totals cannot be taken.
+    """
 
-class TotalsWalk(RowWalk):
-    """A thread takes a row as in RowWalk, then a column, or some positions of one."""
-
-    comment = "a thread takes a row, then a column for the totals"
     parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
 
     def __init__(self, geometry: Geometry, name: str) -> None:
+        if reason := without_totals(geometry):
+            raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
-        self.positions = SLAB_ROWS * geometry.tiling.phases
+        self.comment = "a thread takes a row, then a column for the totals"
+        self.positions = SLAB_ROWS * self.phases
         self.distinct = distinct_totals(self.kernel)
         self.values = [as_float(self.emitter, self.table.without(value)) for value in self.distinct]
         # Slabs of values one behind the other, then the masks.
@@ -88,12 +85,12 @@ class TotalsWalk(RowWalk):
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        last, words = len(self.kernel.axes) - 1, self.positions // 32
+        words = self.positions // 32
         there = [f"row < {self.geometry.rows}"]
         if beyond := self.beyond():
             there.append(f"!({beyond})")
-        if self.geometry.tiling.phases == 2 and self.kernel.axes[last].out_size % 2:
-            there.append(f"p{last} < {self.kernel.axes[last].out_size}")
+        if self.odd_size:
+            there.append(f"{self.names[-1]} < {self.odd_size}")
         kind = "unsigned" if self.kind == "int" else "(unsigned long long)"
         return [
             "const int g = group;", f"const {self.kind} row = first_row + {self.row_of};", *self.position(),
@@ -103,7 +100,7 @@ class TotalsWalk(RowWalk):
             "const unsigned own = __ballot_sync(0xffffffffu, there && n == first_n);",
             "const unsigned next = __ballot_sync(0xffffffffu, there && n != first_n);",
             f"unsigned* const masks = reinterpret_cast<unsigned*>(sums + {self.masks});",
-            f"if (thread % 32 == 0{f' && thread < {self.positions}' * (self.positions < _THREADS)}) {{",
+            f"if (thread % 32 == 0{f' && thread < {self.positions}' * (self.positions < THREADS)}) {{",
             f"  masks[thread / 32] = own, masks[{words} + thread / 32] = next;", "}",
             f"{self._meet}  // All values are there.",
             f"{self.name}_slab(sums, slab_totals, slab_positions, thread, phase_class, group, first_row, "
@@ -113,7 +110,7 @@ class TotalsWalk(RowWalk):
     def _alone(self) -> bool:
         """Whether a block has 128 threads: of the kernel that adds parts of the steps, or of few sums on mma.sync."""
         tiling = self.geometry.tiling
-        return tiling.split > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == _THREADS)
+        return tiling.split > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == THREADS)
 
     @property
     def _meet(self) -> str:
@@ -121,11 +118,11 @@ class TotalsWalk(RowWalk):
         constant a block is given all 16, and a multiprocessor has 64 (some have 16): fewer blocks would run."""
         if self._alone:
             return "__syncthreads();"
-        return f"kw_part_sync({_BARRIER} + threadIdx.x / {_THREADS}, {_THREADS});"
+        return f"kw_part_sync({_BARRIER} + threadIdx.x / {THREADS}, {THREADS});"
 
     def _finished(self) -> list[str]:
         """The statements for a thread's position: the stores, and values of totals in place of the sums."""
-        name, across = self.name, _THREADS // self.positions
+        name, across = self.name, THREADS // self.positions
         place = f"thread % {self.positions}" if across > 1 else "thread"
         first = "first_column" + f" + thread / {self.positions} * {self.columns // across}" * (across > 1)
         cell = f"sums[{place} + (o - first_column) * {self.strides[1]}]"
@@ -148,10 +145,10 @@ class TotalsWalk(RowWalk):
         slabs, all_columns = self.geometry.slabs, kernel.groups * kernel.out_channels
         share, used = self._sharing, self._sharing * self.columns
         column = f"thread / {share}" if share > 1 else "thread"
-        writes = [*[f"thread < {used}"] * (used < _THREADS), *["lane == 0"] * (share > 1),
+        writes = [*[f"thread < {used}"] * (used < THREADS), *["lane == 0"] * (share > 1),
                   f"first_column + column < {kernel.out_channels}"]
         lines = [
-            f"const int column = {f'min({column}, {self.columns - 1})' if used < _THREADS else column};",
+            f"const int column = {f'min({column}, {self.columns - 1})' if used < THREADS else column};",
             *[f"const int lane = thread % {share};  // of the threads of a column"] * (share > 1),
             f"const bool writes = {' && '.join(writes)};",
             f"const unsigned* masks = reinterpret_cast<const unsigned*>(sums + {self.masks});", "#pragma unroll 1",
@@ -179,7 +176,7 @@ class TotalsWalk(RowWalk):
     @property
     def _sharing(self) -> int:
         """Threads that share a column, a power of two."""
-        return 1 << (_THREADS // self.columns).bit_length() - 1
+        return 1 << (THREADS // self.columns).bit_length() - 1
 
     def _plain(self, kind: str, at: int) -> list[str]:
         """A sum or an extremum."""
@@ -229,7 +226,3 @@ class TotalsWalk(RowWalk):
         all_columns = self.kernel.groups * self.kernel.out_channels
         places = {f"{number}LL * {all_columns}" if number else "0": value for number, value in found.items()}
         return [f"if (writes) {', '.join(f'to[{place}] = {value}' for place, value in places.items())};"]
-
-
-class TotalsPairWalk(TotalsWalk, PairWalk):
-    """The same of two phases: a slab has 128 positions."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import Walk
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
@@ -44,7 +44,7 @@ def places(geometry: Geometry) -> tuple[int, int, int]:
     return counts, ones, ones + columns * geometry.scaled
 
 
-class WarpTotals(Walk):
+class WarpTotals(EpilogueOperation):
     """Walks over sums in registers, and what becomes of their results. ``products``: sets of 64 rows of a warpgroup's
     tile; ``sets``: the same of all output phases; ``counts`` and ``ones``: where shared memory holds integers of the
     warps, and ones in place of columns' scales. Raises ValueError where totals cannot be taken.
@@ -70,8 +70,7 @@ class WarpTotals(Walk):
         everything = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, list(self.distinct), walked=everything)
         self.emitter.reduced[0, 0] = "sum"
-        for number in range(len(self.table.values)):
-            self.emitter.reduced[IN_TABLE, number] = f"column{number}"
+        self.name_columns(self.emitter, "column{}")
 
     @property
     def moved(self) -> list[int]:

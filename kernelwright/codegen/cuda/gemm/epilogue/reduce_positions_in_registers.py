@@ -55,7 +55,7 @@ def in_registers(geometry: Geometry) -> bool:
     return bool(kernel.totals) and not ordinary_stores(kernel) and tiling.core == "wgmma" and tiling.split == 1
 
 
-class RegisterTotalsWalk(WarpTotals):
+class ReducePositionsInRegisters(WarpTotals):
     """The threads of a warpgroup take their own sums, of all rows of the tile that it multiplies. See `WarpTotals`.
 
     ``sums[set][4 * j + 2 * h + e]`` is that of row ``thread / 32 * 16 + thread % 32 / 4 + 8 * h`` of a set of 64, and
@@ -119,13 +119,10 @@ class RegisterTotalsWalk(WarpTotals):
 
     def _place(self, row: str, phase: str) -> tuple[list[str], str]:
         """Statements that define n and p0, p1, ... of a row, and the condition that it is a position."""
-        last = len(self.kernel.axes) - 1
-        lines = [f"const {self.kind} row = first_row + {row};", *self.position()]
+        lines = [f"const {self.kind} row = first_row + {row};", *self.position(phase=phase)]
         there = [f"row < {self.geometry.rows}", *([f"!({beyond})"] if (beyond := self.beyond()) else [])]
-        if self.geometry.tiling.phases == 2:
-            lines[-1] = f"const int p{last} = u{last} * 2 + {phase};"
-            if self.kernel.axes[last].out_size % 2:
-                there.append(f"p{last} < {self.kernel.axes[last].out_size}")
+        if self.odd_size:
+            there.append(f"{self.names[-1]} < {self.odd_size}")
         return lines, " && ".join(there)
 
     def _row(self, set_: str, within: str) -> str:

@@ -16,19 +16,21 @@ results of a transposed convolution, in ms of an H200, the products alone took 0
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import PAIR, PairEmitter
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import Walk, stores_channels, write_stores
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, stores_channels, write_stores
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     emitter_of,
     entry_type,
+    lies_at_multiples,
     ordinary_stores,
     straight,
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
 
@@ -40,16 +42,12 @@ def stores_fragments(kernel: Contraction, phases: int) -> bool:
     """Whether what a kernel stores of tiles of so many phases of the last axis lies in lines that are whole sectors."""
     if not kernel.axes or kernel.axes[-1].out_stride != phases or kernel.all_reductions or stores_channels(kernel):
         return False
-    *sizes, line = kernel.domain
-    return line % SECTOR == 0 and all(
+    return kernel.domain[-1] % SECTOR == 0 and all(
         kernel.output_dtypes[store.buffer] == "float32" and store.index.strides[-1] == 1
-        and store.index.offset % SECTOR == 0
-        and all(stride % SECTOR == 0 or size == 1
-                for stride, size in zip(store.index.strides[:-1], sizes, strict=True))
-        for store in ordinary_stores(kernel))
+        and lies_at_multiples(store.index, kernel.domain, SECTOR) for store in ordinary_stores(kernel))
 
 
-class FragmentWalk(Walk):
+class StoreFromRegisters(EpilogueOperation):
     """The threads of a warpgroup finish and store their own sums, of all rows of the tile that it multiplies.
 
     ``sums[set][4 * j + 2 * h + e]`` is that of row ``thread / 32 * 16 + thread % 32 / 4 + 8 * h`` of a set of 64, and
@@ -67,14 +65,14 @@ class FragmentWalk(Walk):
         super().__init__(geometry, name)
         self.columns, self.products = tiling.columns, Layout(geometry, 0).products
         self.sets, self.both = self.products * tiling.phases, tiling.phases == 2
+        self.layout = wgmma(self.columns, self.products)
         self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(kernel, kernel.domain, self.names, (), stores, walked=walked,
                                   lane_axis=len(self.names) - 1, lanes=tiling.phases,
                                   kind=PairEmitter if self.both else PointEmitter)
-        for number in range(len(self.table.values)):
-            self.emitter.reduced[IN_TABLE, number] = f"column{number}"
+        self.name_columns(self.emitter, "column{}")
         write_stores(self.emitter, kernel, stores)
 
     @property
@@ -94,6 +92,7 @@ class FragmentWalk(Walk):
         reads = [*(f"const float2 both_{name} = *reinterpret_cast<const float2*>(values + {k * self.columns} + 8 * j);"
                    for k, name in enumerate(columns)),
                  *(f"const float own_{name}[2] = {{both_{name}.x, both_{name}.y}};" for name in columns)]
+        column = self.layout.text(CHANNEL, block="j", quad="lane % 4", pair="e")
         first, many = "columns + lane % 4 * 2", self.table.of_entries
         if many:  # the rows of a thread may be of two entries
             reads.insert(0, f"const float* const values = {first} + {self.table.entry('own_n[i]')};")
@@ -111,7 +110,7 @@ class FragmentWalk(Walk):
                 "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{", *indent([
                     *reads * many,
                     "if (!there[i]) continue;", *own, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
-                        "const int o = first_column + 8 * j + lane % 4 * 2 + e;", *self._last_column(),
+                        f"const int o = first_column + {column};", *self._last_column(),
                         *element]), "}"]), "}"]), "}"]
         return [*body, *self._careful()] if scaled else body
 
@@ -131,11 +130,8 @@ class FragmentWalk(Walk):
 
     def _position(self, set_: str, half: str) -> list[str]:
         """Define ``row``, n and p0, p1, ... (of both phases the first) of a thread's row."""
-        lines = [f"const {self.kind} row = first_row + {set_} * {SLAB_ROWS} + warp * 16 + {half} * 8 + lane / 4;",
-                 *self.position()]
-        if self.both:
-            lines[-1] = f"const int p{len(self.kernel.axes) - 1} = u{len(self.kernel.axes) - 1} * 2;"
-        return lines
+        place = self.layout.text(POSITION, set=set_, warp="warp", half=half, row="lane / 4")
+        return [f"const {self.kind} row = first_row + {place};", *self.position(phase="")]
 
     def _there(self) -> str:
         """The condition that ``row`` has positions."""

@@ -25,11 +25,10 @@ from dataclasses import replace
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
-from kernelwright.codegen.cuda.gemm.epilogue.positions import RunsWalk, collapsed, domain_of_runs, outer_axes
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, THREADS, stores_channels
-from kernelwright.codegen.cuda.gemm.points import PointEmitter, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import THREADS, stores_channels
+from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
@@ -42,8 +41,8 @@ _UNROLL = 8
 
 
 def stores_densely(geometry: Geometry) -> bool:
-    """Whether `DenseWalk` can take what a tile of one warpgroup stores: neighbouring positions, in runs and steps that
-    are multiples of 4 elements, and nothing that it reads depends on positions in another way than what it stores."""
+    """Whether `StoreOverlapped` can take what a tile of one warpgroup stores: neighbouring positions, in runs and steps
+    that are multiples of 4 elements, and nothing that it reads depends on positions in another way than that."""
     kernel, tiling = geometry.kernel, geometry.tiling
     outer = outer_axes(geometry)
     alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
@@ -74,10 +73,8 @@ def _plane(kernel: Contraction, outer: int) -> int:
 def _is_aligned(index: Index, kernel: Contraction, outer: int) -> bool:
     """Whether neighbours of a run are neighbours in memory, all else is multiples of 4 elements away, and so are the
     planes of a run in space: between them are rows that no overlap has."""
-    *strides, last = index.strides
     sizes = domain_of_runs(kernel, outer)
-    far = all(stride % CHUNK == 0 or size == 1 for stride, size in zip(strides, sizes, strict=False))
-    return last == 1 and far and index.offset % CHUNK == 0 and _plane(kernel, outer) % CHUNK == 0 \
+    return index.strides[-1] == 1 and lies_at_multiples(index, sizes, CHUNK) and _plane(kernel, outer) % CHUNK == 0 \
         and sizes[-1] < 2**31
 
 
@@ -101,7 +98,7 @@ class _SectorEmitter(PointEmitter):
         return [f"if ({self.mine}) kw_write4({pointer}, {values});"]
 
 
-class DenseWalk(RunsWalk):
+class StoreOverlapped(StoreRuns):
     """A thread takes a chunk of neighbouring positions, and walks over a part of the columns. Raises ValueError unless
     `stores_densely`."""
 
@@ -128,11 +125,11 @@ class DenseWalk(RunsWalk):
             f"const int d = {self.unsigned('e')} % {self.run}u;",
             *self._line(), f"const int low = first_column + thread / {self.chunks} * {part};",
             f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
-            *self.table.begins("low"), *self._row_scale(), *self.emitter.fixed_lines]
+            *self.table.begins("low"), *self.scale_of_place(), *self.emitter.fixed_lines]
         at = f"sums + (o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK}"
-        own = [f"const float own_column{k} = column{k}[v];" for k in range(len(self.table.values))]
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
-        lines += self.table.steps("low", "high", [*own, *scale, *self._sums(at), *straight(self.emitter)], _UNROLL)
+        lines += self.table.steps("low", "high", [*self.own_columns(), *scale, *self._sums(at),
+                                                  *straight(self.emitter)], _UNROLL)
         if not self.geometry.scaled:
             return lines
         return [*lines, "if (usual) return;", "#pragma unroll 1", "for (int o = low; o < high; ++o)",
@@ -160,9 +157,3 @@ class DenseWalk(RunsWalk):
         if self.geometry.scaled:
             lines += ["#pragma unroll", f"for (int v = 0; v < {CHUNK}; ++v) sum[v] *= scale;"]
         return lines
-
-    def _row_scale(self) -> list[str]:
-        """Define ``row_scale`` and ``usual``, of scaled operands."""
-        if not self.geometry.scaled:
-            return []
-        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]

@@ -2,7 +2,7 @@
 
 The core stages SLAB_ROWS x `slab_columns` sums in shared memory, and 128 threads call ``NAME_finish``. Where positions
 lie next to each other in the output a thread takes a row, or two where rows are neighbours in pairs
-(`epilogue.store_neighbours`), and walks over columns, so that a warp writes 32 or 64 neighbouring positions at a
+(`epilogue.store`), and walks over columns, so that a warp writes 32 or 64 neighbouring positions at a
 time; where channels do, a thread takes 4 neighbouring columns and walks over rows. What a walk does not change is
 computed before it.
 
@@ -23,25 +23,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PairWalk
-from kernelwright.codegen.cuda.gemm.epilogue.pool import PoolWalk, refusal
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReducingPairWalk, ReducingWalk
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import FoldingPairWalk, FoldingWalk
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import totals_walk
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import RegisterTotalsWalk, in_registers
-from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import AlignedWalk
-from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import FragmentWalk
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import PairOfRowsWalk, in_pairs
-from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import DenseWalk
+from kernelwright.codegen.cuda.gemm.epilogue.pool import Pool, refusal
+from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import ReduceChannelsInRegisters
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import ReducePositions
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import (
+    ReducePositionsInRegisters,
+    in_registers,
+)
+from kernelwright.codegen.cuda.gemm.epilogue.store import StoreChannels, StorePairs, StorePositions, in_pairs
+from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import StoreAligned
+from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import StoreFromRegisters
+from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import StoreOverlapped
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
-    SLAB_ROWS,
-    ChannelWalk,
-    RowWalk,
+    EpilogueOperation,
     holds_channels,
     operand_pointers,
+    reduced_channels_fastest,
     slab_columns,
     stores_channels,
-    turns,
     write_stores,
 )
 from kernelwright.codegen.cuda.gemm.points import (
@@ -54,7 +55,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 )
 from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
@@ -108,9 +109,29 @@ class Epilogue:
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether slabs hold what the kernel reduces: all of its output channels, not of two phases where these are
     neighbours in the output, or whole windows of positions."""
-    if kernel.reductions and tiling.phases == 2 and turns(kernel):
+    if kernel.reductions and tiling.phases == 2 and reduced_channels_fastest(kernel):
         return False
     return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
+
+
+def operation(geometry: Geometry) -> type[EpilogueOperation]:
+    """What finishes the sums of a tile."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    if tiling.fragments:
+        return ReduceChannelsInRegisters if kernel.reductions else StoreFromRegisters
+    if tiling.aligned:
+        return StoreAligned
+    if tiling.overlap:
+        return StoreOverlapped
+    if kernel.totals:
+        return ReducePositionsInRegisters if in_registers(geometry) else ReducePositions
+    if kernel.pools:
+        return Pool
+    if kernel.reductions:
+        return ReduceChannels
+    if stores_channels(kernel) and tiling.phases == 1:
+        return StoreChannels
+    return StorePairs if in_pairs(geometry) else StorePositions
 
 
 def epilogue(geometry: Geometry, name: str, original: Contraction | None = None) -> Epilogue:
@@ -123,21 +144,8 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     if not holds_channels(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of "
                          f"{slab_columns(kernel, geometry.tiling)}")
-    kind = ReducingWalk if kernel.reductions else ChannelWalk if stores_channels(kernel) else \
-        PairOfRowsWalk if in_pairs(geometry) else RowWalk
-    if geometry.tiling.phases == 2:
-        kind = ReducingPairWalk if kernel.reductions else PairWalk
-    if kernel.pools:
-        kind = PoolWalk
-    if kernel.totals:
-        kind = RegisterTotalsWalk if in_registers(geometry) else totals_walk
-    runs = geometry.tiling.overlap > 0 or geometry.tiling.aligned
-    if runs:
-        kind = AlignedWalk if geometry.tiling.aligned else DenseWalk
-    if geometry.tiling.fragments:
-        kind = FragmentWalk if not kernel.reductions else \
-            FoldingPairWalk if geometry.tiling.phases == 2 else FoldingWalk
-    walk = kind(geometry, name)
+    walk = operation(geometry)(geometry, name)
+    runs = isinstance(walk, StoreRuns)
     body = walk.body()
     used = walk.emitter.used | (walk.table.used if walk.table else set())
     again = None
@@ -161,9 +169,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
         texts.append(_again(geometry, name, walk.names, again, heads))
     table, column_parameters = walk.table.definition if walk.table else ("", ())
     row_scale = walk.row_scale()
-    sums = walk.heads if isinstance(walk, (RegisterTotalsWalk, FragmentWalk, FoldingWalk)) else \
-        [f"{'' if kernel.all_reductions else 'const '}float* sums"]
-    slab = [*sums,
+    slab = [*walk.heads,
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
