@@ -38,7 +38,7 @@ from test_contraction_totals import (
 )
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import THERE
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import THERE
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, Geometry

@@ -15,8 +15,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
 from kernelwright.codegen.cuda.gemm.epilogue.positions import slab_of_tile
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import places
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
@@ -213,7 +212,7 @@ def _layout(geometry: Geometry) -> Layout:
     floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
-        floats = places(geometry)[-1] + table_room(geometry)
+        floats = shared_floats(geometry)[-1] + table_room(geometry)
     if tiling.fragments:
         floats = table_room(geometry) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
     if tiling.overlap or tiling.aligned:

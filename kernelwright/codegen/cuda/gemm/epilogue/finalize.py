@@ -11,12 +11,14 @@ most their variance times the number of positions, which leaves more digits of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
+    PointEmitter,
     emitter_of,
     loads_of,
     ordinary_stores,
@@ -24,9 +26,10 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
     wrapped,
 )
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 from kernelwright.roofline.multiprocessors import HOPPER
@@ -45,30 +48,17 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     from position to position, and where the grid would exceed 2**31 - 1 blocks.
     """
     kernel = geometry.kernel
-    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
-    if any(moves(store) for store in stores):
-        raise ValueError(f"{name}: no stores of totals that differ from position to position")
+    emitter = emitter_of_totals(kernel, name)
     columns, pitch = kernel.groups * kernel.out_channels, geometry.pitches[0]
     width = next((w for w in _WIDTHS if -(-columns // w) * kernel.batch >= _FILLED), _WIDTHS[-1])
     blocks = -(-columns // width)
     if blocks * kernel.batch >= 2**31:
         raise ValueError(f"{name}: {blocks * kernel.batch} blocks exceed a grid")
-    emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
-                         stores)
-    for number, total in enumerate(kernel.totals, 1):
-        emitter.reduced[number, 0] = f"r{number}"
-        if total.kind == "moments":
-            emitter.reduced[number, 1] = f"r{number}_variance"
-    for store in stores:
-        emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
-                      store.expression)
     kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
     slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
     turns = _MOST_THREADS // width
     while turns * width > 32 and turns * _SLABS_EACH > slabs:
         turns //= 2
-    parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
-                  *parameter_texts(kernel, emitter.used)]
     body = [
         f"constexpr int WIDTH = {width}, TURNS = {turns}, BLOCKS = {blocks};", "__shared__ double met[TURNS][WIDTH];",
         "const int lane = threadIdx.x % WIDTH, turn = threadIdx.x / WIDTH, n = blockIdx.x / BLOCKS;",
@@ -81,16 +71,43 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
         *_results(geometry, kind, columns), f"if (turn > 0 || column >= {columns}) return;",
         f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
         *emitter.fixed_lines, *straight(emitter)]
-    head = f"static __global__ void __launch_bounds__({width * turns}) {name}_totals(\n    " \
+    parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
+                  *parameter_texts(kernel, emitter.used)]
+    return kernel_of_totals(name, "Reductions over all positions of each (n, g, o), from those of slabs.",
+                            blocks * kernel.batch, width * turns, parameters, body)
+
+
+def emitter_of_totals(kernel: Contraction, name: str) -> PointEmitter:
+    """An emitter of the stores of totals, whose results are called r1, r2, ..., and of moments r1_variance besides.
+
+    Raises ValueError for stores that differ from position to position.
+    """
+    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
+    if any(_moves(store) for store in stores):
+        raise ValueError(f"{name}: no stores of totals that differ from position to position")
+    emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
+                         stores)
+    for number, total in enumerate(kernel.totals, 1):
+        emitter.reduced[number, 0] = f"r{number}"
+        if total.kind == "moments":
+            emitter.reduced[number, 1] = f"r{number}_variance"
+    for store in stores:
+        emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
+                      store.expression)
+    return emitter
+
+
+def kernel_of_totals(name: str, comment: str, blocks: int, threads: int, parameters: Sequence[tuple[str, str]],
+                     body: Sequence[str]) -> tuple[str, str]:
+    """``NAME_totals``, of a body and parameters (C type, name), and its launch."""
+    head = f"static __global__ void __launch_bounds__({threads}) {name}_totals(\n    " \
         f"{', '.join(map(' '.join, parameters))}) {{"
-    text = "\n".join(["// Reductions over all positions of each (n, g, o), from those of slabs.",
-                      *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
-    arguments = ", ".join([str(blocks * kernel.batch), str(width * turns), "0", "stream",
-                           *(parameter for _, parameter in parameters)])
+    text = "\n".join([f"// {comment}", *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
+    arguments = ", ".join([str(blocks), str(threads), "0", "stream", *(parameter for _, parameter in parameters)])
     return text, f'KW_LAUNCH("{name}", {name}_totals, {arguments});'
 
 
-def moves(store: Store) -> bool:
+def _moves(store: Store) -> bool:
     """Whether a store of totals is not the same at all positions."""
     indices = [store.index]
     for load in loads_of([store.expression]):
@@ -106,8 +123,7 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
     found: dict[str, tuple[str, str]] = {}
     abouts: list[str] = []
     results: list[str] = []
-    at = 0
-    for number, total in enumerate(kernel.totals, 1):
+    for number, (at, total) in enumerate(components(kernel), 1):
         own, rest, squares = (f"from[{at + i}LL * {columns}]" if at + i else "from[0]" for i in range(3))
         if total.kind == "moments":
             about, off = f"about{number}", f"off{number}"
@@ -123,7 +139,6 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
         else:
             found[f"total{number}"] = total.kind, f"double({own})"
             results.append(f"const float r{number} = float(total{number});")
-        at += COMPONENTS[total.kind]
     if abouts:
         abouts = ["// A slab with positions, from the middle of n on: those at its ends may have few of it.",
                   f"{kind} within = span / 2;",
@@ -170,5 +185,5 @@ def _cell(slab: str, base: str = "") -> str:
 
 def _own(geometry: Geometry, number: int, columns: int) -> str:
     """The first component of a total in a slab."""
-    at = sum(COMPONENTS[total.kind] for total in geometry.kernel.totals[:number - 1])
+    at, _ = components(geometry.kernel)[number - 1]
     return f"from[{at}LL * {columns}]" if at else "from[0]"

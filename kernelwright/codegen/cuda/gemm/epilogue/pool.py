@@ -72,13 +72,16 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
     return ""
 
 
-class _WindowEmitter(PointEmitter):
-    """A PointEmitter of stores, in whose steps every pool has a value of its own. Its names differ from those that the
-    emitter of positions gives in the same step."""
+class WindowEmitter(PointEmitter):
+    """A PointEmitter of stores, in whose steps every pool has a value of its own."""
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         row, lane = super().depends(node)
         return row or node.reduced, lane
+
+
+class _EmitterWithin(WindowEmitter):
+    """The same where its names are to differ from those that the emitter of positions gives in the same step."""
 
     def fresh(self, prefix: str) -> str:
         return super().fresh(f"w{prefix}")
@@ -115,7 +118,7 @@ class Pool(EpilogueOperation):
                                   walked=(2,) if self.lines == 1 else (2, last - 1), lane_axis=last,
                                   lanes=kernel.pool_size)
         names = (*self.names[:-1], "j") if self.lines == 1 else (*self.names[:-2], "i", "j")
-        self.windows = emitter_of(kernel, kernel.pooled_domain, names, (), stores, walked=(2,), kind=_WindowEmitter)
+        self.windows = emitter_of(kernel, kernel.pooled_domain, names, (), stores, walked=(2,), kind=_EmitterWithin)
         for number in range(len(self.table.values)):
             self.emitter.reduced[IN_TABLE, number] = self.windows.reduced[IN_TABLE, number] = f"own_column{number}"
         self._pool()

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, quotient_functions
@@ -48,8 +49,6 @@ from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Store
-
-_EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 
 
 class ReduceChannels(EpilogueOperation):
@@ -126,7 +125,7 @@ class ReduceChannels(EpilogueOperation):
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """The statements by which the lanes of a row exchange what each of them found."""
-        return [] if self.phases == 2 else [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
+        return [] if self.phases == 2 else [from_lanes(kind, result, 16)]
 
     def _new_emitter(self) -> QuotientEmitter:
         """An emitter of walks over the channels, which has met nothing."""

@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folded_table, folds, slab_floats
+from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, reads
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import UNROLL, operand_pointers
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, UNROLL, operand_pointers
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
@@ -41,8 +43,6 @@ from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Store
 
-#: Of the barriers of a part of a block: behind those of the cores.
-_BARRIER = 8
 _ALL = "0xffffffffu"
 
 
@@ -65,6 +65,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         self.reduced = changed[len(self.along):]
         self.pitch = self.columns + 4
         self.products = Layout(geometry, 0).products
+        self.layout = wgmma(self.columns, self.products)
         self.strides, self.floats = (self.pitch, 1), slab_floats(geometry)
         self.rows = 2 * self.phases
         self.part = -(-self.kernel.out_channels // 2 // READ) * READ or READ
@@ -104,7 +105,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         """The statements of ``NAME_finish``."""
         self.emitter.divides |= self.folding.divides
         lines = ["const int g = group;",
-                 *[f"kw_part_sync({_BARRIER} + threadIdx.x / 128, 128);  // The table is there."]
+                 *[f"{MEET}  // The table is there."]
                  * bool(self.table.floats)]
         number = f" + number * {SLAB_ROWS}" * (self.products > 1)
         each = [*self.row_or_other(number), *self.channels(), *self._call(), *self.position()]
@@ -151,7 +152,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
     def _folded_rows(self) -> list[str]:
         """The statements of ``NAME_fold``."""
         slots = 16 * self.phases
-        lines = ["const int lane = thread % 32, column = lane % 4 * 2;",
+        lines = [f"const int lane = thread % 32, column = {self.layout.text(CHANNEL, quad='lane % 4')};",
                  f"float* const to = slab + (thread / 32 * {slots} + lane / 4 * 2) * {self.pitch} + column;"]
         if self.table.floats:
             lines.append("const float* const values = columns + column;")
@@ -223,10 +224,9 @@ class ReduceChannelsInRegisters(ReduceChannels):
                      f"for (int row = 0; row < {self.rows}; ++row) {{"]
             self.raw = False
             self._put(left)
-            other = f"__shfl_xor_sync({_ALL}, {result}[row], {{}})"
             return [*lines, *indent([
                 f"{result}[row] = {TAKES[kind].format(f'{result}_part[2 * row]', f'{result}_part[2 * row + 1]')};",
-                *(f"{result}[row] = {TAKES[kind].format(f'{result}[row]', other.format(apart))};" for apart in (1, 2)),
+                *(from_lanes(kind, f"{result}[row]", 1 << bit) for bit in self.layout.lane_bits(CHANNEL)),
             ]), "}"]
 
         return fold

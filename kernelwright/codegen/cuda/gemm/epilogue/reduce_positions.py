@@ -17,18 +17,22 @@ three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several disti
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
 from kernelwright.codegen.cuda.gemm.epilogue.store import StorePositions
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import THREADS, UNROLL, operand_pointers, stores_channels
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
+    MEET,
+    THREADS,
+    UNROLL,
+    operand_pointers,
+    stores_channels,
+)
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, device_function, entry_type, straight
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Expression
-
-#: Of the barriers of a part of a block: behind those of the cores. Each team of 128 threads has one.
-_BARRIER = 8
 
 
 def mma_warps(tiling: Tiling) -> int:
@@ -116,9 +120,7 @@ class ReducePositions(StorePositions):
     def _meet(self) -> str:
         """The barrier of 128 threads; where a block has no more, the block's own. For a barrier whose number is not a
         constant a block is given all 16, and a multiprocessor has 64 (some have 16): fewer blocks would run."""
-        if self._alone:
-            return "__syncthreads();"
-        return f"kw_part_sync({_BARRIER} + threadIdx.x / {THREADS}, {THREADS});"
+        return "__syncthreads();" if self._alone else MEET
 
     def _finished(self) -> list[str]:
         """The statements for a thread's position: the stores, and values of totals in place of the sums."""
@@ -160,13 +162,11 @@ class ReducePositions(StorePositions):
                 f"float* const to = slab_totals + cell * {self.geometry.components * all_columns}LL "
                 f"+ group * {kernel.out_channels}LL + first_column + column;"]),
         ]
-        at = 0
-        for total in kernel.totals:
+        for at, total in components(kernel):
             region = self.distinct.index(total.expression) * self.slab
             text = self._moments(at) if total.kind == "moments" else self._plain(total.kind, at)
             lines += ["  {", *indent([f"const float* const values = sums + {f'{region} + ' * (region > 0)}"
                                       f"column * {self.strides[1]};", *text], 4), "  }"]
-            at += COMPONENTS[total.kind]
         heads = ["const float* sums", *map(" ".join, self.parameters), "int thread", "int phase_class", "int group",
                  "long long first_row", "int first_column"]
         comment = "What a slab adds to totals, by n and column: " \
@@ -218,7 +218,7 @@ class ReducePositions(StorePositions):
             result.append(f"float {name} = {both};")
             if share > 1:
                 result += ["#pragma unroll", f"for (int apart = 1; apart < {share}; apart *= 2)",
-                           f"  {name} = {take(name, f'__shfl_xor_sync(0xffffffffu, {name}, apart)')};"]
+                           f"  {from_lanes(kind, name, 'apart')}"]
         return result
 
     def _write(self, found: dict[int, str]) -> list[str]:

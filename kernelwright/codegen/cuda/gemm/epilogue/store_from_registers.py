@@ -17,6 +17,7 @@ results of a transposed convolution, in ms of an H200, the products alone took 0
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, stores_channels, write_stores
@@ -150,21 +151,13 @@ class StoreFromRegisters(EpilogueOperation):
                 f"usual = {self.name}_usual(row_scale[i]) && usual;"]
 
     def _careful(self) -> list[str]:
-        """Write elements again whose scales are not usual.
-
-        This is one copy of long code, which takes registers whose numbers are constants: so the sums move round.
-        """
+        """Write elements again whose scales are not usual."""
         each = self.columns // 8
         last = f"p{len(self.kernel.axes) - 1}"
         points = ", ".join(["next[0]", *(f"{last} + set / {self.products}" if self.both and name == last else name
                                          for name in self.names)])
-        quads = self.sets * each
-        return ["if (usual) return;", "#pragma unroll 1", f"for (int quad = 0; quad < {quads}; ++quad) {{", *indent([
-            f"const int set = quad / {each};", "float next[4] = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};",
-            "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
-                *self._position(f"set % {self.products}", "e / 2"),
-                f"const int o = first_column + quad % {each} * 8 + lane % 4 * 2 + e % 2;",
-                f"if ({self._there()} && o < {self.kernel.out_channels}) {self.name}_again({points});",
-                "next[0] = next[1], next[1] = next[2], next[2] = next[3];"]), "}",
-            "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i)",
-            f"  sums[i / {4 * each}][i % {4 * each}] = sums[(i + 4) / {4 * each}][(i + 4) % {4 * each}];"]), "}"]
+        column = self.layout.text(CHANNEL, block=f"quad % {each}", quad="lane % 4", pair="e % 2")
+        return ["if (usual) return;", *every_sum(
+            self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
+                *self._position(f"set % {self.products}", "e / 2"), f"const int o = first_column + {column};",
+                f"if ({self._there()} && o < {self.kernel.out_channels}) {self.name}_again({points});"], keep=False)]

@@ -27,6 +27,8 @@ from kernelwright.plan.kernels import Store
 UNROLL = 16
 THREADS = 128
 _MOST_COLUMNS = 128
+#: The barrier of the 128 threads that finish a subtile: one of those behind the cores' own.
+MEET = f"kw_part_sync(8 + threadIdx.x / {THREADS}, {THREADS});"
 
 
 def slab_columns(kernel: Contraction, tiling: Tiling) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import AccumulatorLayout, wgmma_stacked
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, SECTOR
@@ -101,6 +102,11 @@ class StripItems(Geometry):
     def ends_bytes(self) -> int:
         """Bytes of shared memory of these: 8 values of each channel, and a barrier."""
         return self.ends * (4 * SECTOR * ROWS + 8)
+
+    @cached_property
+    def layout(self) -> AccumulatorLayout:
+        """Which channel, line and position of an item a thread's sums are of."""
+        return wgmma_stacked(self.tiling.rows, self.tiling.columns, self.interleaved)
 
     @staticmethod
     def possible_channels(kernel: Contraction) -> list[int]:

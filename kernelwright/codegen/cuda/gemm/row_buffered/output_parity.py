@@ -6,7 +6,7 @@ it stores at once where lines begin at multiples of 16 bytes. Four lanes store 6
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.points import as_float, emitter_of, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.points import as_float, emitter_of, lies_at_multiples, ordinary_stores, straight
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel, made_up
 from kernelwright.codegen.cuda.loops.site import indent
@@ -37,10 +37,7 @@ class PhaseWriter(Writer):
 
     def _at_once(self, store: Store) -> int:
         """Neighbours that are stored together."""
-        *strides, _ = store.index.strides
-        sizes = self.kernel.domain[:-1]
-        return next(count for count in (_FOUR, PAIR, 1) if store.index.offset % count == 0 and all(
-            stride % count == 0 or size == 1 for stride, size in zip(strides, sizes, strict=True)))
+        return next(count for count in (_FOUR, PAIR, 1) if lies_at_multiples(store.index, self.kernel.domain, count))
 
     def channels(self, quads: int) -> list[str]:
         """What a thread does with what it has of its channel."""

@@ -9,10 +9,12 @@ whose window lies in the sector before store what they had 8 windows ago.
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
+from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes, shuffled
+from kernelwright.codegen.cuda.gemm.epilogue.pool import WindowEmitter
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
-    PointEmitter,
     as_float,
     emitter_of,
     straight,
@@ -21,18 +23,9 @@ from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.expressions import Expression
 
 #: Windows that four lanes have together, positions of a block.
 _FOUR, _BLOCK = 4, 8
-
-
-class _WindowEmitter(PointEmitter):
-    """A PointEmitter of stores, in which every pool has a value of its own at each window."""
-
-    def depends(self, node: Expression) -> tuple[bool, bool]:
-        row, lane = super().depends(node)
-        return row or node.reduced, lane
 
 
 class PoolWriter(Writer):
@@ -51,7 +44,7 @@ class PoolWriter(Writer):
             self.emitter.lane_lines.append(f"pool{number} = {TAKES[pool.kind].format(f'pool{number}', value)};")
         windows = (*names[:-1], "j") if kernel.pool_lines == 1 else (*names[:-2], "i", "j")
         self.windows = emitter_of(kernel, kernel.pooled_domain, windows, (), kernel.stores, walked=(2, last),
-                                  kind=_WindowEmitter)
+                                  kind=WindowEmitter)
         for number in range(1, len(kernel.pools) + 1):
             self.windows.reduced[number, 0] = f"value{number - 1}"
         for store in kernel.stores:
@@ -100,16 +93,15 @@ class PoolWriter(Writer):
                       f"for (int e = 0; e < {2 * self.blocks}; ++e) {{"]
             for k, pool in enumerate(kernel.pools):
                 own = f"pooled[{k}][e % 2][e / 2]"
-                for lanes in (1, 2)[:size.bit_length() - 2]:
-                    other = f"__shfl_xor_sync(0xffffffffu, {own}, {lanes})"
-                    lines.append(f"  {own} = {TAKES[pool.kind].format(own, other)};")
+                bits = self.numbers.layout.lane_bits(POSITION)[:size.bit_length() - 2]
+                lines += [f"  {from_lanes(pool.kind, own, 1 << bit)}" for bit in bits]
             lines.append("}")
         windows = kernel.pooled_domain[-1]
         pick = [f"const float four{k}[2] = {{{self._four(k, '2 * s')}, {self._four(k, '2 * s + 1')}}};"
                 for k in range(len(kernel.pools))]
         exchange = []
         for k in range(len(kernel.pools)):
-            exchange += [f"const float given{k} = __shfl_xor_sync(0xffffffffu, odd ? four{k}[0] : four{k}[1], 4);",
+            exchange += [f"const float given{k} = {shuffled(f'odd ? four{k}[0] : four{k}[1]', 4)};",
                          f"const float now{k}[2] = {{odd ? given{k} : four{k}[0], odd ? four{k}[1] : given{k}}};"]
         place = self.windows.site.base(kernel.stores[0].index)
         kind = "long long" if self.windows.site.long else "int"

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import re
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION
+from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum, shuffled
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import operand_pointers
 from kernelwright.codegen.cuda.gemm.points import (
     as_float,
     emitter_of,
     entry_type,
+    lies_at_multiples,
     ordinary_stores,
     straight,
 )
@@ -38,15 +41,13 @@ _LOSS = 35e-9
 
 def channel(numbers: Strips, half: str) -> str:
     """The channel of a thread's half, 0 or 1; where halves are phases, of both."""
-    if numbers.interleaved > 1:
-        return f"first_channel + thread / 32 * 8{f' % {numbers.tiling.columns}' * (numbers.stacked > 1)} + lane / 4"
-    part = f" % {numbers.tiling.columns}" if numbers.stacked > 1 else ""
-    return f"first_channel + thread / 32 * 16{part} + lane / 4 + {half} * 8"
+    halves = {"half": half} if numbers.interleaved == 1 else {}
+    return f"first_channel + {numbers.layout.text(CHANNEL, warp='thread / 32', row='lane / 4', **halves)}"
 
 
 def line_of(numbers: Strips) -> str:
     """Which of the stacked lines is a thread's."""
-    return f"thread / {2 * numbers.tiling.columns * numbers.interleaved}"
+    return f"thread / {numbers.layout.thread_count // numbers.stacked}"
 
 
 def made_up(numbers: Strips) -> float:
@@ -103,8 +104,10 @@ class Writer:
         """Channels of a thread."""
         return 2 // self.numbers.interleaved
 
-    #: The position of sum ``e`` of four in block ``j``.
-    position_of_sum = "first_position + 8 * j + quad * 2 + e % 2"
+    @property
+    def position_of_sum(self) -> str:
+        """The position of sum ``e`` of four in block ``j``."""
+        return f"first_position + {self.numbers.layout.text(POSITION, block='j', quad='quad', pair='e % 2')}"
 
     @property
     def vectors(self) -> set[str]:
@@ -123,9 +126,7 @@ class Writer:
 
     def _is_even(self, store: Store) -> bool:
         """Whether pairs of a store lie at multiples of 8 bytes."""
-        *strides, _ = store.index.strides
-        return store.index.offset % PAIR == 0 and all(
-            stride % PAIR == 0 or size == 1 for stride, size in zip(strides, self.kernel.domain, strict=False))
+        return lies_at_multiples(store.index, self.kernel.domain, PAIR)
 
     def starts(self, each: list[str]) -> list[str]:
         """Define what a line's values of a channel are taken to, ``each`` of which begins so: nothing."""
@@ -194,16 +195,10 @@ class Writer:
             f"float scales[{self.halves}] = {{{', '.join(f'channels.scale[{h}]' for h in range(self.halves))}}};",
             "if (!channels.usual) {  // With care, in place: all sums move round.", *indent([
                 f"const float row_scale = {row_scale_text(numbers)};",
-                "#pragma unroll 1", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
-                    "float next[4] = {sums[0], sums[1], sums[2], sums[3]};",
-                    "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
-                        f"const int o = {channel(self.numbers, '(e / 2)')};",
-                        f"const int {last} = {self.position_of_sum};",
-                        "float value = next[0];",
-                        f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});",
-                        "next[0] = next[1], next[1] = next[2], next[2] = next[3], next[3] = value;"]), "}",
-                    "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i) sums[i] = sums[i + 4];",
-                    "#pragma unroll", f"for (int i = 0; i < 4; ++i) sums[{4 * quads - 4} + i] = next[i];"]), "}",
+                *every_sum(0, 4 * quads, "j", [], [
+                    f"const int o = {channel(self.numbers, '(e / 2)')};",
+                    f"const int {last} = {self.position_of_sum};", "float value = next[0];",
+                    f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});"], keep=True),
                 f"{' = '.join(f'scales[{h}]' for h in range(self.halves))} = 1.0f;"]), "}",
             *self.channels(quads)]
 
@@ -284,7 +279,7 @@ class Writer:
         given, other = [], []
         if count > 1:
             # Not both[odd ? 0 : 1][0]: that may become a load from local memory.
-            each = [f"__shfl_xor_sync(0xffffffffu, odd ? both{k}[0][{v}] : both{k}[1][{v}], 4)" for v in range(PAIR)]
+            each = [shuffled(f"odd ? both{k}[0][{v}] : both{k}[1][{v}]", 4) for v in range(PAIR)]
             given = [f"const float given{k}[2] = {{{each[0]},", f"                         {each[1]}}};"]
             other = ["const bool other = odd != (c == 1);  // this channel's block came from there",
                      f"const float pair{k}[2] = {{other ? given{k}[0] : {both}[0], other ? given{k}[1] : {both}[1]}};"]
