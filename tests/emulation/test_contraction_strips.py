@@ -25,8 +25,8 @@ from test_contraction_totals import every, moments
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.generate import generate, tilings
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import compensation
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import made_up
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -288,4 +288,4 @@ def test_few_channels_are_stacked():
     assert [entries for _, entries in stacked.products[0].halves] == [(0, None), (1, None)]
     assert [entries for _, entries in stacked.products[2].halves] == [(3, 0), (4, 1)]
     # Six of the eight have something of a line: what they cut off is made up for, not what zeros did not.
-    assert 0 < made_up(stacked) == made_up(alone)
+    assert 0 < compensation(stacked) == compensation(alone)

@@ -11,9 +11,9 @@ from itertools import zip_longest
 
 from kernelwright.codegen.cuda.gemm.candidates import candidates, is_fine
 from kernelwright.codegen.cuda.gemm.cost import cycles, packing_cycles
-from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds, slab_floats
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
 from kernelwright.codegen.cuda.gemm.epilogue.positions import slab_of_tile
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds, slab_floats
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns

@@ -76,6 +76,7 @@ class ReduceChannels(EpilogueOperation):
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
                                  entries=not self.turns)
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
+        self.once = [s for s in self.kernel.stores if not s.index.strides[2]]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
         # Walks of reductions that are still to come, and whether the slab has sums without their scales.
         self.walks = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
@@ -93,11 +94,10 @@ class ReduceChannels(EpilogueOperation):
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
-        once = [s for s in self.kernel.stores if not s.index.strides[2]]
         if self.along and not self.turns:
             lines += self._stored(self.along, "there", self._walk)
-        if once:
-            lines += self._stored(once, "there && first == 0", list)
+        if self.once:
+            lines += self._stored(self.once, "there && first == 0", list)
         return lines + (self._turned() if self.turns else [])
 
     def helpers(self) -> list[str]:
@@ -197,11 +197,11 @@ class ReduceChannels(EpilogueOperation):
         return fold
 
     def _left(self, number: int) -> Expression | None:
-        """What a walk of reduction ``number`` leaves in the slab for those behind it; None if what is there may stay,
-        or nobody reads it."""
+        """What a pass of reduction ``number`` leaves in the subtile, or at no cost in registers, for those behind it;
+        None if what is there may stay, or nobody reads it."""
         self.walks[number - 1] -= 1
         later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
-        left = kept(self.reduced[number - 1], later, *[1] * self.raw)
+        left = kept(self.reduced[number - 1], later, *[1] * (self.raw or self.in_registers))
         return SUM if left is None and self.raw and any(map(reads, later)) else left
 
     def _put(self, left: Expression | None) -> None:

@@ -17,15 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, wgmma
-from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folded_table, folds, slab_floats
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
 from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
-from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, reads
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ, ColumnTable, table_room
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, UNROLL, operand_pointers
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
+    MEET,
+    UNROLL,
+    operand_pointers,
+    reduced_channels_fastest,
+)
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -33,6 +36,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     as_float,
     coordinates,
     device_function,
+    loads_of,
     parameter_texts,
     reduced_lines,
     straight,
@@ -40,10 +44,49 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.expressions import Expression, Reduced, walk
-from kernelwright.plan.kernels import Store
+from kernelwright.plan.expressions import Reduced, walk
 
 _ALL = "0xffffffffu"
+#: Registers that walks over sums in registers need beside these: ptxas spills with less.
+_NEEDED_REGISTERS = 72
+#: Of more walks ptxas spills, too, where each of them is over more sums.
+_MOST_WALKS, _MANY_SUMS = 2, 64
+
+
+def folds(geometry: Geometry) -> bool:
+    """Whether channels can be reduced in registers: on wgmma, where nothing that is reduced depends on a position but
+    by its sum, positions are neighbours in what is stored, and there are registers for it."""
+    kernel, tiling = geometry.kernel, geometry.tiling
+    if not kernel.reductions or not kernel.axes or kernel.pools or kernel.totals or tiling.core != "wgmma" \
+            or tiling.split > 1 or tiling.overlap or tiling.aligned or reduced_channels_fastest(kernel):
+        return False
+    walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
+    if (walks > _MOST_WALKS and tiling.phases * tiling.columns // 2 > _MANY_SUMS) \
+            or _spare_registers(geometry) < _NEEDED_REGISTERS:
+        return False
+    table = folded_table(geometry, "")
+    return not loads_of([table.without(reduction.expression) for reduction in kernel.reductions])
+
+
+def slab_floats(geometry: Geometry) -> int:
+    """Floats of such a slab, of 64 rows of all phases."""
+    return SLAB_ROWS * geometry.tiling.phases * (geometry.tiling.columns + 4)
+
+
+def _spare_registers(geometry: Geometry) -> int:
+    """Registers of a thread that has the sums of its tile."""
+    try:
+        layout = Layout(geometry, slab_floats(geometry) + table_room(geometry))
+    except ValueError:
+        return 0
+    registers = layout.moved_registers or REGISTERS // (layout.blocks * layout.threads) // 8 * 8
+    return registers - layout.products * geometry.tiling.phases * geometry.tiling.columns // 2
+
+
+def folded_table(geometry: Geometry, name: str) -> ColumnTable:
+    """The table of columns of such an epilogue."""
+    roots = [*geometry.kernel.reductions, *geometry.kernel.stores]
+    return ColumnTable(geometry, name, tuple(root.expression for root in roots), finite=True)
 
 
 class ReduceChannelsInRegisters(ReduceChannels):
@@ -51,6 +94,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
     one."""
 
     row_of = "thread / 32 * 16 + thread % 2 * 8 + thread % 16 / 2"
+    in_registers = True
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         if not folds(geometry):
@@ -64,15 +108,14 @@ class ReduceChannelsInRegisters(ReduceChannels):
         self.along = [replace(s, expression=e) for s, e in zip(self.along, changed[:len(self.along)], strict=True)]
         self.reduced = changed[len(self.along):]
         self.pitch = self.columns + 4
-        self.products = Layout(geometry, 0).products
-        self.layout = wgmma(self.columns, self.products)
+        self.hold_tile()
         self.strides, self.floats = (self.pitch, 1), slab_floats(geometry)
         self.rows = 2 * self.phases
         self.part = -(-self.kernel.out_channels // 2 // READ) * READ or READ
         self.folding = self._new_emitter()
         self.results: dict[tuple[int, int], str] = {}
         self.fold_lines = self._fold()
-        used = {p for s in (*self.along, *self._once()) for p in walk(s.expression) if isinstance(p, Reduced)}
+        used = {p for s in (*self.along, *self.once) for p in walk(s.expression) if isinstance(p, Reduced)}
         for part in sorted((p for p in used if p.reduction > 0), key=lambda p: (p.reduction, p.component)):
             self.results[part.reduction, part.component] = f"results[{len(self.results)}]"
         self.emitter.reduced.update(self.results)
@@ -80,7 +123,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
     @property
     def heads(self) -> list[str]:
         """What ``NAME_finish`` takes of the sums: all of a tile, and room for a subtile."""
-        return [f"float (&tile)[{self.products * self.phases}][{self.columns // 2}]", "float* slab"]
+        return [f"float (&tile)[{self.sets}][{self.columns // 2}]", "float* slab"]
 
     def row_scale(self) -> str:
         """None: it is read as it is needed."""
@@ -109,20 +152,16 @@ class ReduceChannelsInRegisters(ReduceChannels):
                  * bool(self.table.floats)]
         number = f" + number * {SLAB_ROWS}" * (self.products > 1)
         each = [*self.row_or_other(number), *self.channels(), *self._call(), *self.position()]
-        once = self._once()
         if self.along:
             each += [*self.table.begins("first"),
                      f"const float* const row_sums = slab + ({self.place}) * {self.pitch};",
                      *self._stored(self.along, "there", self._walk)]
-        if once:
-            each += self._stored(once, "there && first == 0", list)
+        if self.once:
+            each += self._stored(self.once, "there && first == 0", list)
         if self.products == 1:
             return [*lines, *each]
         return [*lines, "#pragma unroll", f"for (int number = 0; number < {self.products}; ++number) {{",
                 *indent(each), "}"]
-
-    def _once(self) -> list[Store]:
-        return [s for s in self.kernel.stores if not s.index.strides[2]]
 
     def _call(self) -> list[str]:
         """The call of ``NAME_fold`` for the sums of the position's product."""
@@ -256,13 +295,6 @@ class ReduceChannelsInRegisters(ReduceChannels):
                  f"float& element = {element};", f"const float sum = element{scale};", *step]
         return ["#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent([
             *lines, "#pragma unroll", f"for (int i = 0; i < {2 * self.rows}; ++i) {{", *indent(inner), "}"]), "}"]
-
-    def _left(self, number: int) -> Expression | None:
-        """As by way of slabs, but that it costs nothing to leave something in a register."""
-        self.walks[number - 1] -= 1
-        later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
-        left = kept(self.reduced[number - 1], later, 1)
-        return SUM if left is None and self.raw and any(map(reads, later)) else left
 
     def _given(self, number: int) -> list[str]:
         """Give the lane of a position its results: each of the four that have them shows those of one row."""

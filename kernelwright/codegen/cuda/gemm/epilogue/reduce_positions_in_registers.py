@@ -31,12 +31,11 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, THREADS, wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, THREADS
 from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation, operand_pointers
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -86,28 +85,23 @@ def in_registers(geometry: Geometry) -> bool:
 
 
 class ReducePositionsInRegisters(EpilogueOperation):
-    """The threads of a warpgroup take their own sums, of all rows of the tile that it multiplies:
-    ``sums[set][register]`` with the layout `wgmma`, of two output phases the second one's sets behind the first one's.
+    """The threads of a warpgroup take their own sums, of all rows of the tile that it multiplies.
 
-    ``products``: sets of 64 rows; ``sets``: the same of all output phases; ``counts`` and ``ones``: where shared memory
-    holds integers of the warps, and ones in place of columns' scales. A loop over sums reads ``mine``, ``row_scale``
-    and ``scales``, n, and the positions ``at0``, ``at1``, ... along the axes that are ``moved``.
-
-    Raises ValueError where totals cannot be taken.
+    ``counts`` and ``ones``: where shared memory holds integers of the warps, and ones in place of columns' scales. A
+    loop over sums reads ``mine``, ``row_scale`` and ``scales``, n, and the positions ``at0``, ``at1``, ... along the
+    axes that are ``moved``. Raises ValueError where totals cannot be taken.
     """
 
     comment = "for totals alone, from registers"
     parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
     support = frozenset({"tensor_core"})
+    in_registers = True
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         if reason := without_totals(geometry):
             raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
-        tiling = geometry.tiling
-        self.columns, self.products = tiling.columns, Layout(geometry, 0).products
-        self.sets = self.products * tiling.phases
-        self.layout = wgmma(self.columns, self.products)
+        self.hold_tile()
         if self.has_moments and 2 * self.sets * 4 > 32:
             raise ValueError(f"{name}: no moments of {self.sets} sets of 64 rows: a word has four bits for each half")
         # Values of columns of a thread that the lanes take together: a power of two.

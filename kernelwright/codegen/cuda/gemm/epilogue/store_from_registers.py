@@ -16,12 +16,11 @@ results of a transposed convolution, in ms of an H200, the products alone took 0
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, stores_channels, write_stores
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     emitter_of,
@@ -51,22 +50,20 @@ def stores_fragments(kernel: Contraction, phases: int) -> bool:
 class StoreFromRegisters(EpilogueOperation):
     """The threads of a warpgroup finish and store their own sums, of all rows of the tile that it multiplies.
 
-    ``sums[set][4 * j + 2 * h + e]`` is that of row ``thread / 32 * 16 + thread % 32 / 4 + 8 * h`` of a set of 64, and
-    of column ``8 * j + thread % 4 * 2 + e``. With two output phases the sets of the second come behind those of the
-    first. Raises ValueError unless `stores_fragments`.
+    Raises ValueError unless `stores_fragments`.
     """
 
     comment = "a thread takes the sums that it has"
     support = frozenset({"tensor_core"})
+    in_registers = True
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         kernel, tiling = geometry.kernel, geometry.tiling
         if not stores_fragments(kernel, tiling.phases):
             raise ValueError(f"{name}: no lines of whole sectors: {tiling}")
         super().__init__(geometry, name)
-        self.columns, self.products = tiling.columns, Layout(geometry, 0).products
-        self.sets, self.both = self.products * tiling.phases, tiling.phases == 2
-        self.layout = wgmma(self.columns, self.products)
+        self.hold_tile()
+        self.both = self.phases == 2
         self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)

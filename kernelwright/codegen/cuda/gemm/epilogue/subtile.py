@@ -184,7 +184,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
                     walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
-                    walk.columns, height, runs, in_registers(geometry) or geometry.tiling.fragments,
+                    walk.columns, height, runs, walk.in_registers,
                     walk.table.entry_rows if walk.table else 0)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     coordinates,
@@ -86,7 +88,8 @@ class EpilogueOperation:
     ``strides``: of a subtile's rows and columns; ``floats``: its size; ``table``: of columns; ``row_of``: a thread's
     row of the subtile, where it has one; ``phase_of``: its output phase, of tiles of two where it has one;
     ``parameters``: (C type, name) of pointers that `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of
-    `emitter_with`; ``support``: the snippets that it names itself.
+    `emitter_with`; ``support``: the snippets that it names itself; ``in_registers``: whether it takes the registers of
+    a warpgroup's whole tile instead of a subtile in shared memory.
     """
 
     comment = ""
@@ -99,6 +102,7 @@ class EpilogueOperation:
     parameters: tuple[tuple[str, str], ...] = ()
     emitter_kind: type[PointEmitter] = PointEmitter
     support: frozenset[str] = frozenset()
+    in_registers = False
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
@@ -108,6 +112,14 @@ class EpilogueOperation:
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"
+
+    def hold_tile(self) -> None:
+        """Have the operation take all sums of a warpgroup's tile: ``sums[set][register]`` with the layout `wgmma`, the
+        ``products`` sets of 64 rows of the first output phase, then those of the second."""
+        self.columns = self.geometry.tiling.columns
+        self.products = Layout(self.geometry, 0).products
+        self.sets = self.products * self.phases
+        self.layout = wgmma(self.columns, self.products)
 
     @property
     def heads(self) -> list[str]:

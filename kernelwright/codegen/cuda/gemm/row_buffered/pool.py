@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums where windows of positions are pooled.
+"""Pools of the row-buffered GEMM: reductions over windows of neighbouring positions, in registers.
 
 A thread has pairs of neighbours, and four lanes 8: it pools its pairs, over the lines of a window one after the other,
 then lanes exchange what they have where windows are wider. So a lane has a window of each block of 8 positions, or one
@@ -19,8 +19,8 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     straight,
 )
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 
@@ -28,17 +28,13 @@ from kernelwright.codegen.cuda.loops.site import indent
 _FOUR, _BLOCK = 4, 8
 
 
-class PoolWriter(Writer):
+class RowBufferedPool(RowBufferedOperation):
     """The statements of ``NAME_finish`` of one line of an item's windows; of the last one they store."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
-        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.aligned: set[str] = set()
+        super().__init__(numbers, names, [pool.expression for pool in numbers.kernel.pools])
         kernel, last = self.kernel, len(names) - 1
         self.blocks = -(-numbers.tiling.rows // _BLOCK)
-        self.emitter = emitter_of(kernel, kernel.domain, names, [pool.expression for pool in kernel.pools],
-                                  walked=(last - 1, last), lane_axis=last, lanes=PAIR)
-        self.emitter.reduced[0, 0] = "sum[v]"
         for number, pool in enumerate(kernel.pools):
             value = as_float(self.emitter, pool.expression)
             self.emitter.lane_lines.append(f"pool{number} = {TAKES[pool.kind].format(f'pool{number}', value)};")
@@ -63,7 +59,7 @@ class PoolWriter(Writer):
         """What an item keeps from line to line."""
         return f"\n        float pooled[{len(self.kernel.pools)}][2][{self.blocks}];"
 
-    def channels(self, quads: int) -> list[str]:
+    def of_sums(self, quads: int) -> list[str]:
         """Pool a line, and behind a window's last one store."""
         kernel, line = self.kernel, self.names[-2]
         first = f"{line} % {kernel.pool_lines} == 0"

@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums where output channels are reduced.
+"""Reductions over output channels by the row-buffered GEMM, in registers.
 
 A thread has two channels of a product, at pairs of positions: it takes both together, and where there are more than 64
 channels, product after product of the same positions. Then eight lanes have 16 channels of the same positions. In three
@@ -25,8 +25,8 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     straight,
 )
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation, channel
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
@@ -39,16 +39,12 @@ _MERGE = """
   top = most;"""
 
 
-class ChannelWriter(Writer):
+class RowBufferedReduceChannels(RowBufferedOperation):
     """The statements of ``NAME_finish`` of one product's channels, and of ``NAME_reduce`` behind the last one's."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
-        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.aligned: set[str] = set()
-        kernel, last = self.kernel, len(names) - 1
-        self.emitter = emitter_of(kernel, kernel.domain, names, [r.expression for r in kernel.reductions],
-                                  walked=(last - 1, last), lane_axis=last, lanes=PAIR)
-        self.emitter.reduced[0, 0] = "sum[v]"
+        super().__init__(numbers, names, [reduction.expression for reduction in numbers.kernel.reductions])
+        kernel = self.kernel
         for number, reduction in enumerate(kernel.reductions):
             self.emitter.lane_lines.append(f"value{number}[h][v] = {as_float(self.emitter, reduction.expression)};")
         self.results = emitter_of(kernel, kernel.domain, names, (), kernel.stores)
@@ -79,7 +75,7 @@ class ChannelWriter(Writer):
         """What an item keeps from product to product."""
         return f"\n        float kept[{self.numbers.kept_values}][{2 * self.blocks}];"
 
-    def channels(self, quads: int) -> list[str]:
+    def of_sums(self, quads: int) -> list[str]:
         """Take a product's channels."""
         both, takes = [], []
         for number, reduction in enumerate(self.kernel.reductions):

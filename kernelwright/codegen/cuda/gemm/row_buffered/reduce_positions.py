@@ -1,4 +1,5 @@
-"""Totals of a core that goes down strips: what a thread takes of each line, and how strips and teams are put together.
+"""Reductions over batch and space by the row-buffered GEMM: what a thread takes of each line, and how strips and
+consumer warpgroups are put together.
 
 The kernel that ends them takes one n and output channel in a thread, in double, in a fixed order. Moments are put
 together by their means (Chan, Golub and LeVeque, 1979).
@@ -17,8 +18,9 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
 )
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, components
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, channel, line_of
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel, line_of
+from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
@@ -28,7 +30,7 @@ _THREADS = 64
 _NEAR = 2
 
 
-class TotalsWriter(Writer):
+class RowBufferedReducePositions(RowBufferedStore):
     """The statements of ``NAME_finish`` that also take totals of positions."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:

@@ -1,5 +1,4 @@
-"""What a thread of a core that goes down strips does where neighbouring lines share sectors of memory: each is stored
-once.
+"""Stores by the row-buffered GEMM of lines that share sectors of memory: each sector is stored once.
 
 A line whose results are no multiple of 8 ends within a sector, which the next one begins in. Stored in two parts such a
 sector takes a device as long as five others (an H200: 50 and 9 ps; benchmarks/notes/contractions.md, "How results go to
@@ -25,13 +24,14 @@ from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.points import straight
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import channel, line_of
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import Writer, channel, line_of
+from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 
 
-class EndWriter(Writer):
+class StoreSharedSectors(RowBufferedStore):
     """The statements of ``NAME_finish``; there is one store, of pairs, in runs that four lanes have."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
@@ -48,8 +48,8 @@ class EndWriter(Writer):
         """What ``NAME_finish`` takes besides: ends of items, the item's number, whether others are beside its own."""
         return ["float* ends", "unsigned ended", "int number", "bool follows", "bool followed"]
 
-    def channels(self, quads: int) -> list[str]:
-        """As of any writer, once the item's end is where the next one finds it, and the end of the one before there."""
+    def of_sums(self, quads: int) -> list[str]:
+        """As ever, once the item's end is where the next one finds it, and the end of the one before there."""
         numbers, several = self.numbers, self.numbers.segments > 1
         rows, pooled = numbers.tiling.rows, numbers.pooled
         sizes = {rows, numbers.least_positions} if several else {pooled}
@@ -70,7 +70,7 @@ class EndWriter(Writer):
                     f"  *reinterpret_cast<float2*>(end + {self._row('h')} * {SECTOR} + at) = "
                     "make_float2(both0[0][0], both0[0][1]);"]), "}"]), "}",
             "__syncwarp();", f"if (lane == 0) kw_barrier_arrive(ended + 8 * {self._place('number')});",
-            *self._meet(), *super().channels(quads)]
+            *self._meet(), *super().of_sums(quads)]
 
     def _meet(self) -> list[str]:
         """Wait for the end of what a thread's line follows, and define where that is, ``before``."""
