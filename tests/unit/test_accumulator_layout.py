@@ -144,6 +144,6 @@ def test_texts_are_the_places(layout, formula):
         for mode, moved in names.items():
             text = layout.text(mode, **{name: texts.get(name, name) for name in moved})
             assert evaluated(text, **values) == layout.place(thread, register)[mode], text
-    assert set(digits) >= {"quad", "row", "pair", "half", "block"}
+    assert set(digits) >= {"quad", "row", "pair", "half"}
     with pytest.raises(ValueError, match="does not move"):
         layout.text(CHANNEL if "quad" in names[POSITION] else POSITION, quad="lane % 4")

@@ -18,7 +18,7 @@ from kernelwright.plan.kernels import Reduction
 #: Bytes of one row of a packed operand.
 ROW_BYTES = 16
 #: Rows of sums that an epilogue finishes at a time (a slab), and what it keeps of them for each kind of total.
-SLAB_ROWS = 64
+SUBTILE_ROWS = 64
 COMPONENTS = {"sum": 1, "max": 1, "min": 1, "moments": 3}
 #: Rows that a warp of a core packs together, and chunks at least, but for those of fewer channels.
 ITEM_ROWS, _PART_CHUNKS = 32, 8
@@ -105,7 +105,7 @@ class Geometry(Rows):
     @property
     def slabs(self) -> int:
         """Slabs of one group and class, one below the other."""
-        return self.blocks[0] * (self.tiling.rows // SLAB_ROWS)
+        return self.blocks[0] * (self.tiling.rows // SUBTILE_ROWS)
 
     @property
     def cells(self) -> int:

@@ -12,16 +12,16 @@ from itertools import zip_longest
 from kernelwright.codegen.cuda.gemm.candidates import candidates, is_fine
 from kernelwright.codegen.cuda.gemm.cost import cycles, packing_cycles
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
-from kernelwright.codegen.cuda.gemm.epilogue.positions import slab_of_tile
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds, slab_floats
+from kernelwright.codegen.cuda.gemm.epilogue.positions import subtile_of_tile
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds, subtile_floats
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
 from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as predicted_of_strips
 from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
@@ -131,7 +131,7 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
     # Of few channels whose sums are promoted a tile of 256 rows took 0.88 to 1.04 of the time of two of 128 (H200, five
     # shapes), and 0.75 of that of two whose products ptxas had serialised.
-    tall = [t for t in one if t.rows == 4 * SLAB_ROWS and t.depth == CHUNK and t.promote and not two]
+    tall = [t for t in one if t.rows == 4 * SUBTILE_ROWS and t.depth == CHUNK and t.promote and not two]
     every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
     chosen = list(dict.fromkeys([*every[:2], *many[:1], *every[2:3], *fine, *every[3:4], *many[1:2], *every[4:]]))
     first = chosen[:_MOST]
@@ -148,7 +148,7 @@ def _most_teams(many: list[Tiling]) -> list[Tiling]:
     (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and sigmoid 0.71 of four,
     0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
     """
-    tall = [tiling for tiling in many if tiling.rows == 2 * SLAB_ROWS]
+    tall = [tiling for tiling in many if tiling.rows == 2 * SUBTILE_ROWS]
     tall.sort(key=lambda tiling: (-tiling.teams, not tiling.packs_left, tiling.cluster))
     return list({tiling.teams: tiling for tiling in reversed(tall)}.values())[::-1]
 
@@ -209,14 +209,14 @@ def _layout(geometry: Geometry) -> Layout:
     """The layout with the larger of the epilogue's slabs and tables."""
     tiling = geometry.tiling
     pitch = 72 if tiling.phases == 1 else 132
-    floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
+    floats = pitch * subtile_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
         floats = shared_floats(geometry)[-1] + table_room(geometry)
     if tiling.fragments:
-        floats = table_room(geometry) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
+        floats = table_room(geometry) + (subtile_floats(geometry) if geometry.kernel.reductions else 0)
     if tiling.overlap or tiling.aligned:
-        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + table_room(geometry)
+        floats = (tiling.phases * tiling.rows + 4) * subtile_of_tile(geometry)[0] + table_room(geometry)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)

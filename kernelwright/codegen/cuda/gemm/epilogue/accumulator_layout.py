@@ -147,5 +147,5 @@ def mma_sync(rows: int, columns: int, down: int, across: int) -> AccumulatorLayo
     return AccumulatorLayout(
         (Digit("quad", 4, CHANNEL, 2), Digit("row", 8, POSITION, 1), Digit("across", across, CHANNEL, columns),
          Digit("down", down, POSITION, rows)),
-        (Digit("pair", 2, CHANNEL, 1), Digit("half", 2, POSITION, 8), Digit("set", rows // 16, POSITION, 16),
-         Digit("block", columns // 8, CHANNEL, 8)))
+        (Digit("pair", 2, CHANNEL, 1), Digit("half", 2, POSITION, 8), Digit("tile_row", rows // 16, POSITION, 16),
+         Digit("tile_column", columns // 8, CHANNEL, 8)))

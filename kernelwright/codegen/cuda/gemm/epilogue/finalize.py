@@ -1,12 +1,12 @@
 """The kernel that ends a contraction's totals: reductions over all positions of each (n, g, o), and their stores.
 
-The epilogue left partial results of slabs of rows, for each n that a slab meets (`epilogue.reduce_positions`). Here a
-lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order;
-where that would be few blocks a warp takes several slabs at once, of fewer columns:
-nothing is added in the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are
-integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about
-the mean of one slab of the column, so that one walk does. The square of what separates it from the mean of all is at
-most their variance times the number of positions, which leaves more digits of a double than a float32 has.
+The epilogue left partial results of subtiles of rows, for each n that a subtile meets (`epilogue.reduce_positions`).
+Here a lane takes a column, so that reads are contiguous, and the warps of a block share the subtiles of one n, in a
+fixed order; where that would be few blocks a warp takes several subtiles at once, of fewer columns: nothing is added in
+the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are integers, and moments
+of subtiles are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about the mean of one
+subtile of the column, so that one pass does. The square of what separates it from the mean of all is at most their
+variance times the number of positions, which leaves more digits of a double than a float32 has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
     wrapped,
 )
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry, components
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
@@ -34,7 +34,7 @@ from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 from kernelwright.roofline.multiprocessors import HOPPER
 
-#: Threads of a block at most, and slabs that are worth a further turn.
+#: Threads of a block at most, and subtiles that are worth a further turn.
 _MOST_THREADS, _SLABS_EACH = 1024, 4
 #: Columns of a block: as many as leave so many blocks, if it can be. Eight of them are a sector of memory.
 _WIDTHS, _FILLED = (32, 16, 8), HOPPER.count
@@ -54,8 +54,8 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     blocks = -(-columns // width)
     if blocks * kernel.batch >= 2**31:
         raise ValueError(f"{name}: {blocks * kernel.batch} blocks exceed a grid")
-    kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
-    slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
+    kind = "long long" if max(geometry.slabs * SUBTILE_ROWS, columns) >= 2**31 else "int"
+    slabs = (pitch // SUBTILE_ROWS + 1) * len(geometry.classes)
     turns = _MOST_THREADS // width
     while turns * width > 32 and turns * _SLABS_EACH > slabs:
         turns //= 2
@@ -66,8 +66,8 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
         "  // of all groups",
         f"const {kind} read = column < {columns} ? column : {columns - 1};",
         "// The slabs that meet this n. Of the first one, it may be the second n.",
-        f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SLAB_ROWS};",
-        f"const {kind} span = (begin + {pitch - 1}) / {SLAB_ROWS} - first + 1;",
+        f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SUBTILE_ROWS};",
+        f"const {kind} span = (begin + {pitch - 1}) / {SUBTILE_ROWS} - first + 1;",
         *_results(geometry, kind, columns), f"if (turn > 0 || column >= {columns}) return;",
         f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
         *emitter.fixed_lines, *straight(emitter)]
@@ -151,13 +151,13 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
 
 
 def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[str, str]]) -> list[str]:
-    """Define each name of ``found`` as a reduction, of a kind and a term, over the slabs of n."""
+    """Define each name of ``found`` as a reduction, of a kind and a term, over the subtiles of n."""
     several = len(geometry.classes) > 1
     offs = [f"const double off{number} = {_own(geometry, number, columns)} - about{number};"
             for number, total in enumerate(geometry.kernel.totals, 1) if total.kind == "moments"]
     takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
     lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
-    walk = ["#pragma unroll 4",
+    sweep = ["#pragma unroll 4",
             f"for ({kind} i = turn; i < span; i += TURNS) {{", *indent([
                 f"const {kind} slab = first + i;",
                 f"const long long cell = {_cell('slab', f'group * {geometry.slabs}LL' if several else '')};",
@@ -165,9 +165,9 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
                 f"const float* const from = slab_totals + cell * {geometry.components * columns}LL + read;", *offs,
                 *(f"const double term_{name} = {term};" for name, (_, term) in found.items()), *takes]), "}"]
     if several:
-        walk = ["// Slabs of each class of output positions.",
-                f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(walk), "}"]
-    lines += walk
+        sweep = ["// Slabs of each class of output positions.",
+                f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(sweep), "}"]
+    lines += sweep
     for name, (how, _) in found.items():
         met = TAKES[how].format("met[turn][lane]", "met[turn + half][lane]")
         lines += [f"met[turn][lane] = {name};", "__syncthreads();", "#pragma unroll",
@@ -178,12 +178,12 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
 
 
 def _cell(slab: str, base: str = "") -> str:
-    """Where the results of a slab are for this n, which may be the second one that it meets. base: of its class."""
+    """Where the results of a subtile are for this n, which may be the second one that it meets. base: of its class."""
     slab = slab if slab.isidentifier() else f"({slab})"
-    return f"{f'({base} + {slab})' if base else slab} * 2LL + ({slab} * {SLAB_ROWS} < begin)"
+    return f"{f'({base} + {slab})' if base else slab} * 2LL + ({slab} * {SUBTILE_ROWS} < begin)"
 
 
 def _own(geometry: Geometry, number: int, columns: int) -> str:
-    """The first component of a total in a slab."""
+    """The first component of a total in a subtile."""
     at, _ = components(geometry.kernel)[number - 1]
     return f"from[{at}LL * {columns}]" if at else "from[0]"

@@ -1,23 +1,23 @@
-"""The epilogue of a contraction that reduces its output channels: softmax, sums, extrema, moments over them.
+"""Reductions over output channels from an epilogue subtile: softmax, sums, extrema, moments.
 
-A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
-they walk over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and exchange
-what they found. The first walk multiplies sums by their scales, unless these are not usual: then a loop before it
-finishes them in place, with care. A walk leaves in the slab what later ones would compute again
-(`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp
-are runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store:
-eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
+A subtile holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels
+each; they pass over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and
+exchange what they found. The first pass multiplies sums by their scales, unless these are not usual: then a loop before
+it finishes them in place, with care. A pass leaves in the subtile what later ones would compute again
+(`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp are
+runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store: eight
+take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 
-Of tiles with both output phases of the last axis a slab has 128 positions, and a thread
-takes all channels of one, without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132.
-Positions 2u and 2u + 1 stand beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of
-a column: in 32 banks as they read and write the slab, and in one run of memory (of float32 128 bytes) as they store,
-where a line has 32 positions left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the
-slab at a time, at banks 2 * row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
+Of tiles with both output phases of the last axis a subtile has 128 positions, and a thread takes all channels of one,
+without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132. Positions 2u and 2u + 1 stand
+beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of a column: in 32 banks as they
+read and write the subtile, and in one run of memory (of float32 128 bytes) as they store, where a line has 32 positions
+left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the subtile at a time, at banks 2 *
+row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
 
-A slab of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
-each sum. Two teams with 128 columns have room for stages of 16 channels beside theirs. Sums take C registers for 64
-rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
+A subtile of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
+each sum. Two consumer warpgroups with 128 columns have room for stages of 16 channels beside theirs. Sums take C
+registers for 64 rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, q
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     UNROLL,
     EpilogueOperation,
-    operand_pointers,
     reduced_channels_fastest,
     write_stores,
 )
@@ -44,8 +43,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     reduced_lines,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Store
@@ -68,7 +66,7 @@ class ReduceChannels(EpilogueOperation):
             self.row_of, self.place, self.phase_of = "thread / 2", "thread", "thread % 2"
         self.comment = "a thread takes one of 128 positions, and reduces its channels before it stores" \
             if self.phases == 2 else "two lanes take a row, and reduce its channels before they store"
-        self.pitch = self.phases * SLAB_ROWS + 4
+        self.pitch = self.phases * SUBTILE_ROWS + 4
         self.strides = (self.phases, self.pitch)
         self.floats = self.columns * self.pitch
         self.sum = f"row_sums[o * {self.pitch}]"
@@ -78,8 +76,8 @@ class ReduceChannels(EpilogueOperation):
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.once = [s for s in self.kernel.stores if not s.index.strides[2]]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
-        # Walks of reductions that are still to come, and whether the slab has sums without their scales.
-        self.walks = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
+        # Passes of reductions that are still to come, and whether the subtile has sums without their scales.
+        self.passes = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
         self.raw = geometry.scaled
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
@@ -95,7 +93,7 @@ class ReduceChannels(EpilogueOperation):
         for number, reduction in enumerate(self.kernel.reductions, 1):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
         if self.along and not self.turns:
-            lines += self._stored(self.along, "there", self._walk)
+            lines += self._stored(self.along, "there", self._each_channel)
         if self.once:
             lines += self._stored(self.once, "there && first == 0", list)
         return lines + (self._turned() if self.turns else [])
@@ -104,17 +102,17 @@ class ReduceChannels(EpilogueOperation):
         """What quotients need."""
         return quotient_functions(self.name) if self.emitter.divides else []
 
-    def _stored(self, stores: list[Store], condition: str, walked: Callable[[list[str]], list[str]]) -> list[str]:
-        """Stores, where ``condition`` holds, of what ``walked`` makes of one step."""
+    def _stored(self, stores: list[Store], condition: str, looped: Callable[[list[str]], list[str]]) -> list[str]:
+        """Stores, where ``condition`` holds, of what ``looped`` makes of one step."""
         self.emitter.start_walk("")
         write_stores(self.emitter, self.kernel, stores)
         step = straight(self.emitter)
-        return [*self._fixed(), f"if ({condition}) {{", *indent(walked(step)), "}"]
+        return [*self._fixed(), f"if ({condition}) {{", *indent(looped(step)), "}"]
 
-    def beyond(self) -> str:
+    def out_of_bounds(self) -> str:
         """As of every operation; of an odd number of positions the second phase has one less."""
         ends = f"u{len(self.kernel.axes) - 1} * 2 + thread % 2 >= {self.odd_size}" if self.odd_size else ""
-        return " || ".join(filter(None, [super().beyond(), ends]))
+        return " || ".join(filter(None, [super().out_of_bounds(), ends]))
 
     def channels(self) -> list[str]:
         """Define ``first`` and ``last``: which channels of its row a thread takes."""
@@ -128,7 +126,7 @@ class ReduceChannels(EpilogueOperation):
         return [] if self.phases == 2 else [from_lanes(kind, result, 16)]
 
     def _new_emitter(self) -> QuotientEmitter:
-        """An emitter of walks over the channels, which has met nothing."""
+        """An emitter of passes over the channels, which has met nothing."""
         emitter = self.emitter_with(self.table)
         emitter.name = self.name
         emitter.reduced[0, 0] = "sum"
@@ -159,22 +157,20 @@ class ReduceChannels(EpilogueOperation):
                     f"#pragma unroll {UNROLL}", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
                     f"  const float sum = {self.sum};", *indent(step), "}"]), "}"]
 
-    def _walk(self, step: list[str], fours: bool = False) -> list[str]:
+    def _each_channel(self, step: list[str], fours: bool = False) -> list[str]:
         """``step`` for every channel of this lane."""
         scale = " * (usual ? row_scale * column_scale[v] : 1.0f)" * self.raw
         return self.table.steps("first", "last", [f"const float sum = {self.sum}{scale};", *step], UNROLL, fours)
 
     def _fixed(self) -> list[str]:
-        """What is computed before a walk."""
+        """What is computed before a pass."""
         lines, self.emitter.fixed_lines = self.emitter.fixed_lines, []
         return lines
 
     def _scaled(self) -> list[str]:
         """Finish the row's sums in place whose scales are not usual; others are multiplied as they are first read."""
-        points = ", ".join([*operand_pointers(self.kernel), self.sum, "row_scale", column_scale_text(self.geometry),
-                            *self.names])
         return [*self.scale_lines(), "if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
-                f"    {self.sum} = {self.name}_careful({points});", "}"]
+                f"    {self.sum} = {self.careful(self.sum)};", "}"]
 
     def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
         """How `reduced_lines` folds the expression of reduction ``number`` over a row."""
@@ -188,7 +184,7 @@ class ReduceChannels(EpilogueOperation):
             step = [*straight(self.emitter), *([f"{self.sum} = {text};"] if left else []),
                     f"{result}_part[v] = {TAKES[kind].format(f'{result}_part[v]', term.format(value))};"]
             lines = [*self._fixed(), f"float {result}_part[{READ}] = {{{', '.join([STARTS[kind]] * READ)}}};",
-                     *self._walk(step, fours=True)]
+                     *self._each_channel(step, fours=True)]
             self.raw = False
             self._put(left)
             halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
@@ -199,8 +195,8 @@ class ReduceChannels(EpilogueOperation):
     def _left(self, number: int) -> Expression | None:
         """What a pass of reduction ``number`` leaves in the subtile, or at no cost in registers, for those behind it;
         None if what is there may stay, or nobody reads it."""
-        self.walks[number - 1] -= 1
-        later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
+        self.passes[number - 1] -= 1
+        later = [*self.reduced[number - (self.passes[number - 1] > 0):], *(store.expression for store in self.along)]
         left = kept(self.reduced[number - 1], later, *[1] * (self.raw or self.in_registers))
         return SUM if left is None and self.raw and any(map(reads, later)) else left
 

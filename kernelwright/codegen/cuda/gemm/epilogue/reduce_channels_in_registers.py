@@ -1,15 +1,15 @@
-"""The epilogue of a contraction on wgmma that reduces its output channels in the registers that its sums are in.
+"""Reductions over output channels in wgmma's registers.
 
-By way of a slab (`epilogue.reduce_channels`) each walk over a position's channels read an element from shared
+By way of a subtile (`epilogue.reduce_channels`) each pass over a position's channels read an element from shared
 memory and wrote it back, and a lane had all channels of its position: what it needs of a column came for one element
-alone. In registers a lane has two columns of every eight, of two rows (of two phases: of four), and keeps what a walk
+alone. In registers a lane has two columns of every eight, of two rows (of two phases: of four), and keeps what a pass
 leaves in them. It folds its own columns, then the four lanes of a row exchange what they found: two shuffles.
 
-A slab follows for the stores alone, which are of 32 neighbouring positions, or 16. A warp's rows stay with it, so that
-no barrier is needed but the warp's own. A position's channels stand beside each other there, ``pitch`` floats from one
-position to the next: 4 modulo 8, so that a lane reads four at a time, and eight of them meet in no bank, and so do two
-columns of 4 rows, which half a warp writes at a time. For that rows 0 and 8 of a warp stand beside each other, as two
-phases of a row do.
+A subtile follows for the stores alone, which are of 32 neighbouring positions, or 16. A warp's rows stay with it, so
+that no barrier is needed but the warp's own. A position's channels stand beside each other there, ``pitch`` floats from
+one position to the next: 4 modulo 8, so that a lane reads four at a time, and eight of them meet in no bank, and so do
+two columns of 4 rows, which half a warp writes at a time. For that rows 0 and 8 of a warp stand beside each other, as
+two phases of a row do.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from kernelwright.codegen.cuda.gemm.points import (
     reduced_lines,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Reduced, walk
 
 _ALL = "0xffffffffu"
-#: Registers that walks over sums in registers need beside these: ptxas spills with less.
+#: Registers that passes over sums in registers need beside these: ptxas spills with less.
 _NEEDED_REGISTERS = 72
-#: Of more walks ptxas spills, too, where each of them is over more sums.
-_MOST_WALKS, _MANY_SUMS = 2, 64
+#: Of more passes ptxas spills, too, where each of them is over more sums.
+_MOST_PASSES, _MANY_SUMS = 2, 64
 
 
 def folds(geometry: Geometry) -> bool:
@@ -60,23 +60,23 @@ def folds(geometry: Geometry) -> bool:
     if not kernel.reductions or not kernel.axes or kernel.pools or kernel.totals or tiling.core != "wgmma" \
             or tiling.split > 1 or tiling.overlap or tiling.aligned or reduced_channels_fastest(kernel):
         return False
-    walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
-    if (walks > _MOST_WALKS and tiling.phases * tiling.columns // 2 > _MANY_SUMS) \
+    passes = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
+    if (passes > _MOST_PASSES and tiling.phases * tiling.columns // 2 > _MANY_SUMS) \
             or _spare_registers(geometry) < _NEEDED_REGISTERS:
         return False
     table = folded_table(geometry, "")
     return not loads_of([table.without(reduction.expression) for reduction in kernel.reductions])
 
 
-def slab_floats(geometry: Geometry) -> int:
-    """Floats of such a slab, of 64 rows of all phases."""
-    return SLAB_ROWS * geometry.tiling.phases * (geometry.tiling.columns + 4)
+def subtile_floats(geometry: Geometry) -> int:
+    """Floats of such a subtile, of 64 rows of all phases."""
+    return SUBTILE_ROWS * geometry.tiling.phases * (geometry.tiling.columns + 4)
 
 
 def _spare_registers(geometry: Geometry) -> int:
     """Registers of a thread that has the sums of its tile."""
     try:
-        layout = Layout(geometry, slab_floats(geometry) + table_room(geometry))
+        layout = Layout(geometry, subtile_floats(geometry) + table_room(geometry))
     except ValueError:
         return 0
     registers = layout.moved_registers or REGISTERS // (layout.blocks * layout.threads) // 8 * 8
@@ -109,7 +109,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         self.reduced = changed[len(self.along):]
         self.pitch = self.columns + 4
         self.hold_tile()
-        self.strides, self.floats = (self.pitch, 1), slab_floats(geometry)
+        self.strides, self.floats = (self.pitch, 1), subtile_floats(geometry)
         self.rows = 2 * self.phases
         self.part = -(-self.kernel.out_channels // 2 // READ) * READ or READ
         self.folding = self._new_emitter()
@@ -150,12 +150,12 @@ class ReduceChannelsInRegisters(ReduceChannels):
         lines = ["const int g = group;",
                  *[f"{MEET}  // The table is there."]
                  * bool(self.table.floats)]
-        number = f" + number * {SLAB_ROWS}" * (self.products > 1)
+        number = f" + number * {SUBTILE_ROWS}" * (self.products > 1)
         each = [*self.row_or_other(number), *self.channels(), *self._call(), *self.position()]
         if self.along:
             each += [*self.table.begins("first"),
                      f"const float* const row_sums = slab + ({self.place}) * {self.pitch};",
-                     *self._stored(self.along, "there", self._walk)]
+                     *self._stored(self.along, "there", self._each_channel)]
         if self.once:
             each += self._stored(self.once, "there && first == 0", list)
         if self.products == 1:
@@ -181,8 +181,8 @@ class ReduceChannelsInRegisters(ReduceChannels):
             lines.append(f"if (number == {p}) {call}" if self.products > 1 else call)
         return lines
 
-    def _walk(self, step: list[str], fours: bool = False) -> list[str]:
-        """``step`` for every channel of this lane, from the slab."""
+    def _each_channel(self, step: list[str], fours: bool = False) -> list[str]:
+        """``step`` for every channel of this lane, from the subtile."""
         return self.table.steps("first", "last", ["const float sum = own[v];", *step], UNROLL, True,
                                 [f"float own[{READ}];", "kw_read4(own, row_sums + c);"])
 
@@ -206,29 +206,27 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return [*lines, *(self._put_lines() if self.along else [])]
 
     def _scaled(self) -> list[str]:
-        """Finish sums whose scales are not usual with care, by way of the slab; others are multiplied as they are first
-        read. What they are multiplied by is a product of scales, or one: 0 times a scale, plus one."""
-        points = ", ".join([*operand_pointers(self.kernel), "own[o]", "row_scale", column_scale_text(self.geometry),
-                            *self.names])
+        """Finish sums whose scales are not usual with care, by way of the subtile; others are multiplied as they are
+        first read. What they are multiplied by is a product of scales, or one: 0 times a scale, plus one."""
         return ["if (!usual) {", *indent([
             *self._put_lines(), *self.position(), f"float* const own = slab + ({self.place}) * {self.pitch};",
-            "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.name}_careful({points});",
+            "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.careful('own[o]')};",
             "__syncwarp();", *self._moved("", "{1} = two.x, {2} = two.y;", "const float2 two = *{0};")]), "}",
             "const float scale = usual ? row_scale : 0.0f, rest = usual ? 0.0f : 1.0f;",
             "const float row_scales[2] = {" + ", ".join(
                 f"__shfl_sync({_ALL}, scale, lane / 4 * 2{f' + {self._slot(h, 0)}' * (h > 0)})" for h in (0, 1)) + "};"]
 
     def _slot(self, half: int, phase: int) -> int:
-        """Where the row 8 * half behind a lane's first one stands in the slab, of a phase, from its first one on."""
+        """Where the row 8 * half behind a lane's first one stands in the subtile, of a phase, from its first one on."""
         return half if self.phases == 1 else 16 * half + phase
 
     def _put_lines(self) -> list[str]:
-        """Put the registers into the slab."""
+        """Put the registers into the subtile."""
         return ["__syncwarp();  // The slab before has been read.",
                 *self._moved("", "*{0} = make_float2({1}, {2});", ""), "__syncwarp();"]
 
     def _moved(self, margin: str, text: str, before: str) -> list[str]:
-        """``text`` for all places of the thread in the slab: {0} is a pointer, {1} and {2} the registers."""
+        """``text`` for all places of the thread in the subtile: {0} is a pointer, {1} and {2} the registers."""
         lines = []
         for phase, name in enumerate(("sums", "others")[:self.phases]):
             for half in (0, 1):
@@ -239,7 +237,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return ["#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent(lines), "}"]
 
     def _fold(self) -> list[list[str]]:
-        """The walks of each reduction, which has an array of a result for each row."""
+        """The passes of each reduction, which has an array of a result for each row."""
         channels = self.kernel.out_channels
         return [reduced_lines(self.folding, number, reduction, channels, self._folded(number), self.rows)
                 for number, reduction in enumerate(self.kernel.reductions, 1)]
@@ -271,10 +269,10 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return fold
 
     def _as_new(self) -> list[str]:
-        """Make sums that have been walked over look like others to the compiler: it would keep what it computed of them
-        and of columns for the next walk, in registers that there are not."""
+        """Make sums that have been gone over look like others to the compiler: it would keep what it computed of them
+        and of columns for the next pass, in registers that there are not."""
         again = any(count < (2 if reduction.kind in TWICE else 1)
-                    for count, reduction in zip(self.walks, self.kernel.reductions, strict=True))
+                    for count, reduction in zip(self.passes, self.kernel.reductions, strict=True))
         return [f"kw_wgmma_hold({name});" for name in ("sums", "others")[:self.phases]] * again
 
     def _each(self, step: list[str]) -> list[str]:

@@ -1,18 +1,18 @@
-"""The epilogue of a contraction with totals: what each slab of its sums adds to reductions over all positions.
+"""Reductions over all positions (totals) from an epilogue subtile: what each subtile adds to them.
 
 A thread finishes its row as ever, and puts the values of the totals' expressions where its sums were. Then threads take
 columns: they read four positions at a time and keep what they find in registers. One partial result of each column goes
-to the workspace for each n of the slab, of which there are at most two where an n has 64 rows or more. A last kernel
-(`epilogue.finalize`) takes those of all slabs together.
+to the workspace for each n of the subtile, of which there are at most two where an n has 64 rows or more. A last kernel
+(`epilogue.finalize`) takes those of all subtiles together.
 
-Rows of a slab need not be positions, so masks behind the values say which are: of the first row's n, and of the next.
-Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As near
-the mean as a value is, no digits are lost where the mean is large and the variance small; the last kernel, in double,
-moves both to the mean.
+Rows of a subtile need not be positions, so masks behind the values say which are: of the first row's n, and of the
+next. Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As
+near the mean as a value is, no digits are lost where the mean is large and the variance small; the last kernel, in
+double, moves both to the mean.
 
 For each element and distinct expression that is a write to shared memory and a quarter of a read of 16 bytes, whose
 addresses meet no bank twice; for 64 rows (of two phases: 128 positions) of a column one number, or
-three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several distinct expressions need as many slabs.
+three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several distinct expressions need as many subtiles.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     MEET,
     THREADS,
     UNROLL,
-    operand_pointers,
     stores_channels,
 )
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, device_function, entry_type, straight
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry, components
+from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -36,7 +34,7 @@ from kernelwright.plan.expressions import Expression
 
 
 def mma_warps(tiling: Tiling) -> int:
-    """Warps of a block of the core on mma.sync: one or two teams of 128 threads."""
+    """Warps of a block of the core on mma.sync: one or two consumer warpgroups of 128 threads."""
     return 8 if tiling.rows * tiling.columns > 128 * 128 else 4
 
 
@@ -49,8 +47,8 @@ def without_totals(geometry: Geometry) -> str:
         return "no totals beside other reductions"
     if any(t.kind not in COMPONENTS or uses_reductions(t.expression) for t in kernel.totals):
         return f"no totals but {', '.join(COMPONENTS)} of what is known at each position"
-    if geometry.pitches[0] < SLAB_ROWS:
-        return f"no totals of fewer than {SLAB_ROWS} rows"
+    if geometry.pitches[0] < SUBTILE_ROWS:
+        return f"no totals of fewer than {SUBTILE_ROWS} rows"
     if stores_channels(kernel):
         return "no totals where channels are neighbours in the output"
     return ""
@@ -62,8 +60,8 @@ def distinct_totals(kernel: Contraction) -> tuple[Expression, ...]:
 
 
 def mask_floats(kernel: Contraction, tiling: Tiling) -> int:
-    """Floats of a slab behind the values of totals: bits that say which places are positions, of two n."""
-    return 2 * tiling.phases * SLAB_ROWS // 32 if kernel.totals else 0
+    """Floats of a subtile behind the values of totals: bits that say which places are positions, of two n."""
+    return 2 * tiling.phases * SUBTILE_ROWS // 32 if kernel.totals else 0
 
 
 class ReducePositions(StorePositions):
@@ -79,10 +77,10 @@ class ReducePositions(StorePositions):
             raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
         self.comment = "a thread takes a row, then a column for the totals"
-        self.positions = SLAB_ROWS * self.phases
+        self.positions = SUBTILE_ROWS * self.phases
         self.distinct = distinct_totals(self.kernel)
         self.values = [as_float(self.emitter, self.table.without(value)) for value in self.distinct]
-        # Slabs of values one behind the other, then the masks.
+        # Subtiles of values one behind the other, then the masks.
         self.slab, self.masks = self.floats, self.floats * len(self.distinct)
         self.floats = self.masks + mask_floats(self.kernel, geometry.tiling)
         self.support = frozenset() if self._alone else frozenset({"tensor_core"})
@@ -90,15 +88,10 @@ class ReducePositions(StorePositions):
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         words = self.positions // 32
-        there = [f"row < {self.geometry.rows}"]
-        if beyond := self.beyond():
-            there.append(f"!({beyond})")
-        if self.odd_size:
-            there.append(f"{self.names[-1]} < {self.odd_size}")
         kind = "unsigned" if self.kind == "int" else "(unsigned long long)"
         return [
             "const int g = group;", f"const {self.kind} row = first_row + {self.row_of};", *self.position(),
-            f"const bool there = {' && '.join(there)};", "if (there) {", *indent(self._finished()), "}",
+            f"const bool there = {self.in_bounds()};", "if (there) {", *indent(self._finished()), "}",
             "// Which places are positions: of the first row's n, and of the next one.",
             f"const {entry_type(self.kernel)} first_n = {kind}(first_row) / {self.geometry.pitches[0]}u;",
             "const unsigned own = __ballot_sync(0xffffffffu, there && n == first_n);",
@@ -124,7 +117,7 @@ class ReducePositions(StorePositions):
 
     def _finished(self) -> list[str]:
         """The statements for a thread's position: the stores, and values of totals in place of the sums."""
-        name, across = self.name, THREADS // self.positions
+        across = THREADS // self.positions
         place = f"thread % {self.positions}" if across > 1 else "thread"
         first = "first_column" + f" + thread / {self.positions} * {self.columns // across}" * (across > 1)
         cell = f"sums[{place} + (o - first_column) * {self.strides[1]}]"
@@ -132,17 +125,15 @@ class ReducePositions(StorePositions):
                  *self.table.begins("first"), *self.scale_lines()]
         step = [f"const float sum = {cell};", *straight(self.emitter)]
         if self.geometry.scaled:
-            points = ", ".join([*operand_pointers(self.kernel), cell, "row_scale", column_scale_text(self.geometry),
-                                *self.names])
             lines += ["if (!usual) {  // With care, in place.", "#pragma unroll 1",
-                      f"  for (int o = first; o < last; ++o) {cell} = {name}_careful({points});", "}"]
+                      f"  for (int o = first; o < last; ++o) {cell} = {self.careful(cell)};", "}"]
             step[0] = f"const float sum = {cell} * (usual ? row_scale * column_scale[v] : 1.0f);"
         step += [cell.replace("sums[", f"sums[{number * self.slab} + " if number else "sums[", 1) + f" = {value};"
                  for number, value in enumerate(self.values)]
         return [*lines, *self.emitter.fixed_lines, *self.table.steps("first", "last", step, UNROLL)]
 
     def helpers(self) -> list[str]:
-        """``NAME_slab``: partial results of each column and n of a slab."""
+        """``NAME_slab``: partial results of each column and n of a subtile."""
         kernel, words = self.kernel, self.positions // 32
         slabs, all_columns = self.geometry.slabs, kernel.groups * kernel.out_channels
         share, used = self._sharing, self._sharing * self.columns
@@ -155,7 +146,7 @@ class ReducePositions(StorePositions):
             f"const bool writes = {' && '.join(writes)};",
             f"const unsigned* masks = reinterpret_cast<const unsigned*>(sums + {self.masks});", "#pragma unroll 1",
             f"for (int which = 0; which < 2; ++which, masks += {words}) {{  // of the slab's n", *indent([
-                f"const long long cell = (phase_class * {slabs}LL + first_row / {SLAB_ROWS}) * 2 + which;",
+                f"const long long cell = (phase_class * {slabs}LL + first_row / {SUBTILE_ROWS}) * 2 + which;",
                 f"const int count = {' + '.join(f'__popc(masks[{word}])' for word in range(words))};",
                 "if (thread == 0 && group == 0 && first_column == 0) slab_positions[cell] = count;",
                 "if (count == 0) continue;",
@@ -180,7 +171,7 @@ class ReducePositions(StorePositions):
 
     def _plain(self, kind: str, at: int) -> list[str]:
         """A sum or an extremum."""
-        return [*self._walk({"part": (kind, "value[v]")}), *self._write({at: "part"})]
+        return [*self._over_positions({"part": (kind, "value[v]")}), *self._write({at: "part"})]
 
     def _moments(self, at: int) -> list[str]:
         """The value of the first position, which stands in for a mean, then what values differ from it: the sum, and
@@ -190,12 +181,13 @@ class ReducePositions(StorePositions):
         last = self.positions // 32 - 1
         return [f"const float some = values[{first}{f'{32 * last} + ' * (last > 0)}__ffs(masks[{last}]) - 1];",
                 "const float near = fabsf(some) < INFINITY ? some : 0.0f;",
-                *self._walk({"rest": ("sum", "from_near"), "squares": ("sum", "from_near * from_near")},
+                *self._over_positions({"rest": ("sum", "from_near"), "squares": ("sum", "from_near * from_near")},
                             ["const float from_near = value[v] - near;"]),
                 *self._write({at: "near", at + 1: "rest", at + 2: "squares"})]
 
-    def _walk(self, found: dict[str, tuple[str, str]], before: list[str] | None = None) -> list[str]:
-        """Define each name of ``found`` as a reduction, of a kind and a term, over this n's positions of the slab."""
+    def _over_positions(self, found: dict[str, tuple[str, str]], before: list[str] | None = None) -> list[str]:
+        """Define each name of ``found`` as a reduction, of a kind and a term, over this n's positions of the
+        subtile."""
         share, result = self._sharing, []
         # Threads of a column begin in different banks: 8 threads of a warp read 32 of them at a time.
         run = max(4, 32 // share)

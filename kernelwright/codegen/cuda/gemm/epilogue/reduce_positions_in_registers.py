@@ -1,30 +1,21 @@
-"""The epilogue of a contraction on wgmma that writes nothing but totals: they are taken from the registers of its sums.
+"""Reductions over positions in wgmma's registers, of a contraction that stores nothing else.
 
 Where results of positions are stored as well, sums go through shared memory, so that neighbouring threads write
-neighbouring positions (`epilogue.reduce_positions`). Totals need no such order. That way a mean cost some 25
-instructions for each element (H200: 0.54 of 0.91 ms of a convolution of 8 to 64 channels in fp16), nearly all of them
-for finding, writing and reading what the registers held to begin with.
+neighbouring positions (`epilogue.reduce_positions`). Totals need no such order.
 
-Here a thread evaluates the expressions of its own sums, of two rows of each product of 64, and takes all of these of a
+A thread evaluates the expressions of its own sums, of two rows of each product of 64, and takes all of these of a
 column together. The 8 lanes of a warp that share columns halve what they hold in each of three steps: a lane keeps one
 half of the columns, gives away the other, and takes that half of what its partner gives; 8 columns cost 7 shuffles
-instead of 24. The 4 warps meet in shared memory. For a mean of 128 rows and 64 columns, for each element:
+instead of 24. The 4 warps meet in shared memory. (benchmarks/notes/contractions.md, "Epilogues", counts instructions.)
 
-    multiply by the scale and add, masked        1    (sums of fp16: one predicated instruction)
-    start, and scales of columns                 0.6  (a choice, a multiplication, half a read of a column: 4 elements)
-    7 shuffles, 14 choices, 7 additions          0.9  (of 8 columns of 4 rows)
-    which rows are positions, cells, the warps   2    (some 125 for a tile's 64 elements of a thread)
-
-In what ptxas makes of it (sm_90a) these are 290 instructions for 64 elements, and 448 for the 128 of 128 columns.
-
-All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the cell of the first slab that
-meets this n; the tile's other cells have no positions, and `epilogue.finalize` skips these. Where n changes within the
-tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the same
-for all of them.
+All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the cell of the first subtile
+that meets this n; the tile's other cells have no positions, and `epilogue.finalize` skips these. Where n changes within
+the tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the
+same for all of them.
 
 Moments are of what values differ from a number near them, as in `epilogue.reduce_positions`: the mean of the first
 run of 8 rows of each warp that has positions. So a part of the sums is evaluated twice, and the number comes back to
-all threads before the walk over all. (The mean of all rows took a walk over all for itself.)
+all threads before the pass over all. (The mean of all rows took a pass over all for itself.)
 """
 
 from __future__ import annotations
@@ -35,7 +26,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, 
 from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation, operand_pointers
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -47,8 +38,8 @@ from kernelwright.codegen.cuda.gemm.points import (
     ordinary_stores,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry, components
+from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression
 
@@ -56,7 +47,7 @@ WARPS = 4
 #: Rows of four warps that are taken together for a number near a mean: 8 of each.
 RUN_ROWS = 32
 #: Whether row h of a set is a position. Of an array of bool the compiler would make numbers first.
-THERE = "mine[set / 2] & 1u << set % 2 * 16 + h * 8"
+IN_BOUNDS = "mine[set / 2] & 1u << set % 2 * 16 + h * 8"
 
 
 def shared_floats(geometry: Geometry) -> tuple[int, int, int]:
@@ -188,7 +179,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         element = [*(f"const int p{a} = at{a}[set][h];" for a in self.moved if re.search(rf"\bp{a}\b", words)),
                    f"const float sum = sums[set][4 * j + 2 * h + e]{' * scale' * scaled};", *step,
                    f"const float value = {text};",
-                   *(f"some{at}[2 * i + e] = {THERE} ? {TAKES[kind].format(f'some{at}[2 * i + e]', term)} "
+                   *(f"some{at}[2 * i + e] = {IN_BOUNDS} ? {TAKES[kind].format(f'some{at}[2 * i + e]', term)} "
                      f": some{at}[2 * i + e];" for at, (kind, term) in takes.items())]
         inner = [*reads, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
             *each, *self._rows(element, run)]), "}"]
@@ -215,7 +206,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
                 "  for (int h = 0; h < 2; ++h) {", *indent(element, 4), "  }"]
 
     def write(self, rest: bool) -> list[str]:
-        """Take the results of the warps together, and write them: those of the first walk, or the ``rest``."""
+        """Take the results of the warps together, and write them: those of the first pass, or the ``rest``."""
         lines = []
         for at, total in components(self.kernel):
             if total.kind != "moments" and rest == self.has_moments:
@@ -281,10 +272,10 @@ class ReducePositionsInRegisters(EpilogueOperation):
         first, second = self.first_pass(), self.second_pass()  # before the emitter's lines are read
         return [
             "const int g = group, lane = thread % 32, warp = thread / 32;", *self.emitter.fixed_lines,
-            f"const {kind} begin = first_row, last = min(begin + {SLAB_ROWS * products - 1}, "
+            f"const {kind} begin = first_row, last = min(begin + {SUBTILE_ROWS * products - 1}, "
             f"{geometry.rows - 1}{'LL' * (kind != 'int')});",
             f"const {entry} first_n = {unsigned}(begin) / {pitch}u, last_n = {unsigned}(last) / {pitch}u;",
-            f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SLAB_ROWS}) * 2;",
+            f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SUBTILE_ROWS}) * 2;",
             "int positions = 0;  // of cell number `thread` of these rows: none, but where an n begins",
             "#pragma unroll 1",
             f"for ({entry} of_n = first_n; of_n <= last_n; ++of_n) {{  // one, but where n changes within the rows",
@@ -298,43 +289,33 @@ class ReducePositionsInRegisters(EpilogueOperation):
             f"if (thread < {2 * products} && group == 0 && first_column == 0) "
             "slab_positions[first_cell + thread] = positions;"]
 
-    def _again(self, walk: list[str]) -> list[str]:
-        """The second walk, where there is one. What it computes again looks new to the compiler, which would keep all
+    def _again(self, second: list[str]) -> list[str]:
+        """The second pass, where there is one. What it computes again looks new to the compiler, which would keep all
         of it in registers otherwise."""
-        if not walk:
+        if not second:
             return []
         return [f"{MEET}  // The means are there.", "// As if these were others: no value is kept for so long.",
                 "#pragma unroll", f"for (int set = 0; set < {self.sets}; ++set) kw_wgmma_hold(sums[set]);",
-                f"const int first_column = counts[{WARPS}];", *walk, f"{MEET}  // So is the rest.",
+                f"const int first_column = counts[{WARPS}];", *second, f"{MEET}  // So is the rest.",
                 *self.write(True)]
 
     def _positions(self, words: str) -> str:
         """The text of how many bits some words have."""
         return " + ".join(f"__popc({words}[{w}])" for w in range(-(-self.sets // 2)))
 
-    def _place(self, row: str, phase: str) -> tuple[list[str], str]:
-        """Statements that define n and p0, p1, ... of a row, and the condition that it is a position."""
-        lines = [f"const {self.kind} row = first_row + {row};", *self.position(phase=phase)]
-        there = [f"row < {self.geometry.rows}", *([f"!({beyond})"] if (beyond := self.beyond()) else [])]
-        if self.odd_size:
-            there.append(f"{self.names[-1]} < {self.odd_size}")
-        return lines, " && ".join(there)
-
-    def _row(self, set_: str, **within: str) -> str:
-        """A row of the warp, counted from the first one of the tile: its digits behind that of the warp."""
-        number = f"{set_} % {self.products}" if self.sets > self.products else set_
-        return self.layout.text(POSITION, **{"set": number} if self.products > 1 else {}, warp="warp", **within)
+    def _place(self, **within: str) -> list[str]:
+        """Define n and p0, p1, ... of a row of ``set``: ``within`` are its digits behind that of the warp."""
+        number = f"set % {self.products}" if self.sets > self.products else "set"
+        row = self.layout.text(POSITION, **{"set": number} if self.products > 1 else {}, warp="warp", **within)
+        return [f"const {self.kind} row = first_row + {row};", *self.position(phase=f"set / {self.products}")]
 
     def _places(self) -> list[str]:
         """Define ``places``, a bit for each row of the warp, and ``mine``, the same from the thread's first row on."""
-        lines, there = self._place(self._row("set", row="lane % 16"), f"set / {self.products}")
-        words = -(-self.sets // 2)
-        if self.sets % 2:
-            there = f"set < {self.sets} && {there}"
+        words, there = -(-self.sets // 2), f"set < {self.sets} && " * (self.sets % 2) + self.in_bounds()
         return [
             "// Which of the warp's rows are positions of it: a lane looks at one of 16 in each second set.",
             f"unsigned places[{words}];", "#pragma unroll", f"for (int w = 0; w < {words}; ++w) {{", *indent([
-                "const int set = 2 * w + lane / 16;", *lines,
+                "const int set = 2 * w + lane / 16;", *self._place(row="lane % 16"),
                 f"places[w] = __ballot_sync(0xffffffffu, n == of_n && {there});"]), "}",
             f"unsigned mine[{words}];  // of the thread's: bits 0 and 8 of a set, 16 and 24 of the next",
             "#pragma unroll",
@@ -361,11 +342,11 @@ class ReducePositionsInRegisters(EpilogueOperation):
         """Define ``at0``, ``at1``, ...: the thread's positions, 0 where there are none, so that loads stay inside."""
         if not self.moved:
             return []
-        lines, _ = self._place(self._row("set", half="h", row="lane / 4"), f"set / {self.products}")
         return [
             f"int {', '.join(f'at{a}[{self.sets}][2]' for a in self.moved)};", "#pragma unroll",
             f"for (int i = 0; i < {2 * self.sets}; ++i) {{", "  const int set = i / 2, h = i % 2;", *indent([
-                *lines, *(f"at{a}[set][h] = {THERE} ? p{a} : 0;" for a in self.moved)]), "}"]
+                *self._place(half="h", row="lane / 4"),
+                *(f"at{a}[set][h] = {IN_BOUNDS} ? p{a} : 0;" for a in self.moved)]), "}"]
 
     def _scale(self) -> list[str]:
         """Define ``row_scale``, that of n."""
@@ -376,17 +357,15 @@ class ReducePositionsInRegisters(EpilogueOperation):
         if not self.geometry.scaled:
             return []
         each, kernel = self.columns // 8, self.kernel
-        lines, there = self._place(self._row("set", half="e / 2", row="lane / 4"), f"set / {self.products}")
-        points = ", ".join([*operand_pointers(kernel), "next[0]", "row_scale", column_scale_text(self.geometry),
-                            *self.names])
         column = self.layout.text(CHANNEL, block=f"quad % {each}", quad="lane % 4", pair="e % 2")
         return [*self.table.usual("row_scale"), "const float* scales = columns;",
                 "if (!usual) {  // With care, in place: all sums move round.", *indent([
             f"for (int c = thread; c < {self.columns}; c += {THREADS}) met[{self.ones} + c] = 1.0f;",
             *every_sum(self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
-                *lines, f"const int o = first_column + {column};", "float value = next[0];",
-                f"if (n == of_n && o < {kernel.out_channels} && {there})",
-                f"  value = {self.name}_careful({points});"], keep=True),
+                *self._place(half="e / 2", row="lane / 4"), f"const int o = first_column + {column};",
+                "float value = next[0];",
+                f"if (n == of_n && o < {kernel.out_channels} && {self.in_bounds()})",
+                f"  value = {self.careful('next[0]')};"], keep=True),
             f"scales = met + {self.ones}, row_scale = 1.0f;", MEET]), "}"]
 
     def _cell(self) -> list[str]:
@@ -395,7 +374,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         return [
             "// The cell of the first slab that meets n.",
             f"const int ahead = n > first_n ? n * {self.geometry.pitches[0]}{'LL' * (self.kind != 'int')} - begin : 0;",
-            f"const int number = ahead / {SLAB_ROWS} * 2 + (ahead % {SLAB_ROWS} > 0);",
+            f"const int number = ahead / {SUBTILE_ROWS} * 2 + (ahead % {SUBTILE_ROWS} > 0);",
             f"const int count = {' + '.join(f'counts[{w}]' for w in range(WARPS))};",
             "if (thread == number) positions = count;",
             f"float* const to = slab_totals + (first_cell + number) * {self.geometry.components * all_columns}LL "

@@ -14,14 +14,13 @@ both a warp writes 32 neighbouring positions at a time, as it does for convoluti
 
 Pairs: where lines have even lengths in memory and in the order of rows, two rows from an even one on are both positions
 or neither is, and lie at a multiple of 8 bytes. A warp then reads and writes 64 positions at a time: half as many
-reads, stores and scales for each element as where a thread takes a row, and of the 32 bytes that memory takes as one a
-warp shares those at two ends of 256 bytes, not of 128 (benchmarks/result_stores.py on an H200: 2.3 TB/s for 1.5 of
-lines of 254). Tiles need no overlap for that, as they do for whole sectors (`epilogue.store_overlapped`).
+reads, stores and scales for each element as where a thread takes a row, and it shares sectors of memory at two ends of
+256 bytes, not of 128 (benchmarks/result_stores.py).
 """
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     THREADS,
     UNROLL,
@@ -38,7 +37,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import column_place, column_scale_text, row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer, Stored
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Index, Load
@@ -94,9 +93,9 @@ class StorePositions(EpilogueOperation):
             raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
         # Fragments of a core's threads lie 8 rows x 4 pairs of columns: 2 * 68, or of two phases, which half a warp
         # writes of 4 rows at a time, 2 * 132, is 8 modulo 32 banks.
-        self.strides = (self.phases, self.phases * SLAB_ROWS + 4)
+        self.strides = (self.phases, self.phases * SUBTILE_ROWS + 4)
         self.floats = self.columns * self.strides[1]
-        self.row_of, self.place = f"thread % {SLAB_ROWS}", f"thread % {SLAB_ROWS}"
+        self.row_of, self.place = f"thread % {SUBTILE_ROWS}", f"thread % {SUBTILE_ROWS}"
         self.comment = "a thread takes a row, and walks over half of the columns"
         if self.phases == 2:
             self.row_of, self.place, self.phase_of = "thread / 2", "thread", "thread % 2"
@@ -123,7 +122,7 @@ class StorePositions(EpilogueOperation):
     def part(self) -> list[str]:
         """Define ``first`` and ``last``: the columns of a thread."""
         half = self.columns // 2
-        return [f"const int first = first_column + thread / {SLAB_ROWS} * {half};",
+        return [f"const int first = first_column + thread / {SUBTILE_ROWS} * {half};",
                 f"const int last = {self.end(f'first + {half}')};"]
 
     def finished(self, first: str) -> list[str]:
@@ -149,7 +148,7 @@ class StorePairs(StorePositions):
     """Rows are neighbours in pairs: a thread takes two rows, and a quarter of the columns. Only where `in_pairs`."""
 
     def _emit(self) -> None:
-        self.row_of = self.place = f"thread % {SLAB_ROWS // PAIR} * {PAIR}"
+        self.row_of = self.place = f"thread % {SUBTILE_ROWS // PAIR} * {PAIR}"
         self.comment = "a thread takes two neighbouring rows, and walks over a quarter of the columns"
         stores = self.table.stores(self.stores)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), stores, walked=(2,),
@@ -159,10 +158,9 @@ class StorePairs(StorePositions):
 
     def part(self) -> list[str]:
         """Define ``first`` and ``last``: the columns of a thread."""
-        across = SLAB_ROWS // PAIR
-        part = -(-self.columns // (THREADS // across * READ)) * READ
-        return [f"const int first = first_column + thread / {across} * {part};",
-                f"const int last = {self.end_of_part(part, across)};"]
+        across = SUBTILE_ROWS // PAIR
+        return [f"const int first = first_column + thread / {across} * {self.part_of(across)};",
+                f"const int last = {self.end_of_part(across)};"]
 
     def step(self, first: str, raw: str) -> list[str]:
         """The loop over a thread's columns."""
@@ -190,7 +188,7 @@ class StoreChannels(EpilogueOperation):
         # Rows of a core's fragments fall 8 or 24 banks apart; reads are contiguous.
         pitch = self.columns + (8 - self.columns) % 16
         self.strides = (pitch, 1)
-        self.floats = SLAB_ROWS * pitch
+        self.floats = SUBTILE_ROWS * pitch
         self.lanes = 4 if self.kernel.out_channels % 4 == 0 else 1
         walked = tuple(a for a in range(len(self.names)) if a not in (1, 2))
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), self.kernel.stores, walked=walked,
@@ -208,7 +206,7 @@ class StoreChannels(EpilogueOperation):
         times = f" * {lanes}" if lanes > 1 else ""
         lines += [f"const int o = first_column + thread % {across}{times};",
                   f"if (o >= {kernel.out_channels}) return;",
-                  f"const int last = min({SLAB_ROWS}LL, {self.geometry.rows} - first_row);"]
+                  f"const int last = min({SUBTILE_ROWS}LL, {self.geometry.rows} - first_row);"]
         if scaled and lanes > 1:
             signs = guessed(self.geometry, "right")
             lines += [f"float column_scale[{lanes}];",

@@ -1,15 +1,13 @@
-"""The epilogue of convolutions whose warps begin to store at multiples of 32 bytes, wherever runs of positions begin.
+"""Stores by warps that begin at multiples of 32 bytes, wherever runs of positions begin.
 
 A sector of 32 bytes that two stores share costs memory as much as several others (`epilogue.store_overlapped`). Where
-a thread takes a row, a warp stores 32 or 64 positions from anywhere on, and shares both ends: of lines of 95 positions,
-of both output phases, on an H200 1.2 times as many sectors were written as there are, at a third of memory's rate,
-with nothing else at work for more than half of its time.
+a thread takes a row, a warp stores 32 or 64 positions from anywhere on, and shares both ends.
 
 So a warp takes a column at a time, and what the tile has of a run: its lanes take neighbouring positions from the
 multiple of a sector on at or before the first one. Only the ends of what the tile has of a run are shared, with other
 tiles, or with what comes before and behind a run. No rows are computed twice for that, and runs and columns may begin
 anywhere: those of odd lengths do so differently for each line and channel, and so a lane's position is another one of
-each column. Where all of that is even a lane takes two positions. A slab is as high as a tile of one warpgroup.
+each column. Where all of that is even a lane takes two positions. A subtile is as high as a tile of one warpgroup.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from dataclasses import replace
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
 from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
 from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import THREADS, stores_channels
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channels
 from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Index
@@ -44,7 +42,7 @@ def _outer(geometry: Geometry) -> int | None:
 def stores_aligned(geometry: Geometry) -> bool:
     """Whether `StoreAligned` can take what a tile of one warpgroup stores."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
     return tiling.core == "wgmma" and tiling.split == 1 and not tiling.overlap and alone and bool(kernel.axes) \
         and not kernel.all_reductions and not stores_channels(kernel) and _outer(geometry) is not None
 
@@ -75,7 +73,6 @@ class StoreAligned(StoreRuns):
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         kind, places = self.kind, self.ordinals
-        part = -(-self.columns // (THREADS // 32 * READ)) * READ
         line = f"{self.unsigned('at')} / {places}u"
         segment = [
             f"const {kind} line = {line};", *self.places(self.unsigned("line")),
@@ -88,9 +85,8 @@ class StoreAligned(StoreRuns):
             *self.table.steps("low", "high", self._column(), READ), *self._careful()]
         return ["const int g = group;",
                 f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
-                f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SLAB_ROWS}, phase_class);",
-                f"const int low = first_column + thread / 32 * {part};",
-                f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
+                f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SUBTILE_ROWS}, phase_class);",
+                *self.part(32),
                 *self.table.begins("low"), f"for ({kind} at = begin; at < end;) {{", *indent(segment), "}"]
 
     def _typed(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""The epilogue of convolutions whose lines are whole sectors of memory: from registers to memory, not by way of a slab.
+"""Stores from wgmma's registers, where lines are whole sectors of memory.
 
 The sums of a product on wgmma lie in registers so that 8 lanes have 8 neighbouring rows of a column, and 4 such groups
 4 pairs of columns. Both output phases of 8 rows are 64 bytes of a line, 8 positions without a stride 32: whole sectors
@@ -6,12 +6,8 @@ of memory, if lines begin at multiples of a sector, in memory and among rows. So
 for (`packed_layout`), a few more than they would (258 become 264; with both phases 129 become 132), and no warp
 ever shares a sector with another.
 
-Nothing waits for other warps, nothing is written to shared memory and read from it again, which takes two barriers, 1.5
-instructions and the latency of both for each element; what a slab takes of shared memory is there for more stages. Of a
-thread's elements, two for a store of both phases, each takes a multiplication by its scale, what the expressions take,
-and half a store. Two teams have too few warps to hide what stands between products and stores: of 128 x 64 x 256 x 256
-results of a transposed convolution, in ms of an H200, the products alone took 0.31, with sums written to shared memory
-0.39, all but the stores 0.54, and all of it 0.74, where memory takes 0.52.
+Nothing waits for other warps, and nothing is written to shared memory and read from it again; what a subtile takes of
+it is there for more stages. (benchmarks/notes/contractions.md, "Epilogues", has what that took.)
 """
 
 from __future__ import annotations
@@ -75,7 +71,7 @@ class StoreFromRegisters(EpilogueOperation):
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes between pointers and numbers: no slab is there."""
+        """What ``NAME_finish`` takes between pointers and numbers: no subtile is there."""
         return [f"float (&sums)[{self.sets}][{self.columns // 2}]", "float*"]
 
     def body(self) -> list[str]:
@@ -99,9 +95,9 @@ class StoreFromRegisters(EpilogueOperation):
             *[f"const float* const values = {first};"] * (bool(columns) and not many),
             f"{entry_type(self.kernel)} own_n[{rows}];", f"int {', '.join(f'own_{p}[{rows}]' for p in names)};",
             f"bool there[{rows}];",
-            *([f"float row_scale[{rows}];", f"bool usual = {self._columns_usual()};"] if scaled else []),
+            *([f"float row_scale[{rows}];", f"bool usual = {self.table.all_usual};"] if scaled else []),
             "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{  // the thread's rows", *indent([
-                *self._position("i / 2", "i % 2"), f"there[i] = {self._there()};", "own_n[i] = n;",
+                *self._position("i / 2", "i % 2"), f"there[i] = {self.in_bounds()};", "own_n[i] = n;",
                 *(f"own_{p}[i] = {p};" for p in names), *self._row_scale()]), "}",
             "#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent([
                 *reads * (not many),
@@ -131,15 +127,6 @@ class StoreFromRegisters(EpilogueOperation):
         place = self.layout.text(POSITION, set=set_, warp="warp", half=half, row="lane / 4")
         return [f"const {self.kind} row = first_row + {place};", *self.position(phase="")]
 
-    def _there(self) -> str:
-        """The condition that ``row`` has positions."""
-        beyond = self.beyond()
-        return f"row < {self.geometry.rows}" + (f" && !({beyond})" if beyond else "")
-
-    def _columns_usual(self) -> str:
-        """Whether the scales of the tile's columns are usual."""
-        return self.table.all_usual
-
     def _row_scale(self) -> list[str]:
         """Define the scale of a row, and whether it is usual, too."""
         if not self.geometry.scaled:
@@ -157,4 +144,4 @@ class StoreFromRegisters(EpilogueOperation):
         return ["if (usual) return;", *every_sum(
             self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
                 *self._position(f"set % {self.products}", "e / 2"), f"const int o = first_column + {column};",
-                f"if ({self._there()} && o < {self.kernel.out_channels}) {self.name}_again({points});"], keep=False)]
+                f"if ({self.in_bounds()} && o < {self.kernel.out_channels}) {self.name}_again({points});"], keep=False)]

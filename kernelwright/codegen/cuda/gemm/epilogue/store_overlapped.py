@@ -1,22 +1,18 @@
-"""The epilogue of convolutions whose positions lie one behind the other in memory: four of them at a time.
+"""Stores of whole sectors by tiles that overlap, where positions lie one behind the other in memory.
 
-Rows of a slab that are no positions (what packing puts between the lines of x) leave gaps, and so a thread that takes a
-row writes beside multiples of 32 bytes. That is what the device does worst: of 254 positions a line it takes 1.5 TB/s
-from warps of 32 rows each, 2.3 from warps of 64, and 3.8 where lines begin at multiples of 32 bytes
-(benchmarks/result_stores.py on an H200). A sector of 32 bytes that two stores share costs as much as six others.
+Rows of a subtile that are no positions (what packing puts between the lines of x) leave gaps, and so a thread that
+takes a row writes beside multiples of 32 bytes. That is what the device does worst: a sector of 32 bytes that two
+stores share costs as much as six others (benchmarks/result_stores.py).
 
-So sums are put into the slab without the gaps (`epilogue.positions`). A column of it holds the positions of its
-rows from a multiple of 4 on; as runs are multiples of 4 long, chunks of 4 ordinals are aligned here and in memory. A
-thread takes one chunk and walks over columns, as in other walks a thread takes a row: what it needs of the place is
-computed once. A slab is 128 rows high where a warpgroup has as many, so that a warp stores 512 bytes at once.
+So sums are put into the subtile without the gaps (`epilogue.positions`). A column of it holds the positions of its rows
+from a multiple of 4 on; as runs are multiples of 4 long, chunks of 4 ordinals are aligned here and in memory. A thread
+takes one chunk and loops over columns, as in other operations a thread takes a row: what it needs of the place is
+computed once. A subtile is 128 rows high where a warpgroup has as many, so that a warp stores 512 bytes at once.
 
 Tiles overlap by a few rows (``tiling.overlap``), of which either could store the positions. A sector, two chunks, is
 stored by the tile that has the ordinal of its first element among those from its own first one to that of the next
 tile. It has all of them: `least_overlap` counts the rows. No sector is shared, but for those of runs whose length is no
 multiple of 8, and of planes of a run in space, where rows that are no positions may be too many to be had twice.
-
-Instructions of a warp for 128 sums, beside those of a tile: 4 stores to shared memory, one read and one store, 4 to 8
-for the scales; where threads take rows they were 4 * (store, read, store, 3 to 8).
 """
 
 from __future__ import annotations
@@ -24,11 +20,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
 from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import THREADS, stores_channels
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channels
 from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
@@ -36,7 +31,7 @@ from kernelwright.plan.expressions import Expression, Index
 
 #: Neighbouring positions that a thread takes, and of a sector of memory (of float32).
 CHUNK, SECTOR = 4, 8
-#: Columns of a walk at once: of chunks fewer than of single sums.
+#: Columns of a pass at once: of chunks fewer than of single sums.
 _UNROLL = 8
 
 
@@ -45,7 +40,7 @@ def stores_densely(geometry: Geometry) -> bool:
     that are multiples of 4 elements, and nothing that it reads depends on positions in another way than that."""
     kernel, tiling = geometry.kernel, geometry.tiling
     outer = outer_axes(geometry)
-    alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
     if outer is None or tiling.core != "wgmma" or tiling.split > 1 or not alone or kernel.all_reductions \
             or stores_channels(kernel):
         return False
@@ -99,7 +94,7 @@ class _SectorEmitter(PointEmitter):
 
 
 class StoreOverlapped(StoreRuns):
-    """A thread takes a chunk of neighbouring positions, and walks over a part of the columns. Raises ValueError unless
+    """A thread takes a chunk of neighbouring positions, and loops over a part of the columns. Raises ValueError unless
     `stores_densely`."""
 
     multiple = CHUNK
@@ -114,7 +109,7 @@ class StoreOverlapped(StoreRuns):
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        kind, part = self.kind, -(-self.columns * self.chunks // (THREADS * READ)) * READ
+        kind = self.kind
         lines = [
             "const int g = group;",
             "// Ordinals of the tile's first position and of the next tile's.",
@@ -123,8 +118,7 @@ class StoreOverlapped(StoreRuns):
             f"const {kind} e = begin / {CHUNK} * {CHUNK} + thread % {self.chunks} * {CHUNK};",
             "const bool first = e >= begin && e < end;", *self._second(), "if (!first && !second) return;",
             f"const int d = {self.unsigned('e')} % {self.run}u;",
-            *self._line(), f"const int low = first_column + thread / {self.chunks} * {part};",
-            f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
+            *self._line(), *self.part(self.chunks),
             *self.table.begins("low"), *self.scale_of_place(), *self.emitter.fixed_lines]
         at = f"sums + (o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK}"
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     parameter_texts,
     pointers_of,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import row_place, row_scale_text, without_mark
+from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_place, row_scale_text, without_mark
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
@@ -33,7 +33,7 @@ _MOST_COLUMNS = 128
 MEET = f"kw_part_sync(8 + threadIdx.x / {THREADS}, {THREADS});"
 
 
-def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
+def subtile_columns(kernel: Contraction, tiling: Tiling) -> int:
     """Columns of a subtile: all of a block's, or an equal part of at most 128 where nothing reduces them, of two phases
     64."""
     if kernel.reductions:
@@ -46,7 +46,7 @@ def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
 
 def holds_channels(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether subtiles hold all output channels where the kernel reduces them."""
-    return not kernel.reductions or kernel.out_channels <= slab_columns(kernel, tiling)
+    return not kernel.reductions or kernel.out_channels <= subtile_columns(kernel, tiling)
 
 
 def channels_fastest(kernel: Contraction, store: Store) -> bool:
@@ -108,7 +108,7 @@ class EpilogueOperation:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
         self.phases = geometry.tiling.phases
         self.stores = ordinary_stores(self.kernel)
-        self.columns = slab_columns(self.kernel, geometry.tiling)
+        self.columns = subtile_columns(self.kernel, geometry.tiling)
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"
@@ -177,6 +177,12 @@ class EpilogueOperation:
         """Define each value of the table for column number ``v`` of four."""
         return [f"const float own_column{number} = column{number}[v];" for number in range(len(self.table.values))]
 
+    def careful(self, value: str, names: Sequence[str] = ()) -> str:
+        """The sum of a place, whatever ``row_scale`` and that of column ``o`` are. names: of the place's axes."""
+        points = [*operand_pointers(self.kernel), value, "row_scale", column_scale_text(self.geometry),
+                  *(names or self.names)]
+        return f"{self.name}_careful({', '.join(points)})"
+
     def tables(self) -> list[str]:
         """Tables of the classes of positions, where there are several."""
         classes = self.geometry.classes
@@ -196,12 +202,18 @@ class EpilogueOperation:
         (only,) = self.geometry.classes
         return only.phases[axis], only.counts[axis]
 
-    def beyond(self) -> str:
+    def out_of_bounds(self) -> str:
         """The condition of rows that are no positions of the class, of u0, u1, ...; empty where all are."""
         several = len(self.geometry.classes) > 1
         counts = [self._class(a)[1] for a in range(len(self.kernel.axes))]
         return " || ".join(f"u{a} >= {count}" for a, count in enumerate(counts)
                            if several or count < self.geometry.extents[a])
+
+    def in_bounds(self) -> str:
+        """The in-bounds predicate of ``row``: whether it is a position of the class, and its output phase has it."""
+        beyond = self.out_of_bounds()
+        return " && ".join([f"row < {self.geometry.rows}", *[f"!({beyond})"] * bool(beyond),
+                            *[f"{self.names[-1]} < {self.odd_size}"] * bool(self.odd_size)])
 
     @property
     def odd_size(self) -> int:
@@ -212,7 +224,7 @@ class EpilogueOperation:
     def position(self, leave: str = "", phase: str | None = None) -> list[str]:
         """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class. phase: the output phase
         of the last axis, of tiles of two, where it is not ``phase_of``; empty for the first one."""
-        lines, beyond = coordinates(self.geometry, self.kind), self.beyond()
+        lines, beyond = coordinates(self.geometry, self.kind), self.out_of_bounds()
         phase = self.phase_of if phase is None else phase
         own = phase is not None and self.phases == 2
         if beyond and leave:
@@ -228,7 +240,7 @@ class EpilogueOperation:
 
     def row_or_other(self, number: str = "") -> list[str]:
         """Define ``row``, the thread's, and ``there``: whether it is a position; if not, ``row`` is some other one."""
-        rows, beyond = self.geometry.rows, self.beyond()
+        rows, beyond = self.geometry.rows, self.out_of_bounds()
         lines = [f"{self.kind} row = first_row{number} + {self.row_of};"]
         if beyond:
             lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
@@ -242,9 +254,13 @@ class EpilogueOperation:
         whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
         return text if whole else f"min({text}, {self.kernel.out_channels})"
 
-    def end_of_part(self, part: int, across: int) -> str:
-        """The column behind a thread's last one, of ``part`` columns for each of ``across`` threads beside each other:
-        that of its part, of the subtile or of the kernel."""
+    def part_of(self, across: int) -> int:
+        """The columns of a thread, a multiple of 4, where so many threads share the positions."""
+        return -(-self.columns * across // (THREADS * READ)) * READ
+
+    def end_of_part(self, across: int) -> str:
+        """The column behind a thread's last one: that of its part, of the subtile or of the kernel."""
+        part = self.part_of(across)
         text = f"first + {part}"
         if THREADS // across * part > self.columns:
             text = f"min({text}, first_column + {self.columns})"

@@ -1,9 +1,9 @@
-"""The core that goes down strips of lines: convolutions on wgmma whose output channels are the rows of products.
+"""The row-buffered implicit GEMM: convolutions on wgmma whose output channels are the rows of products.
 
 `row_buffered.problem` has the arithmetic. Blocks stay on their multiprocessor, with all of w in shared memory,
 and go down one strip after the other. One warpgroup, the producers, reads x as it lies in memory, once for each line,
 rounds or splits it and writes it to a ring of lines; the others multiply what a window spans there, and finish their
-sums in registers (`row_buffered.epilogue`). A barrier of each slot says that a line is there, one of each item
+sums in registers (`row_buffered.epilogue`). A barrier of each slot says that a line is there, one of each work tile
 that nobody needs its lines for it any more.
 
 What the other core on wgmma (`mainloop.sm90.core`) does for the same sums: x is packed, or read once for each line of
@@ -103,7 +103,7 @@ def _own_line(numbers: Strips) -> str:
     return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools) + ends
 
 
-#: Where teams meet, in shared memory behind all else.
+#: Where consumer warpgroups meet, in shared memory behind all else.
 _RESULTS = """
     float* const results = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 

@@ -32,8 +32,8 @@ from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """``NAME_finish``, what it takes first as (type, name), what stands before and behind a strip's items, inputs and
-    outputs that are to be aligned to 16 bytes, and what an item keeps from line to line of its windows."""
+    """``NAME_finish``, what it takes first as (type, name), what stands before and behind a strip's work tiles, inputs
+    and outputs that are to be aligned to 16 bytes, and what a work tile keeps from line to line of its windows."""
 
     definitions: str
     parameters: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class Finish:
 
 
 def operation(numbers: Strips) -> type[RowBufferedOperation]:
-    """What finishes the sums of items."""
+    """What finishes the sums of work tiles."""
     kernel = numbers.kernel
     if kernel.pools:
         return RowBufferedPool
@@ -58,7 +58,7 @@ def operation(numbers: Strips) -> type[RowBufferedOperation]:
 
 
 def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
-    """The text that finishes items. original: the kernel before taps were joined."""
+    """The text that finishes work tiles. original: the kernel before taps were joined."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
     done = operation(numbers)(numbers, names)

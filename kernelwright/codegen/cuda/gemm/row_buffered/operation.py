@@ -1,4 +1,4 @@
-"""What all epilogue operations of the row-buffered GEMM share: what a thread holds of an item, and what is computed
+"""What all epilogue operations of the row-buffered GEMM share: what a thread holds of a work tile, and what is computed
 once for its channels and a strip.
 
 The layout is that of wgmma with A and B swapped (`epilogue.accumulator_layout.wgmma_stacked`): a thread has two output
@@ -27,7 +27,7 @@ from kernelwright.plan.kernels import Store
 PAIR = 2
 #: The share of a sum that is cut off where a product is added to it (`precision.truncation_bias`): here all low
 #: terms come before all high ones, as in the column "6, 1" of that table, where weights of both signs lose 12.2e-8 with
-#: a share of 3.5. What is made up for too much stands in each element of a total: of 45e-9 7.5e-8 in variances (H100).
+#: a share of 3.5. What is compensated too much stands in each element of a total: of 45e-9 7.5e-8 in variances (H100).
 _LOSS = 35e-9
 
 
@@ -100,12 +100,12 @@ class RowBufferedOperation:
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes besides, of an item's windows: nothing."""
+        """What ``NAME_finish`` takes besides, of a work tile's windows: nothing."""
         return []
 
     @property
     def kept(self) -> str:
-        """What an item keeps from line to line of its windows: nothing."""
+        """What a work tile keeps from line to line of its windows: nothing."""
         return ""
 
     @property
@@ -134,7 +134,7 @@ class RowBufferedOperation:
         return ["constexpr int g = 0;", f"const {entry_type(self.kernel)} n = {image};", *places]
 
     def _line(self) -> list[str]:
-        """Define a thread's line, and whether there is one: a strip's last item may have fewer than others."""
+        """Define a thread's line, and whether there is one: a strip's last work tile may have fewer than others."""
         name = self.names[-2]
         if self.numbers.stacked == 1:
             return [f"const int {name} = first_line;"]

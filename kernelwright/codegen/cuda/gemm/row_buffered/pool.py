@@ -29,7 +29,7 @@ _FOUR, _BLOCK = 4, 8
 
 
 class RowBufferedPool(RowBufferedOperation):
-    """The statements of ``NAME_finish`` of one line of an item's windows; of the last one they store."""
+    """The statements of ``NAME_finish`` of one line of a work tile's windows; of the last one they store."""
 
     def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names, [pool.expression for pool in numbers.kernel.pools])
@@ -51,12 +51,12 @@ class RowBufferedPool(RowBufferedOperation):
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes of an item's windows."""
+        """What ``NAME_finish`` takes of a work tile's windows."""
         return [f"float (&pooled)[{len(self.kernel.pools)}][2][{self.blocks}]"]
 
     @property
     def kept(self) -> str:
-        """What an item keeps from line to line."""
+        """What a work tile keeps from line to line."""
         return f"\n        float pooled[{len(self.kernel.pools)}][2][{self.blocks}];"
 
     def of_sums(self, quads: int) -> list[str]:

@@ -62,17 +62,17 @@ class RowBufferedReduceChannels(RowBufferedOperation):
 
     @property
     def blocks(self) -> int:
-        """Blocks of 8 positions that lanes share, whether an item has them or not."""
+        """Blocks of 8 positions that lanes share, whether a work tile has them or not."""
         return self.numbers.shared_blocks
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes of an item's products."""
+        """What ``NAME_finish`` takes of a work tile's products."""
         return [f"float (&kept)[{self.numbers.kept_values}][{2 * self.blocks}]", "int part"]
 
     @property
     def kept(self) -> str:
-        """What an item keeps from product to product."""
+        """What a work tile keeps from product to product."""
         return f"\n        float kept[{self.numbers.kept_values}][{2 * self.blocks}];"
 
     def of_sums(self, quads: int) -> list[str]:

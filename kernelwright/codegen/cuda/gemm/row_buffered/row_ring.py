@@ -1,4 +1,4 @@
-"""How the producers of a core that goes down strips bring lines of x: 32 rows of 8 channels at a time, from memory,
+"""How the producers of a row-buffered GEMM bring lines of x: 32 rows of 8 channels at a time, from memory,
 rounded or split, to the ring (`row_buffered`).
 
 Each lane has a row: 8 loads beside the next lane's, 4 conversions of two values for each term, and 16 bytes of each to
