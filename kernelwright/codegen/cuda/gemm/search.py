@@ -22,12 +22,12 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as predicted_of_strips
-from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned
-from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as cycles_of_turned
-from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, tilings_of_turned
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as row_buffered_milliseconds
+from kernelwright.codegen.cuda.gemm.row_buffered.search import row_buffered_tilings
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
+from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as swap_ab_cycles
+from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, swap_ab_tilings
 from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
 from kernelwright.plan.contraction import Contraction, Tiling
 
@@ -54,7 +54,7 @@ def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
         return tuple(_tilings(kernel, core))
     # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
     fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
-    strips = [replace(tiling, joined=count) for tiling in tilings_of_strips(joined(kernel, count)) if core != "mma"]
+    strips = [replace(tiling, joined=count) for tiling in row_buffered_tilings(joined(kernel, count)) if core != "mma"]
     return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
@@ -66,17 +66,17 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
         return tilings_mma(kernel)
     if not kernel.axes:
         return _with_turned(kernel, _tilings_of_rows(kernel, raw=raw))[:_MOST]
-    return _in_turn(tilings_of_strips(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+    return _in_turn(row_buffered_tilings(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
 
 
 def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
     """Tilings of a product without a window, those that read the weight as it lies first where that promises more."""
-    turned = tilings_of_turned(kernel)
+    turned = swap_ab_tilings(kernel)
     if not turned or not others:
         return [*turned, *others]
     geometry = Geometry(kernel, others[0])
     packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
-    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < _CLEARLY * packed else 2
+    first = 0 if swap_ab_cycles(SwapAB(kernel, turned[0])) < _CLEARLY * packed else 2
     return [*others[:first], *_in_turn(turned, others[first:])]
 
 
@@ -198,9 +198,9 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     if tiling.core == "strips":
-        return predicted_of_strips(Strips(kernel, tiling))
+        return row_buffered_milliseconds(RowBuffered(kernel, tiling))
     if tiling.core == "turned":
-        return cycles_of_turned(Turned(kernel, tiling)) / 1.75e6
+        return swap_ab_cycles(SwapAB(kernel, tiling)) / 1.75e6
     geometry = Geometry(kernel, tiling)
     return cycles(geometry, _layout(geometry)) / 1.75e6
 

@@ -21,7 +21,7 @@ from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation
 from kernelwright.codegen.cuda.gemm.row_buffered.output_parity import InterleavedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.pool import RowBufferedPool
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.reduce_channels import RowBufferedReduceChannels
 from kernelwright.codegen.cuda.gemm.row_buffered.reduce_positions import RowBufferedReducePositions, ending, struct
 from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
@@ -43,7 +43,7 @@ class Finish:
     pooled: str
 
 
-def operation(numbers: Strips) -> type[RowBufferedOperation]:
+def operation(numbers: RowBuffered) -> type[RowBufferedOperation]:
     """What finishes the sums of work tiles."""
     kernel = numbers.kernel
     if kernel.pools:
@@ -57,7 +57,7 @@ def operation(numbers: Strips) -> type[RowBufferedOperation]:
     return StoreSharedSectors if numbers.tiling.aligned else RowBufferedStore
 
 
-def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
+def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:
     """The text that finishes work tiles. original: the kernel before taps were joined."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))

@@ -35,7 +35,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class StripItems(Geometry):
+class WorkTile(Geometry):
     """Numbers of a work tile under a tiling whose core is "strips"."""
 
     @property
@@ -218,17 +218,17 @@ class StripItems(Geometry):
         return -(-self.kernel.in_channels // CHUNK)
 
 
-def window_offsets(numbers: StripItems) -> list[int]:
+def window_offsets(numbers: WorkTile) -> list[int]:
     """Lines of x that a work tile's window has, from its first one."""
     return sorted({tap.offset - numbers.first_offset for tap in numbers.item_line.taps})
 
 
-def position_offsets(numbers: StripItems) -> list[int]:
+def position_offsets(numbers: WorkTile) -> list[int]:
     """Positions of x that it has along lines."""
     return sorted({tap.offset for tap in numbers.positions.taps})
 
 
-def products_of(numbers: StripItems) -> tuple[Product, ...]:
+def products_of(numbers: WorkTile) -> tuple[Product, ...]:
     """All of them, of one pair of terms."""
     found = []
     lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
@@ -256,7 +256,7 @@ def products_of(numbers: StripItems) -> tuple[Product, ...]:
     return tuple(found)
 
 
-def _entry(numbers: StripItems, taps: tuple[Tap, ...]) -> int:
+def _entry(numbers: WorkTile, taps: tuple[Tap, ...]) -> int:
     number = 0
     for axis, tap in zip(numbers.kernel.axes, taps, strict=True):
         number = number * axis.kernel + tap.number

@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import operand_point
 from kernelwright.codegen.cuda.gemm.points import emitter_of, entry_type, straight
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import UNIT, added, factor
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import Store
@@ -31,18 +31,18 @@ PAIR = 2
 _LOSS = 35e-9
 
 
-def channel(numbers: Strips, half: str) -> str:
+def channel(numbers: RowBuffered, half: str) -> str:
     """The channel of a thread's half, 0 or 1; where halves are phases, of both."""
     halves = {"half": half} if numbers.interleaved == 1 else {}
     return f"first_channel + {numbers.layout.text(CHANNEL, warp='thread / 32', row='lane / 4', **halves)}"
 
 
-def line_of(numbers: Strips) -> str:
+def line_of(numbers: RowBuffered) -> str:
     """Which of the stacked lines is a thread's."""
     return f"thread / {numbers.layout.thread_count // numbers.stacked}"
 
 
-def compensation(numbers: Strips) -> float:
+def compensation(numbers: RowBuffered) -> float:
     """The factor that adds to sums what tensor cores have cut off them (`stretch_share`, of sums whose low terms come
     first); 0 where that is left. Products by zeros, of other stacked lines or phases, cut nothing off."""
     sums = numbers.stacked * numbers.interleaved
@@ -60,7 +60,7 @@ class RowBufferedOperation:
 
     neighbours = PAIR
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...], roots: Sequence[Expression],
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...], roots: Sequence[Expression],
                  stores: Sequence[Store] = ()) -> None:
         self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
         self.aligned: set[str] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.points import as_float, lies_at_multiples, ordinary_stores, straight
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel, compensation
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.kernels import Store
 
@@ -22,7 +22,7 @@ class InterleavedStore(RowBufferedOperation):
     neighbours = _FOUR
     position_of_sum = "2 * (first_position + 8 * j + quad * 2 + e % 2) + e / 2"
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         self.stores = ordinary_stores(numbers.kernel)
         super().__init__(numbers, names, (), self.stores)
         for number, store in enumerate(self.stores):

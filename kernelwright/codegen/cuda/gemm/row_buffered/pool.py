@@ -20,7 +20,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
 )
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 
@@ -31,7 +31,7 @@ _FOUR, _BLOCK = 4, 8
 class RowBufferedPool(RowBufferedOperation):
     """The statements of ``NAME_finish`` of one line of a work tile's windows; of the last one they store."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names, [pool.expression for pool in numbers.kernel.pools])
         kernel, last = self.kernel, len(names) - 1
         self.blocks = -(-numbers.tiling.rows // _BLOCK)

@@ -32,7 +32,7 @@ from functools import cached_property
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
-from kernelwright.codegen.cuda.gemm.row_buffered.items import StripItems
+from kernelwright.codegen.cuda.gemm.row_buffered.items import WorkTile
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR, shares_sectors, suits
 from kernelwright.roofline.multiprocessors import HOPPER
 
@@ -51,7 +51,7 @@ _STRIP_LINES = 2
 
 
 @dataclass(frozen=True)
-class Strips(StripItems):
+class RowBuffered(WorkTile):
     """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
 
     ``rows`` of the tiling are positions of a work tile, ``columns`` its output channels, ``stages`` lines in the ring,
@@ -204,7 +204,7 @@ class Strips(StripItems):
         return len(self.planes) * self.brought_chunks * self._row_items(across)
 
 
-def parts_of(numbers: Strips) -> int:
+def parts_of(numbers: RowBuffered) -> int:
     """Strips of a plane: as many as keep multiprocessors equally busy, each with a work tile for every consumer
     warpgroup."""
     images, lines, step = numbers.images * numbers.across, numbers.lines, numbers.line_stride
@@ -221,7 +221,7 @@ def parts_of(numbers: Strips) -> int:
     return min((p for p in range(1, most + 1) if p == 1 or last(p) >= least), key=cost)
 
 
-def tells_lines_apart(numbers: Strips) -> bool:
+def tells_lines_apart(numbers: RowBuffered) -> bool:
     """Whether a consumer warpgroup that waits for a line knows that the one before it in its slot has been there, as a
     barrier has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
     last, stride = numbers.lines - (numbers.parts - 1) * numbers.strip_lines, numbers.line_stride

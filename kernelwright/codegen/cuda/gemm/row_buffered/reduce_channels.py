@@ -26,7 +26,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
 )
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation, channel
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
@@ -42,7 +42,7 @@ _MERGE = """
 class RowBufferedReduceChannels(RowBufferedOperation):
     """The statements of ``NAME_finish`` of one product's channels, and of ``NAME_reduce`` behind the last one's."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names, [reduction.expression for reduction in numbers.kernel.reductions])
         kernel = self.kernel
         for number, reduction in enumerate(kernel.reductions):

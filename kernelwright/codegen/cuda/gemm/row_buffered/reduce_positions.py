@@ -19,7 +19,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 )
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, components
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, channel, line_of
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
@@ -33,7 +33,7 @@ _NEAR = 2
 class RowBufferedReducePositions(RowBufferedStore):
     """The statements of ``NAME_finish`` that also take totals of positions."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
         for number, total in enumerate(self.kernel.totals):
             text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
@@ -90,7 +90,7 @@ class RowBufferedReducePositions(RowBufferedStore):
         return [*lines, f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
 
 
-def totals(numbers: Strips, name: str) -> tuple[str, str]:
+def totals(numbers: RowBuffered, name: str) -> tuple[str, str]:
     """``NAME_totals`` and its launch, behind all others; it reads ``slab_totals`` of the workspace.
 
     Raises ValueError for stores that differ from position to position.
@@ -141,7 +141,7 @@ def struct(kernel: Contraction, name: str) -> str:
                       f"struct {name}_totals {{", *(f"  {m}" for m in members), "};", ""])
 
 
-def ending(numbers: Strips, name: str) -> str:
+def ending(numbers: RowBuffered, name: str) -> str:
     """``NAME_end``: four lanes put together what they have of a strip, and one writes it."""
     kernel = numbers.kernel
     lines = []

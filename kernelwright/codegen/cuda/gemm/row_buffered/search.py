@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernelwright.codegen.cuda.gemm.candidates import is_long
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, shares_sectors, suits
 from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 from kernelwright.roofline.multiprocessors import HOPPER
@@ -27,7 +27,7 @@ _MOST_LINES = 8
 _ELEMENT_CYCLES, _LONG_CYCLES, _ITEM_CYCLES = 10, 24, 300
 
 
-def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
+def row_buffered_tilings(kernel: Contraction) -> list[Tiling]:
     """Tilings that go down strips; [] where none can."""
     if not suits(kernel):
         return []
@@ -59,14 +59,14 @@ def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:
     """The tiling whose lines share sectors of memory, if it can have them."""
     for stages in range(tiling.stages, 1, -1):
         with suppress(ValueError):
-            return Strips(kernel, replace(tiling, stages=stages, aligned=True)).tiling
+            return RowBuffered(kernel, replace(tiling, stages=stages, aligned=True)).tiling
     return None
 
 
 def _channels(kernel: Contraction) -> list[int]:
     """Output channels of a work tile: as many as leave the fewest rows of products empty, without more products, and
     all rows."""
-    fit = Strips.possible_channels(kernel)
+    fit = RowBuffered.possible_channels(kernel)
     line, most = kernel.axes[-2], ROWS // kernel.axes[-1].out_stride
 
     def blocks(columns: int) -> int:
@@ -97,13 +97,13 @@ def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -
     for stages in range(_MOST_LINES * stacked, 1, -1):
         tiling = Tiling("strips", rows, columns, depth, stages, teams=teams, raw_left=True)
         try:
-            found.append((Strips(kernel, tiling).across > 1, -stages, tiling))
+            found.append((RowBuffered(kernel, tiling).across > 1, -stages, tiling))
         except ValueError:
             continue
     return min(found, key=lambda entry: entry[:2])[-1] if found else None
 
 
-def predicted_milliseconds(numbers: Strips) -> float:
+def predicted_milliseconds(numbers: RowBuffered) -> float:
     """The guess for the core on an H200 at 1.75 GHz: of a work tile the longest of what tensor cores, shared memory,
     the schedulers and memory take."""
     kernel, rows = numbers.kernel, numbers.tiling.rows

@@ -12,7 +12,7 @@ from __future__ import annotations
 from kernelwright.codegen.cuda.gemm.epilogue.collective import shuffled
 from kernelwright.codegen.cuda.gemm.points import as_float, lies_at_multiples, ordinary_stores, straight
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 
@@ -20,7 +20,7 @@ from kernelwright.codegen.cuda.loops.site import indent
 class RowBufferedStore(RowBufferedOperation):
     """Stores of positions, and beside totals of these."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         self.stores = ordinary_stores(numbers.kernel)
         super().__init__(numbers, names, [total.expression for total in numbers.kernel.totals], self.stores)
         self.paired = [lies_at_multiples(store.index, self.kernel.domain, PAIR) for store in self.stores]

@@ -27,7 +27,7 @@ from __future__ import annotations
 from kernelwright.codegen.cuda.gemm.points import straight
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import channel, line_of
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
@@ -36,7 +36,7 @@ from kernelwright.codegen.cuda.loops.site import indent
 class StoreSharedSectors(RowBufferedStore):
     """The statements of ``NAME_finish``; there is one store, of pairs, in runs that four lanes have."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
         # Eight lanes with runs of 64 bytes, which pay elsewhere, do not here: 64 to 128 channels, 126 wide, 0.737 for
         # 0.705 ms, of 64 images 0.399 for 0.392 (H100).

@@ -37,7 +37,7 @@ from kernelwright.codegen.cuda.gemm.precision.truncation_bias import LOSS, facto
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.gemm.swap_ab.convert_in_mainloop import values as values_of_raw
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, Turned, right_strides
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB, right_strides
 from kernelwright.codegen.cuda.gemm.swap_ab.text import (
     AWAIT_TURN,
     CORE,
@@ -66,7 +66,7 @@ from kernelwright.codegen.template import fill
 _USUAL = 80
 
 
-def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
+def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     """``NAME_core`` and its launch, which reads ``left``, the packed x, or x itself, and the epilogue's parameters,
     and writes the scales of what it splits. Raises ValueError where a block has too little shared memory."""
     kernel, tiling = numbers.kernel, numbers.tiling
@@ -169,7 +169,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     return Core(text, (*aligned, *launches), support, numbers.threads, shared)
 
 
-def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
+def _launches(numbers: SwapAB, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
               merging: int) -> tuple[str, ...]:
     """The host's lines: a block for each multiprocessor, where there are so many parts of tiles."""
     tiling, split, works = numbers.tiling, numbers.tiling.split, numbers.works
