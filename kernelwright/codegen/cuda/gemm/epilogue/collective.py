@@ -1,8 +1,8 @@
 """What the threads of a warp do together with what they hold along a mode of a thread-value layout, as text.
 
 A reduction along a mode has three steps, whatever holds the sums (`epilogue.accumulator_layout`): a thread folds its
-registers that differ along it; lanes shuffle along its bits of their numbers, `from_lanes` where each of them is to
-have the result, `exchange_halves` where each has several of which one is to be its own; and warps meet in shared
+registers that differ along it; lanes shuffle along its bits of their numbers, an `all_reduce` where each of them is to
+have the result, a `reduce_scatter` where each has several of which one is to be its own; and warps meet in shared
 memory. wgmma's positions and swapped wgmma's channels are the same rows of a product, so their reductions have the same
 three steps.
 """
@@ -22,18 +22,18 @@ def shuffled(value: str, apart: object) -> str:
     return _SHUFFLE.format(value, apart)
 
 
-def from_lanes(kind: str, name: str, apart: object) -> str:
+def all_reduce(kind: str, name: str, apart: object) -> str:
     """The statement with which both lanes whose numbers differ in ``apart`` have the sum or extremum of both."""
     return f"{name} = {TAKES[kind].format(name, shuffled(name, apart))};"
 
 
-def exchange_halves(arrays: Sequence[str], count: int, bits: Sequence[int],
-                    together: Callable[[str, Sequence[str], Sequence[str]], list[str]]) -> list[str]:
+def reduce_scatter(arrays: Sequence[str], count: int, bits: Sequence[int],
+                   together: Callable[[Sequence[str], Sequence[str]], list[str]]) -> list[str]:
     """Reduce ``count`` values of each array over lanes that share them, so that each lane ends with its own part.
 
     For each bit of a lane's number a lane keeps one half of what it has left, the upper one if its bit is set, gives
-    away the other, and takes that half of what its partner gives: ``together(i, own, given)`` are the statements that
-    put texts ``given`` to places ``own`` of all arrays. Where one value is left all lanes have the result of both.
+    away the other, and takes that half of what its partner gives: ``together(own, given)`` are the statements that put
+    texts ``given`` to places ``own`` of all arrays. Where one value is left all lanes have the result of both.
     Values 0, 1, ... of each array are the lane's at last. Defines ``upper0``, ``upper1``, ... of the bits.
     """
     lines = []
@@ -41,7 +41,7 @@ def exchange_halves(arrays: Sequence[str], count: int, bits: Sequence[int],
         half = count >> (step + 1)
         if not half:
             given = [shuffled(f"{array}[0]", 1 << bit) for array in arrays]
-            lines += together("0", [f"{array}[0]" for array in arrays], given)
+            lines += together([f"{array}[0]" for array in arrays], given)
             continue
         own = [f"{array}[i]" for array in arrays]
         moves = []
@@ -51,7 +51,7 @@ def exchange_halves(arrays: Sequence[str], count: int, bits: Sequence[int],
                       f"{low} = {upper} ? {high} : {low};"]
         lines += [f"const bool upper{step} = lane >> {bit} & 1;", "#pragma unroll",
                   f"for (int i = 0; i < {half}; ++i) {{",
-                  *indent([*moves, *together("i", own, [f"given{k}" for k in range(len(arrays))])]), "}"]
+                  *indent([*moves, *together(own, [f"given{k}" for k in range(len(arrays))])]), "}"]
     return lines
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, quotient_functions
@@ -123,7 +123,7 @@ class ReduceChannels(EpilogueOperation):
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """The statements by which the lanes of a row exchange what each of them found."""
-        return [] if self.phases == 2 else [from_lanes(kind, result, 16)]
+        return [] if self.phases == 2 else [all_reduce(kind, result, 16)]
 
     def _new_emitter(self) -> QuotientEmitter:
         """An emitter of passes over the channels, which has met nothing."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
-from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ, ColumnTable, table_room
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
@@ -263,7 +263,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
             self._put(left)
             return [*lines, *indent([
                 f"{result}[row] = {TAKES[kind].format(f'{result}_part[2 * row]', f'{result}_part[2 * row + 1]')};",
-                *(from_lanes(kind, f"{result}[row]", 1 << bit) for bit in self.layout.lane_bits(CHANNEL)),
+                *(all_reduce(kind, f"{result}[row]", 1 << bit) for bit in self.layout.lane_bits(CHANNEL)),
             ]), "}"]
 
         return fold

@@ -17,7 +17,7 @@ three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several disti
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.store import StorePositions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     MEET,
@@ -210,7 +210,7 @@ class ReducePositions(StorePositions):
             result.append(f"float {name} = {both};")
             if share > 1:
                 result += ["#pragma unroll", f"for (int apart = 1; apart < {share}; apart *= 2)",
-                           f"  {from_lanes(kind, name, 'apart')}"]
+                           f"  {all_reduce(kind, name, 'apart')}"]
         return result
 
     def _write(self, found: dict[int, str]) -> list[str]:

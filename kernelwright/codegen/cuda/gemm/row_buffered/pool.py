@@ -10,7 +10,7 @@ whose window lies in the sector before store what they had 8 windows ago.
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
-from kernelwright.codegen.cuda.gemm.epilogue.collective import from_lanes, shuffled
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce, shuffled
 from kernelwright.codegen.cuda.gemm.epilogue.pool import WindowEmitter
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
@@ -90,7 +90,7 @@ class RowBufferedPool(RowBufferedOperation):
             for k, pool in enumerate(kernel.pools):
                 own = f"pooled[{k}][e % 2][e / 2]"
                 bits = self.numbers.layout.lane_bits(POSITION)[:size.bit_length() - 2]
-                lines += [f"  {from_lanes(pool.kind, own, 1 << bit)}" for bit in bits]
+                lines += [f"  {all_reduce(pool.kind, own, 1 << bit)}" for bit in bits]
             lines.append("}")
         windows = kernel.pooled_domain[-1]
         pick = [f"const float four{k}[2] = {{{self._four(k, '2 * s')}, {self._four(k, '2 * s + 1')}}};"

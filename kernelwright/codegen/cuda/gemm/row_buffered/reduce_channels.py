@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
-from kernelwright.codegen.cuda.gemm.epilogue.collective import exchange_halves
+from kernelwright.codegen.cuda.gemm.epilogue.collective import reduce_scatter
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -148,7 +148,7 @@ class RowBufferedReduceChannels(RowBufferedOperation):
         numbers, blocks = self.numbers, self.blocks
         lines = ["const int lane = thread % 32, warp = thread / 32, quad = lane % 4;"]
         bits = numbers.layout.lane_bits(CHANNEL)
-        lines += exchange_halves([f"kept[{k}]" for k in range(numbers.kept_values)], 2 * blocks, bits, self._together)
+        lines += reduce_scatter([f"kept[{k}]" for k in range(numbers.kept_values)], 2 * blocks, bits, self._together)
         mine = " + ".join(f"(upper{step} ? {blocks >> (step + 1)} : 0)" for step in range(len(bits)))
         lines += [f"const int first_block = {mine};  // of 8 positions", "#pragma unroll",
                   f"for (int i = 0; i < {blocks // (1 << len(bits))}; ++i) {{", *indent([
@@ -158,7 +158,7 @@ class RowBufferedReduceChannels(RowBufferedOperation):
                   "}", "kw_part_sync(1 + team, 128);"]
         return [*lines, *self._store_all()]
 
-    def _together(self, _: str, own: Sequence[str], given: Sequence[str]) -> list[str]:
+    def _together(self, own: Sequence[str], given: Sequence[str]) -> list[str]:
         """Put values that are given to a thread's own, of each reduction."""
         places = [self.place(number) for number in range(len(self.kernel.reductions))]
         return [self._merged(reduction.kind, own[k:k + 2], given[k:k + 2])
