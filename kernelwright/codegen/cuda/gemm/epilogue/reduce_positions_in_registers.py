@@ -21,9 +21,10 @@ all threads before the pass over all. (The mean of all rows took a pass over all
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, THREADS
-from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum
+from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum, reduce_scatter
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation
@@ -240,18 +241,11 @@ class ReducePositionsInRegisters(EpilogueOperation):
         return [self._of_lanes(kind) for kind in sorted(kinds)]
 
     def _of_lanes(self, kind: str) -> str:
-        together, exchange = self.together, "__shfl_xor_sync(0xffffffffu, {0}, apart)".format
-        lines = [
-            "#pragma unroll", "for (int apart = 16, left = "
-            f"{together}; apart >= 4; apart /= 2, left = left > 1 ? left / 2 : 1) {{", *indent([
-                "const bool upper = lane & apart;",
-                *([f"if (left == 1) value[0] = {TAKES[kind].format('value[0]', exchange('value[0]'))};"]
-                  if together < 8 else []),
-                "#pragma unroll", f"for (int i = 0; i < {together // 2}; ++i) {{", *indent([
-                    "if (i >= left / 2) continue;",
-                    "const float keep = upper ? value[left / 2 + i] : value[i];",
-                    "const float give = upper ? value[i] : value[left / 2 + i];",
-                    f"value[i] = {TAKES[kind].format('keep', exchange('give'))};"]), "}"]), "}", "return value[0];"]
+        def take(own: Sequence[str], given: Sequence[str]) -> list[str]:
+            return [f"{own[0]} = {TAKES[kind].format(own[0], given[0])};"]
+
+        together, bits = self.together, self.layout.lane_bits(POSITION)
+        lines = [*reduce_scatter(["value"], together, bits[::-1], take), "return value[0];"]
         what = {"sum": "The sum", "max": "The maximum", "min": "The minimum"}[kind]
         comment = f"{what} over the 8 lanes that share columns, of one of {together} values of each:\n" \
             f"of number lane / {32 // together}. A lane keeps one half of them, and gives away the other."
