@@ -168,5 +168,5 @@ def test_two_lanes_have_all_channels_of_a_row():
     """An odd number, too: of 9, 25 or 41 each of them took half of one less."""
     for count in range(1, 65):
         case = softmax(convolution(2, 1, 9, count, (5, 7), (1, 1)))
-        walk = ReduceChannels(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
-        assert count <= 2 * walk.part and walk.part <= count
+        made = ReduceChannels(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
+        assert count <= 2 * made.channels_of_lane and made.channels_of_lane <= count

@@ -12,6 +12,8 @@ from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import (
     POSITION,
     AccumulatorLayout,
     mma_sync,
+    over_subtile,
+    two_lanes_a_row,
     wgmma,
     wgmma_stacked,
     wgmma_swapped,
@@ -115,6 +117,26 @@ def test_registers_lanes_and_warps_of_a_mode_are_all_that_differ_along_it(layout
         assert len(found) == len(own) * len(lanes)
         same = {layout.place(thread // 32 * 32 + lane, groups[0][0])[other] for lane in lanes}
         assert same == {layout.place(thread, groups[0][0])[other]}
+
+
+SUBTILES = {
+    "a row, half of 48 columns": (over_subtile(64, 24), "thread % 64", "thread / 64 * 24"),
+    "two rows, a quarter": (over_subtile(32, 12, 2), "thread % 32 * 2", "thread / 32 * 12"),
+    "a position of two phases": (over_subtile(128, 48), "thread", "0"),
+    "four positions": (over_subtile(16, 4, 4), "thread % 16 * 4", "thread / 16 * 4"),
+    "two lanes": (two_lanes_a_row(20), "thread / 32 * 16 + thread % 16", "thread / 16 % 2 * 20"),
+}
+
+
+@pytest.mark.parametrize(("layout", "position", "channel"), SUBTILES.values(), ids=SUBTILES)
+def test_threads_over_a_subtile(layout, position, channel):
+    places = {layout.place(*number) for number in every(layout)}
+    sizes = [max(place[mode] for place in places) + 1 for mode in (POSITION, CHANNEL)]
+    assert len(places) == len(every(layout)) == sizes[0] * sizes[1]
+    assert (layout.of_thread(POSITION), layout.of_thread(CHANNEL)) == (position, channel)
+    for thread in range(128):
+        first = evaluated(position, thread=thread), evaluated(channel, thread=thread), 0
+        assert layout.place(thread, 0) == first
 
 
 def test_lanes_of_a_mode():

@@ -1,4 +1,5 @@
-"""Which element of a tile each register of each thread holds: thread-value layouts, as CuTe calls them.
+"""Which element of a tile each register of each thread holds: thread-value layouts, as CuTe calls them. Of registers of
+tensor cores, and of threads over an epilogue subtile in shared memory.
 
 A layout maps (thread, register) to (position, channel, line): a place in the tile of an output. The numbers of a thread
 and of a register are written in digits, the least one first, and each digit moves along one mode by its stride::
@@ -87,6 +88,17 @@ class AccumulatorLayout:
         digits = {digit.name: digit for digit in (*self.threads, *self.registers)}
         return " + ".join(self._term(digits[name], mode, value) for name, value in values.items())
 
+    def of_thread(self, mode: int) -> str:
+        """Where along a mode a thread's first element is, as C text of ``thread``."""
+        terms, below = [], 1
+        for digit in self.threads:
+            if digit.mode == mode and digit.extent > 1:
+                terms.append("thread" + f" / {below}" * (below > 1)
+                             + f" % {digit.extent}" * (below * digit.extent < self.thread_count)
+                             + f" * {digit.stride}" * (digit.stride > 1))
+            below *= digit.extent
+        return " + ".join(reversed(terms)) or "0"
+
     def _term(self, digit: Digit, mode: int, value: str) -> str:
         if digit.mode != mode:
             raise ValueError(f"{digit.name} does not move along mode {mode}")
@@ -139,6 +151,21 @@ def wgmma_stacked(positions: int, channels: int, phases: int = 1) -> Accumulator
     if beside < warp.extent:
         warps.append(Digit("stack", warp.extent // beside, LINE, 1))
     return AccumulatorLayout((quad, row, *warps), (pair, half, *rest))
+
+
+def over_subtile(across: int, part: int, neighbours: int = 1) -> AccumulatorLayout:
+    """128 threads over a subtile in shared memory: ``across`` of them beside each other along positions, of which each
+    has so many neighbours, and ``part`` channels of each."""
+    return AccumulatorLayout(
+        (Digit("row", across, POSITION, neighbours), Digit("part", THREADS // across, CHANNEL, part)),
+        (Digit("neighbour", neighbours, POSITION, 1), Digit("column", part, CHANNEL, 1)))
+
+
+def two_lanes_a_row(part: int) -> AccumulatorLayout:
+    """The same where two lanes of a warp, 16 apart, share a position: ``part`` channels each."""
+    return AccumulatorLayout(
+        (Digit("row", 16, POSITION, 1), Digit("part", 2, CHANNEL, part), Digit("warp", 4, POSITION, 16)),
+        (Digit("column", part, CHANNEL, 1),))
 
 
 def mma_sync(rows: int, columns: int, down: int, across: int) -> AccumulatorLayout:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     UNROLL,
@@ -102,7 +103,8 @@ class Pool(EpilogueOperation):
         self.floats = self.columns * self.strides[1]
         self.across = phases * SUBTILE_ROWS // self.size
         self.rows_each = self.size // phases
-        self.window = f"thread % {self.across}" if self.across > 1 else "0"
+        self.layout = self.spread(self.across)
+        self.window = self.layout.of_thread(POSITION)
         self.row_of = f"{self.window} * {self.rows_each}" if self.rows_each > 1 else self.window
         window = f"{self.size}{', of two lines' * (self.lines > 1)}"
         self.comment = f"a thread takes a window of {window}, and a part of the columns"
@@ -130,8 +132,7 @@ class Pool(EpilogueOperation):
                  f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
                  *[f"const int i = u{len(self.kernel.axes) - 2};"] * (self.lines > 1),
                  f"const int j = unsigned({self.names[-1]}) / {self.kernel.pool_size}u;",
-                 f"const int first = first_column + thread / {self.across} * {self.part_of(self.across)};",
-                 f"const int last = {self.end_of_part(self.across)};",
+                 *self.part(self.across),
                  f"float* const window = sums + {self.window} * {self.size};",
                  *self.table.begins("first"), *self.scale_lines()]
         if self.geometry.scaled:

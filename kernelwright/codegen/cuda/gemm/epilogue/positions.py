@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, subtile_columns, write_stores
 from kernelwright.codegen.cuda.gemm.points import (
@@ -122,7 +123,7 @@ class StoreRuns(EpilogueOperation):
     def part(self, across: int) -> list[str]:
         """Define ``low`` and ``high``: the columns of a thread, where so many threads share the positions."""
         part = self.part_of(across)
-        return [f"const int low = first_column + thread / {across} * {part};",
+        return [f"const int low = first_column + {self.layout.of_thread(CHANNEL)};",
                 f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});"]
 
     def unsigned(self, text: str) -> str:

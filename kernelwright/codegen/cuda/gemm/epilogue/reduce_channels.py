@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, two_lanes_a_row
 from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
@@ -53,17 +54,18 @@ class ReduceChannels(EpilogueOperation):
     """Two lanes take a row, or one a position of two phases. ``place``: a thread's place in a subtile's columns, which
     are ``pitch`` floats apart. Raises ValueError for two phases where channels are neighbours in the output."""
 
-    row_of = place = "thread / 32 * 16 + thread % 16"
     emitter_kind = QuotientEmitter
     emitter: QuotientEmitter
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
         self.turns = reduced_channels_fastest(self.kernel)
+        self.place = "thread" if self.phases == 2 else two_lanes_a_row(1).of_thread(POSITION)
+        self.row_of = self.row_of or self.place
         if self.phases == 2:
             if self.turns:
                 raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
-            self.row_of, self.place, self.phase_of = "thread / 2", "thread", "thread % 2"
+            self.row_of, self.phase_of = "thread / 2", "thread % 2"
         self.comment = "a thread takes one of 128 positions, and reduces its channels before it stores" \
             if self.phases == 2 else "two lanes take a row, and reduce its channels before they store"
         self.pitch = self.phases * SUBTILE_ROWS + 4
@@ -82,7 +84,7 @@ class ReduceChannels(EpilogueOperation):
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = -(-self.kernel.out_channels // 2)
-        self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
+        self.channels_of_lane = min(half + (4 - half) % 8, self.kernel.out_channels)
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
@@ -118,8 +120,8 @@ class ReduceChannels(EpilogueOperation):
         """Define ``first`` and ``last``: which channels of its row a thread takes."""
         if self.phases == 2:
             return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]
-        return [f"const int first = thread / 16 % 2 * {self.part};",
-                f"const int last = min(first + {self.part}, {self.kernel.out_channels});"]
+        return [f"const int first = {two_lanes_a_row(1).of_thread(CHANNEL)} * {self.channels_of_lane};",
+                f"const int last = min(first + {self.channels_of_lane}, {self.kernel.out_channels});"]
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """The statements by which the lanes of a row exchange what each of them found."""

@@ -111,7 +111,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         self.hold_tile()
         self.strides, self.floats = (self.pitch, 1), subtile_floats(geometry)
         self.rows = 2 * self.phases
-        self.part = -(-self.kernel.out_channels // 2 // READ) * READ or READ
+        self.channels_of_lane = -(-self.kernel.out_channels // 2 // READ) * READ or READ
         self.folding = self._new_emitter()
         self.results: dict[tuple[int, int], str] = {}
         self.fold_lines = self._fold()

@@ -117,12 +117,8 @@ class ReducePositions(StorePositions):
 
     def _finished(self) -> list[str]:
         """The statements for a thread's position: the stores, and values of totals in place of the sums."""
-        across = THREADS // self.positions
-        place = f"thread % {self.positions}" if across > 1 else "thread"
-        first = "first_column" + f" + thread / {self.positions} * {self.columns // across}" * (across > 1)
-        cell = f"sums[{place} + (o - first_column) * {self.strides[1]}]"
-        lines = [f"const int first = {first};", f"const int last = {self.end(f'first + {self.columns // across}')};",
-                 *self.table.begins("first"), *self.scale_lines()]
+        cell = f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
+        lines = [*self.part(self.across), *self.table.begins("first"), *self.scale_lines()]
         step = [f"const float sum = {cell};", *straight(self.emitter)]
         if self.geometry.scaled:
             lines += ["if (!usual) {  // With care, in place.", "#pragma unroll 1",

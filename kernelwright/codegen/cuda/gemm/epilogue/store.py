@@ -20,6 +20,7 @@ reads, stores and scales for each element as where a thread takes a row, and it 
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     THREADS,
@@ -87,6 +88,9 @@ class StorePositions(EpilogueOperation):
     Raises ValueError for tiles of two phases where channels are neighbours in the output.
     """
 
+    comment = "a thread takes a row, and walks over half of the columns"
+    neighbours = 1
+
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
         if self.phases == 2 and stores_channels(self.kernel):
@@ -95,10 +99,11 @@ class StorePositions(EpilogueOperation):
         # writes of 4 rows at a time, 2 * 132, is 8 modulo 32 banks.
         self.strides = (self.phases, self.phases * SUBTILE_ROWS + 4)
         self.floats = self.columns * self.strides[1]
-        self.row_of, self.place = f"thread % {SUBTILE_ROWS}", f"thread % {SUBTILE_ROWS}"
-        self.comment = "a thread takes a row, and walks over half of the columns"
+        self.across = self.phases * SUBTILE_ROWS // self.neighbours
+        self.layout = self.spread(self.across, self.neighbours)
+        self.row_of = self.place = self.layout.of_thread(POSITION)
         if self.phases == 2:
-            self.row_of, self.place, self.phase_of = "thread / 2", "thread", "thread % 2"
+            self.row_of, self.phase_of = "thread / 2", "thread % 2"
             self.comment = "a thread takes one of 128 positions, and walks over columns"
         roots = (*self.stores, *self.kernel.totals)
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
@@ -117,13 +122,7 @@ class StorePositions(EpilogueOperation):
         if self.phases == 2:
             return [*lines, f"const int last = {self.end(f'first_column + {self.columns}')};",
                     *self.finished("first_column")]
-        return [*lines, *self.part(), *self.finished("first")]
-
-    def part(self) -> list[str]:
-        """Define ``first`` and ``last``: the columns of a thread."""
-        half = self.columns // 2
-        return [f"const int first = first_column + thread / {SUBTILE_ROWS} * {half};",
-                f"const int last = {self.end(f'first + {half}')};"]
+        return [*lines, *self.part(self.across), *self.finished("first")]
 
     def finished(self, first: str) -> list[str]:
         """The statements that finish the columns from ``first`` to ``last`` of a thread's row."""
@@ -147,20 +146,15 @@ class StorePositions(EpilogueOperation):
 class StorePairs(StorePositions):
     """Rows are neighbours in pairs: a thread takes two rows, and a quarter of the columns. Only where `in_pairs`."""
 
+    comment = "a thread takes two neighbouring rows, and walks over a quarter of the columns"
+    neighbours = PAIR
+
     def _emit(self) -> None:
-        self.row_of = self.place = f"thread % {SUBTILE_ROWS // PAIR} * {PAIR}"
-        self.comment = "a thread takes two neighbouring rows, and walks over a quarter of the columns"
         stores = self.table.stores(self.stores)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), stores, walked=(2,),
                                   lane_axis=len(self.names) - 1, lanes=PAIR, kind=PairEmitter)
         self.name_columns(self.emitter, "own_column{}")
         write_stores(self.emitter, self.kernel, stores)
-
-    def part(self) -> list[str]:
-        """Define ``first`` and ``last``: the columns of a thread."""
-        across = SUBTILE_ROWS // PAIR
-        return [f"const int first = first_column + thread / {across} * {self.part_of(across)};",
-                f"const int last = {self.end_of_part(across)};"]
 
     def step(self, first: str, raw: str) -> list[str]:
         """The loop over a thread's columns."""

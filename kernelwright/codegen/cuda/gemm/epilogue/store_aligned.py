@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
 from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
 from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
@@ -67,6 +68,7 @@ class StoreAligned(StoreRuns):
         outer = _outer(geometry)
         super().__init__(geometry, name, outer)
         self.lanes = PAIR if _in_twos(self.kernel, geometry, outer) else 1
+        self.layout = self.spread(32, self.lanes)
         self.comment = "a warp takes a part of the columns, and of each a run of positions, from whole sectors on"
         self.emit((2, len(self.domain) - 1), self.lanes, PairEmitter if self.lanes == PAIR else PointEmitter)
 
@@ -114,7 +116,7 @@ class StoreAligned(StoreRuns):
         elements, across = self._elements, 32 * self.lanes
         step = self._store.strides[2] % elements
         of_column = f"(before + o * {step}u)" if step else "before"
-        lane = f"thread % 32 * {self.lanes}" if self.lanes > 1 else "thread % 32"
+        lane = self.layout.of_thread(POSITION)
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
         longest = min(self.positions, self.ordinals)
         full, most = -(-longest // across), -(-(longest + elements - self.lanes) // across)

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channels
 from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
@@ -104,23 +105,24 @@ class StoreOverlapped(StoreRuns):
             raise ValueError(f"{name}: no tiles that overlap: {geometry.tiling}")
         super().__init__(geometry, name, outer_axes(geometry))
         self.chunks = self.positions // CHUNK
+        self.layout = self.spread(self.chunks, CHUNK)
         self.comment = f"a thread takes {CHUNK} neighbouring positions, and walks over a part of the columns"
         self.emit((2,), CHUNK, _SectorEmitter)
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        kind = self.kind
+        kind, place = self.kind, self.layout.of_thread(POSITION)
         lines = [
             "const int g = group;",
             "// Ordinals of the tile's first position and of the next tile's.",
             f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
             f"const {kind} end = {self.name}_ordinal(first_row + {self.geometry.step}, phase_class);",
-            f"const {kind} e = begin / {CHUNK} * {CHUNK} + thread % {self.chunks} * {CHUNK};",
+            f"const {kind} e = begin / {CHUNK} * {CHUNK} + {place};",
             "const bool first = e >= begin && e < end;", *self._second(), "if (!first && !second) return;",
             f"const int d = {self.unsigned('e')} % {self.run}u;",
             *self._line(), *self.part(self.chunks),
             *self.table.begins("low"), *self.scale_of_place(), *self.emitter.fixed_lines]
-        at = f"sums + (o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK}"
+        at = f"sums + (o - first_column) * {self.strides[1]} + {place}"
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
         lines += self.table.steps("low", "high", [*self.own_columns(), *scale, *self._sums(at),
                                                   *straight(self.emitter)], _UNROLL)
@@ -128,7 +130,7 @@ class StoreOverlapped(StoreRuns):
             return lines
         return [*lines, "if (usual) return;", "#pragma unroll 1", "for (int o = low; o < high; ++o)",
                 *indent(["#pragma unroll 1", f"for (int v = 0; v < {CHUNK}; ++v) {{", *indent(self.again(
-                    f"sums[(o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK} + v]", "d + v")),
+                    f"sums[(o - first_column) * {self.strides[1]} + {place} + v]", "d + v")),
                     "}"])]
 
     def _line(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
-from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, AccumulatorLayout, over_subtile, wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
@@ -103,6 +103,7 @@ class EpilogueOperation:
     emitter_kind: type[PointEmitter] = PointEmitter
     support: frozenset[str] = frozenset()
     in_registers = False
+    layout: AccumulatorLayout
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
@@ -254,14 +255,18 @@ class EpilogueOperation:
         whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
         return text if whole else f"min({text}, {self.kernel.out_channels})"
 
+    def spread(self, across: int, neighbours: int = 1) -> AccumulatorLayout:
+        """The layout of the threads over the subtile: so many beside each other along positions."""
+        return over_subtile(across, self.part_of(across), neighbours)
+
     def part_of(self, across: int) -> int:
         """The columns of a thread, a multiple of 4, where so many threads share the positions."""
         return -(-self.columns * across // (THREADS * READ)) * READ
 
-    def end_of_part(self, across: int) -> str:
-        """The column behind a thread's last one: that of its part, of the subtile or of the kernel."""
-        part = self.part_of(across)
+    def part(self, across: int) -> list[str]:
+        """Define ``first`` and ``last``: the columns of a thread, of its part, of the subtile and of the kernel."""
+        part, own = self.part_of(across), self.layout.of_thread(CHANNEL)
         text = f"first + {part}"
         if THREADS // across * part > self.columns:
             text = f"min({text}, first_column + {self.columns})"
-        return self.end(text)
+        return [f"const int first = first_column{f' + {own}' * (own != '0')};", f"const int last = {self.end(text)};"]
