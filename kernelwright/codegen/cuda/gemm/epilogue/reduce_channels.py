@@ -71,7 +71,8 @@ class ReduceChannels(EpilogueOperation):
         self.pitch = self.phases * SUBTILE_ROWS + 4
         self.strides = (self.phases, self.pitch)
         self.floats = self.columns * self.pitch
-        self.sum = f"row_sums[o * {self.pitch}]"
+        self.sum = self.element = f"row_sums[o * {self.pitch}]"
+        self.parts, self.part_number = READ, "v"
         roots = [*self.kernel.reductions, *self.kernel.stores]
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
                                  entries=not self.turns)
@@ -175,24 +176,37 @@ class ReduceChannels(EpilogueOperation):
                 f"    {self.sum} = {self.careful(self.sum)};", "}"]
 
     def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
-        """How `reduced_lines` folds the expression of reduction ``number`` over a row."""
+        """How `reduced_lines` folds the expression of reduction ``number`` over a row: a thread's elements into a few
+        partial results, these into one, and those of the lanes of a row."""
         def fold(kind: str, result: str, term: str) -> list[str]:
-            self.emitter.start_walk("")
-            root = self.reduced[number - 1]
-            value = as_float(self.emitter, root)
+            emitter, before = self._begin_pass()
+            value = as_float(emitter, self.reduced[number - 1])
             left = self._left(number)
-            text = as_float(self.emitter, left) if left else ""
-            parts = [f"{result}_part[{v}]" for v in range(READ)]
-            step = [*straight(self.emitter), *([f"{self.sum} = {text};"] if left else []),
-                    f"{result}_part[v] = {TAKES[kind].format(f'{result}_part[v]', term.format(value))};"]
-            lines = [*self._fixed(), f"float {result}_part[{READ}] = {{{', '.join([STARTS[kind]] * READ)}}};",
-                     *self._each_channel(step, fours=True)]
+            text = as_float(emitter, left) if left else ""
+            part = f"{result}_part[{self.part_number}]"
+            step = [*straight(emitter), *([f"{self.element} = {text};"] if left else []),
+                    f"{part} = {TAKES[kind].format(part, term.format(value))};"]
+            starts = ", ".join([STARTS[kind]] * self.parts)
+            lines = [*before, *self._pass(emitter, f"float {result}_part[{self.parts}] = {{{starts}}};", step)]
             self.raw = False
             self._put(left)
-            halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
-            return [*lines, f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
+            return [*lines, *self._joined(kind, result)]
 
         return fold
+
+    def _begin_pass(self) -> tuple[QuotientEmitter, list[str]]:
+        """The emitter of a pass, and what is said before it."""
+        self.emitter.start_walk("")
+        return self.emitter, []
+
+    def _pass(self, emitter: QuotientEmitter, parts: str, step: list[str]) -> list[str]:
+        """``step`` for every element of a thread, behind the definition of its partial results."""
+        return [*self._fixed(), parts, *self._each_channel(step, fours=True)]
+
+    def _joined(self, kind: str, result: str) -> list[str]:
+        """Define a result from its parts, in all lanes of a row."""
+        halves = [TAKES[kind].format(f"{result}_part[{v}]", f"{result}_part[{v + 1}]") for v in (0, 2)]
+        return [f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
 
     def _left(self, number: int) -> Expression | None:
         """What a pass of reduction ``number`` leaves in the subtile, or at no cost in registers, for those behind it;

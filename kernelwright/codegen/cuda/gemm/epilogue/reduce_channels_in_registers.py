@@ -14,13 +14,12 @@ two phases of a row do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
 from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ, ColumnTable, table_room
-from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
+from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, decaying, shares
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
     MEET,
@@ -30,16 +29,13 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
 )
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
 from kernelwright.codegen.cuda.gemm.points import (
-    STARTS,
     TAKES,
     TWICE,
-    as_float,
     coordinates,
     device_function,
     loads_of,
     parameter_texts,
     reduced_lines,
-    straight,
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
@@ -111,6 +107,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         self.hold_tile()
         self.strides, self.floats = (self.pitch, 1), subtile_floats(geometry)
         self.rows = 2 * self.phases
+        self.parts, self.part_number, self.element = 2 * self.rows, "i", "element"
         self.channels_of_lane = -(-self.kernel.out_channels // 2 // READ) * READ or READ
         self.folding = self._new_emitter()
         self.results: dict[tuple[int, int], str] = {}
@@ -242,31 +239,21 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return [reduced_lines(self.folding, number, reduction, channels, self._folded(number), self.rows)
                 for number, reduction in enumerate(self.kernel.reductions, 1)]
 
-    def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
-        def fold(kind: str, result: str, term: str) -> list[str]:
-            # What does not change from column to column is written down where it is used: the compiler moves it.
-            emitter = self._new_emitter()
-            emitter.reduced.update(self.folding.reduced)
-            value = as_float(emitter, self.reduced[number - 1])
-            before = self._as_new()
-            left = self._left(number)
-            text = as_float(emitter, left) if left else ""
-            part = f"{result}_part[i]"
-            self.folding.divides |= emitter.divides
-            step = [*emitter.fixed_lines, *straight(emitter), *([f"element = {text};"] if left else []),
-                    f"{part} = {TAKES[kind].format(part, term.format(value))};"]
-            several = 2 * self.rows
-            lines = [*before, f"float {result}_part[{several}] = {{{', '.join([STARTS[kind]] * several)}}};",
-                     *self._each(step), f"float {result}[{self.rows}];", "#pragma unroll",
-                     f"for (int row = 0; row < {self.rows}; ++row) {{"]
-            self.raw = False
-            self._put(left)
-            return [*lines, *indent([
-                f"{result}[row] = {TAKES[kind].format(f'{result}_part[2 * row]', f'{result}_part[2 * row + 1]')};",
-                *(all_reduce(kind, f"{result}[row]", 1 << bit) for bit in self.layout.lane_bits(CHANNEL)),
-            ]), "}"]
+    def _begin_pass(self) -> tuple[QuotientEmitter, list[str]]:
+        # What does not change from column to column is written down where it is used: the compiler moves it.
+        emitter = self._new_emitter()
+        emitter.reduced.update(self.folding.reduced)
+        return emitter, self._as_new()
 
-        return fold
+    def _pass(self, emitter: QuotientEmitter, parts: str, step: list[str]) -> list[str]:
+        self.folding.divides |= emitter.divides
+        return [parts, *self._each([*emitter.fixed_lines, *step])]
+
+    def _joined(self, kind: str, result: str) -> list[str]:
+        two = TAKES[kind].format(f"{result}_part[2 * row]", f"{result}_part[2 * row + 1]")
+        return [f"float {result}[{self.rows}];", "#pragma unroll", f"for (int row = 0; row < {self.rows}; ++row) {{",
+                f"  {result}[row] = {two};",
+                *(f"  {all_reduce(kind, f'{result}[row]', 1 << bit)}" for bit in self.layout.lane_bits(CHANNEL)), "}"]
 
     def _as_new(self) -> list[str]:
         """Make sums that have been gone over look like others to the compiler: it would keep what it computed of them
