@@ -4,7 +4,7 @@
     python benchmarks/result_stores.py --compile-only   anywhere with nvcc
 
 No sums and no operands: persistent blocks take tiles of 256 positions of 64 planes, and two teams of 128 threads write
-them as `epilogue.thread_mapping.RowWalk` does. What changes from line to line is one thing at a time: the hint of
+them as `epilogue.store.StorePositions` does. What changes from line to line is one thing at a time: the hint of
 the store, how threads lie over positions and planes, the width (rows that begin at multiples of 128 bytes or do not),
 shared memory that is taken (and so not first-level cache), and blocks on a multiprocessor. ``fill`` is PyTorch's
 ``fill_`` of as many bytes. Times are medians of CUDA events with a cold second-level cache.

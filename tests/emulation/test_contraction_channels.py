@@ -14,8 +14,8 @@ from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import Source, build, check_thread_order, run, source, unit
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReducingWalk
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
@@ -159,7 +159,7 @@ def test_nvcc_accepts_the_text():
 def test_tilings_hold_all_channels(core):
     kernel = softmax(convolution(2, 1, 16, 72, (20, 20), (3, 3))).kernel
     found = tilings(kernel, core)
-    assert found and all(slab_columns(kernel, tiling) >= 72 for tiling in found)
+    assert found and all(subtile_columns(kernel, tiling) >= 72 for tiling in found)
     assert not tilings(softmax(matmul(300, 64, 300)).kernel, core)
     assert MOST_REDUCED < 300 and tilings(softmax(matmul(300, 64, MOST_REDUCED, scheme="fp16")).kernel, core)
 
@@ -168,5 +168,5 @@ def test_two_lanes_have_all_channels_of_a_row():
     """An odd number, too: of 9, 25 or 41 each of them took half of one less."""
     for count in range(1, 65):
         case = softmax(convolution(2, 1, 9, count, (5, 7), (1, 1)))
-        walk = ReducingWalk(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
-        assert count <= 2 * walk.part and walk.part <= count
+        made = ReduceChannels(Geometry(case.kernel, replace(TILING, columns=-(-count // 8) * 8)), "k")
+        assert count <= 2 * made.channels_of_lane and made.channels_of_lane <= count

@@ -12,7 +12,7 @@ from contraction_cases import ContractionCase, cases, convolution, matmul, with_
 from contraction_tools import build, check_thread_order, guessed_scales, run, source, unit, wrong_scales
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.contraction import Tiling
@@ -247,7 +247,7 @@ def test_guessed_scales_of_matrices_are_mended(number, side, name, guessing_matr
 
 def test_slabs_divide_a_blocks_columns():
     for columns in range(8, 264, 8):
-        slab = slab_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
+        slab = subtile_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
         assert slab <= 128 and slab % 8 == 0 and columns % slab == 0
 
 
@@ -256,7 +256,7 @@ def test_a_slabs_accesses_meet_no_bank_conflict():
     for case, tiling in EVERY:
         made = epilogue(Geometry(case.kernel, tiling), "k")
         row, column = made.row_stride, made.column_stride
-        assert made.floats >= 1 + 63 * row + (slab_columns(case.kernel, tiling) - 1) * column
+        assert made.floats >= 1 + 63 * row + (subtile_columns(case.kernel, tiling) - 1) * column
         lanes = [(lane // 4) * row + (lane % 4) * 2 * column for lane in range(32)]
         if column == 1:  # pairs of columns are written together, in two halves of a warp
             assert len({place % 32 // 2 for place in lanes[:16]}) == 16

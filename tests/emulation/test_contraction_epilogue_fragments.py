@@ -1,4 +1,4 @@
-"""Threads that store their own sums, in lines of whole sectors: under the CPU emulation, and on a device."""
+"""Threads that store their own sums, in whole sectors. `test_contraction_stores` has what holds of all layouts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run, tilings_of_rows
+from contraction_tools import all_generated, compiled, run, tilings_of_rows
 from test_contraction_epilogue_dense import DOUBLED, FOUR, HIGH, LOW, THREE, with_two_stores
-from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import SECTOR, stores_fragments
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
 BOTH = replace(LOW, phases=2)
@@ -57,44 +54,7 @@ CHECKED = [
                  Tiling("wgmma", 64, 24, 8, 4, promote=1, teams=2, raw_left=True)),
 ]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.rows}x{t.columns}x{t.depth}t{t.teams}o{t.phases}" for c, t in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
-
-
-def test_thread_order_changes_nothing(libraries):
-    check_thread_order("reverse", [case for case, _ in CHECKED[::3]], libraries[::3])
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 8, 9, 12])
-def test_scales_that_are_not_usual(number, libraries):
-    """An image so small, and an output channel so large, that their scales are not usual; and what is not finite."""
-    case, _ = CHECKED[number]
-    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10}[case.kernel.scheme]
-    for factor, value in ((2.0**90, 1.0), (1.0, float("inf")), (1.0, float("nan"))):
-        inputs = case.inputs()
-        inputs[0][1] /= factor
-        (inputs[1][:, 1] if case.name.startswith("convolution_t_") else inputs[1][0]).mul_(factor)
-        inputs[0].view(-1)[5] *= value
-        found, expected = run(*libraries[number], inputs)[0][0], case.expected(inputs)[0]
-        size = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0].abs()
-        single = expected.float()
-        assert torch.equal(found.isnan(), single.isnan()) and torch.equal(found.isinf(), single.isinf())
-        finite = single.isfinite()
-        assert ((found.double() - expected).abs() <= bound * size + 1e-37)[finite].all()
-        assert value != 1.0 or finite.all()
 
 
 def test_a_sector_is_stored_by_one_warp_at_once():
@@ -151,13 +111,3 @@ def test_tilings_have_fragments_beside_tiles_that_overlap():
     assert sum(t.phases == 2 and not (t.fragments or t.overlap) for t in found) == 1
     valid = convolution(128, 1, 64, 64, (128, 128), (3, 3), scheme="fp16").kernel  # lines of 126
     assert not any(t.fragments for t in tilings(valid, "wgmma"))
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    def check_stored(case: ContractionCase, found: list[torch.Tensor]) -> None:
-        for output, store in zip(found, case.kernel.stores, strict=True):
-            output[:store.index.offset] = 0  # what comes before it belongs to nobody
-        check(case, found)
-
-    check_on_the_device(CHECKED, tmp_path, check_stored)

@@ -15,8 +15,8 @@ from test_contraction_channel_pairs import PLANE, alone, chained, check, placed
 from test_contraction_channels import BIASED, call, channels_last, normed, reducing, softmax
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry

@@ -16,7 +16,7 @@ from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
 
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
@@ -293,7 +293,7 @@ def test_lines_share_their_rows(case):
 def test_slabs_are_read_in_vectors(case, tiling):
     """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
-    size, columns = case.kernel.pool_size * case.kernel.pool_lines, slab_columns(case.kernel, tiling)
+    size, columns = case.kernel.pool_size * case.kernel.pool_lines, subtile_columns(case.kernel, tiling)
     assert finish.row_stride == tiling.phases and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
     assert finish.floats >= (columns - 1) * finish.column_stride + 64 * tiling.phases
     lanes = [lane // 4 * finish.row_stride + lane % 4 * 2 * finish.column_stride for lane in range(32)]
@@ -301,11 +301,12 @@ def test_slabs_are_read_in_vectors(case, tiling):
 
 
 def test_threads_take_all_columns_once():
-    """Parts of columns, read from the text: they cover a slab, in multiples of the four that a table gives."""
+    """Parts of columns, read from the text: they cover a subtile, in multiples of the four that a table gives."""
     for case, tiling in CHECKED:
-        columns = slab_columns(case.kernel, tiling)
+        columns = subtile_columns(case.kernel, tiling)
         text = epilogue(Geometry(case.kernel, tiling), "k").definitions
-        across, part = map(int, re.search(r"first_column \+ thread / (\d+) \* (\d+);", text).groups())
+        found = re.search(r"first_column \+ thread(?: / (\d+))? \* (\d+);", text)
+        across, part = int(found[1] or 1), int(found[2])
         assert across * case.kernel.pool_size * case.kernel.pool_lines == 64 * tiling.phases
         assert part % 4 == 0 and 128 // across * part >= columns
         assert (f"first_column + {columns})" in text) == (128 // across * part > columns)

@@ -38,7 +38,7 @@ from test_contraction_totals import (
 )
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import THERE
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import IN_BOUNDS
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, Geometry
@@ -268,7 +268,7 @@ def test_kernels_that_take_registers():
 def test_what_is_loaded_for_no_position_is_inside():
     """Rows that are no positions, and columns behind the last one, load what is there: it is not used."""
     definitions = epilogue(Geometry(alone(IMAGE).kernel, WGMMA), "k").definitions
-    assert all(f"at{a}[set][h] = {THERE} ? p{a} : 0;" in definitions for a in range(2))
+    assert all(f"at{a}[set][h] = {IN_BOUNDS} ? p{a} : 0;" in definitions for a in range(2))
     assert "const int o = min(first_column + column + e, 19);" in definitions
     whole = epilogue(Geometry(alone(LINE).kernel, replace(WGMMA, columns=16)), "k").definitions
     assert "const int o = min(first_column + column + e, 99);" in whole

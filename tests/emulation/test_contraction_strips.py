@@ -25,8 +25,8 @@ from test_contraction_totals import every, moments
 from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.generate import generate, tilings
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import made_up
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import compensation
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -156,17 +156,17 @@ def test_tilings_are_proposed_first_and_fit(name):
     found = proposed(kernel)
     assert tilings(kernel, "wgmma")[0] == found[0] and len(found) > 1
     for tiling in found:
-        numbers = Strips(kernel, tiling)
+        numbers = RowBuffered(kernel, tiling)
         assert numbers.shared_bytes <= 227 * 1024 and numbers.strips >= 128
         assert numbers.segments * tiling.rows >= numbers.positions.out_size
         assert predicted_milliseconds(kernel, tiling) > 0
-    assert (Strips(kernel, found[0]).across > 1) == (name == "both")
+    assert (RowBuffered(kernel, found[0]).across > 1) == (name == "both")
 
 
 def test_strips_keep_multiprocessors_busy():
     """Few images are cut into strips, and of each strip every team has an item."""
     case = convolution(8, 1, 8, 64, (128, 128), (3, 3))
-    numbers = Strips(case.kernel, proposed(case.kernel)[0])
+    numbers = RowBuffered(case.kernel, proposed(case.kernel)[0])
     waves = -(-numbers.strips // 132)
     assert numbers.strips / (132 * waves) > 0.9 and numbers.strip_lines >= numbers.tiling.teams
     assert numbers.partial_results * 8 * numbers.channel_blocks == numbers.strips * numbers.tiling.teams
@@ -175,9 +175,9 @@ def test_strips_keep_multiprocessors_busy():
 def test_long_images_are_planned_at_once():
     """Of ten million lines, or four thousand million, not every number of strips is tried."""
     kernel = convolution(1, 1, 8, 64, (10**7, 10), (3, 3)).kernel
-    assert 100 <= Strips(kernel, proposed(kernel)[0]).strips <= 16 * 132
+    assert 100 <= RowBuffered(kernel, proposed(kernel)[0]).strips <= 16 * 132
     with pytest.raises(ValueError, match="no strips that"):
-        Strips(convolution(2**30, 1, 8, 64, (10, 1000, 10), (1, 3, 3)).kernel, proposed(kernel)[0])
+        RowBuffered(convolution(2**30, 1, 8, 64, (10, 1000, 10), (1, 3, 3)).kernel, proposed(kernel)[0])
 
 
 def test_a_team_of_several_windows_has_all_their_lines_at_once():
@@ -281,11 +281,11 @@ def test_few_channels_are_stacked():
         assert found[0].columns == columns and found[0].teams == 2 + (channels < 97), channels
         assert any(tiling.columns == 64 for tiling in found)
     kernel = SHAPES["few"].kernel
-    alone, stacked = (Strips(replace(kernel, out_channels=32), tiling(SHAPES["few"], 128, columns=columns))
+    alone, stacked = (RowBuffered(replace(kernel, out_channels=32), tiling(SHAPES["few"], 128, columns=columns))
                       for columns in (64, 32))
     assert len(alone.products) == 6 and len(stacked.products) == 8 and stacked.lines == alone.lines / 2
     assert [half for half, _ in stacked.products[0].halves] == [0, 0]
     assert [entries for _, entries in stacked.products[0].halves] == [(0, None), (1, None)]
     assert [entries for _, entries in stacked.products[2].halves] == [(3, 0), (4, 1)]
     # Six of the eight have something of a line: what they cut off is made up for, not what zeros did not.
-    assert 0 < made_up(stacked) == made_up(alone)
+    assert 0 < compensation(stacked) == compensation(alone)

@@ -15,7 +15,7 @@ from test_contraction_channels import BIASED, call, reducing, softmax
 from test_contraction_strips import proposed, tiling
 from test_contraction_wgmma import check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 from kernelwright.plan.expressions import Constant, Index, Load, Reduced
@@ -107,7 +107,7 @@ def test_tilings_are_proposed_first_and_fit(name):
     found = proposed(case.kernel)
     assert len(found) > 1 and found[0].columns == columns
     for each in found:
-        numbers = Strips(case.kernel, each)
+        numbers = RowBuffered(case.kernel, each)
         assert numbers.shared_bytes <= 227 * 1024 and numbers.line_items == numbers.segments // numbers.across
         assert predicted_milliseconds(case.kernel, each) > 0
 

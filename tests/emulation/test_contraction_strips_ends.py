@@ -15,8 +15,8 @@ from test_contraction_wgmma import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.row_buffered import problem
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.search import row_buffered_tilings
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
@@ -111,10 +111,10 @@ static void store_{made.name}(const float* out, float2* to, float2 value) {{
 
 def test_no_two_warps_store_parts_of_a_sector():
     """Of images in one strip; without ends they do, where teams do not have all lines of a channel."""
-    chosen = [(case, made) for case, made in CASES if made.teams > Strips(case.kernel, made).channel_blocks]
+    chosen = [(case, made) for case, made in CASES if made.teams > RowBuffered(case.kernel, made).channel_blocks]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(problem, "_PROCESSORS", 1)
-        assert all(Strips(case.kernel, made).parts == 1 for case, made in chosen)
+        assert all(RowBuffered(case.kernel, made).parts == 1 for case, made in chosen)
         texts = [watched(case, generated(case.kernel, replace(made, aligned=once), f"once{n}" if once else f"twice{n}"))
                  for once in (True, False) for n, (case, made) in enumerate(chosen)]
     built = compiled(texts)
@@ -139,16 +139,16 @@ def test_lanes_of_two_channels_store_together_where_no_line_shares():
 
 def test_lines_that_share_sectors_are_proposed_with_these_stored_once():
     shared, whole = (convolution(128, 1, 8, 64, (128, width), (3, 3)) for width in (128, 130))
-    found = tilings_of_strips(shared.kernel)
+    found = row_buffered_tilings(shared.kernel)
     assert [t.aligned for t in found] == [False, True, False, True]
     assert [replace(t, aligned=False, stages=0) for t in found[1::2]] == [replace(t, stages=0) for t in found[::2]]
     assert "stored once" in tiling_words(found[1]) and "stored once" not in tiling_words(found[0])
     few, wide = convolution(128, 1, 8, 32, (128, 128), (3, 3)), convolution(128, 1, 8, 64, (128, 256), (3, 3))
     for case, stacked, segments in ((few, 2, 1), (wide, 1, 2)):
-        numbers = Strips(case.kernel, tilings_of_strips(case.kernel)[1])
+        numbers = RowBuffered(case.kernel, row_buffered_tilings(case.kernel)[1])
         assert (numbers.tiling.aligned, numbers.stacked, numbers.segments) == (True, stacked, segments)
     for case in (whole, every(shared), moments(shared)):
-        assert not any(t.aligned for t in tilings_of_strips(case.kernel))
+        assert not any(t.aligned for t in row_buffered_tilings(case.kernel))
 
 
 @pytest.mark.parametrize(("case", "changes"), [

@@ -10,7 +10,7 @@ from contraction_tools import Source, compiled, generated, run
 from test_contraction_strips import IMAGE, LONG, MANY, VOLUME, tiling
 from test_contraction_wgmma import check
 
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.row_ring import ahead
 from kernelwright.plan.expressions import Guard
 
@@ -60,7 +60,7 @@ def test_what_is_read_has_been_brought_closer():
 def test_lines_are_brought_closer_where_one_is_on_its_way(case):
     """Beside stores of whole sectors; of x in memory alone, which pads nothing by itself."""
     made = dict((one.name, made) for one, made in CASES).get(case.name, tiling(case))
-    expected = made.aligned and ahead(Strips(case.kernel, made)) == 1
+    expected = made.aligned and ahead(RowBuffered(case.kernel, made)) == 1
     assert ("kw_prefetch(" in generated(case.kernel, made, "k").text) == expected
     x = case.kernel.left
     guarded = replace(case.kernel, left=replace(x, guards=(Guard(x.index, case.inputs()[0].numel()),)))

@@ -10,11 +10,11 @@ from contraction_cases import convolution
 from test_contraction_pools import lined, pooled
 from test_contraction_strips import tiling
 
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.plan.contraction import Contraction, Tiling
 
 
-def lines_and_units(numbers: Strips, counts: list[int]) -> tuple[list[int], list[list[tuple[int, range]]]]:
+def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int], list[list[tuple[int, range]]]]:
     """Of each line that is brought the units that must have been finished before its slot is free again, and of each
     team in their order the units that it finishes and the lines that each needs."""
     phases, stride, items = numbers.kernel.pool_lines, numbers.line_stride, numbers.line_items
@@ -35,7 +35,7 @@ def lines_and_units(numbers: Strips, counts: list[int]) -> tuple[list[int], list
     return until, of_teams
 
 
-def ends(numbers: Strips, counts: list[int]) -> bool:
+def ends(numbers: RowBuffered, counts: list[int]) -> bool:
     """Whether a block that goes down strips of so many lines comes to an end, whoever is fast or slow: nobody undoes
     what another waits for, so that one order shows it for all."""
     until, of_teams = lines_and_units(numbers, counts)
@@ -77,7 +77,7 @@ def test_every_block_comes_to_an_end():
     while tried < 400:
         kernel, made = drawn(random)
         try:
-            numbers = Strips(kernel, made)
+            numbers = RowBuffered(kernel, made)
         except ValueError:
             continue
         last = numbers.lines - (numbers.parts - 1) * numbers.strip_lines
@@ -87,9 +87,9 @@ def test_every_block_comes_to_an_end():
         tried += 1
 
 
-def unchecked(kernel: Contraction, made: Tiling) -> Strips:
+def unchecked(kernel: Contraction, made: Tiling) -> RowBuffered:
     """Numbers without their checks."""
-    numbers = object.__new__(Strips)
+    numbers = object.__new__(RowBuffered)
     object.__setattr__(numbers, "kernel", kernel)
     object.__setattr__(numbers, "tiling", made)
     return numbers
@@ -97,10 +97,10 @@ def unchecked(kernel: Contraction, made: Tiling) -> Strips:
 
 def test_what_is_refused_would_wait_for_ever():
     case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
-    good = Strips(case.kernel, tiling(case, 24, 2, 5))
+    good = RowBuffered(case.kernel, tiling(case, 24, 2, 5))
     assert ends(good, [1])
     with pytest.raises(ValueError, match="no strips whose ring"):
-        Strips(case.kernel, tiling(case, 24, 2, 4))
+        RowBuffered(case.kernel, tiling(case, 24, 2, 4))
     assert not ends(unchecked(case.kernel, replace(good.tiling, stages=4)), [1])
 
 

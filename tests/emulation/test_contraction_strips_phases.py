@@ -13,7 +13,7 @@ from test_contraction_strips import proposed, tiling
 from test_contraction_totals import every
 from test_contraction_wgmma import check, check_on_the_device
 
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 
@@ -87,14 +87,14 @@ def test_tilings_are_proposed_first_and_fit(name):
     found = proposed(case.kernel)
     assert found[0].columns == columns and found[0].teams == teams
     for each in found:
-        numbers = Strips(case.kernel, each)
+        numbers = RowBuffered(case.kernel, each)
         assert numbers.shared_bytes <= 227 * 1024 and numbers.segments * each.rows * 2 >= numbers.positions.out_size
         assert numbers.stacked * each.columns * 2 == 64 and predicted_milliseconds(case.kernel, each) > 0
 
 
 def test_every_entry_of_the_window_is_met_once():
     for case, each in CASES:
-        numbers = Strips(case.kernel, each)
+        numbers = RowBuffered(case.kernel, each)
         met: dict[tuple[int, int], list[int]] = {}
         for product in numbers.products:
             for chunk, entries in product.halves:

@@ -14,12 +14,12 @@ from test_contraction_wgmma import check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
 
-TILING = Turned.tiling_of
+TILING = SwapAB.tiling_of
 LINEAR = matmul(70, 200, 140, transposed=(False, True))
 
 
@@ -90,7 +90,7 @@ def test_steps_have_scales_of_their_own(number, libraries):
     inputs = case.inputs()
     inputs[1] *= torch.logspace(-9, 9, inputs[1].numel()).reshape(inputs[1].shape)
     outputs, workspace = run(*libraries[number], inputs)[:2]
-    at, size = Turned(case.kernel, tiling).places["right_scales"]
+    at, size = SwapAB(case.kernel, tiling).places["right_scales"]
     assert (workspace[at:at + size].view(torch.float32) == 1).all()
     plain = evaluate_contraction(case.kernel, inputs, torch.float32)
     for mine, usual, expected in zip(outputs, plain, case.expected(inputs), strict=True):
@@ -142,7 +142,7 @@ def test_rows_of_x_have_scales_of_their_own(number, libraries):
     rows *= torch.logspace(-6, 6, rows.shape[1])[:, None]
     rows *= torch.logspace(-3, 3, rows.shape[2])
     outputs, workspace = run(*libraries[number], inputs)[:2]
-    at, size = Turned(case.kernel, tiling).places["left_scales"]
+    at, size = SwapAB(case.kernel, tiling).places["left_scales"]
     assert (workspace[at:at + size].view(torch.float32) == 1).all()
     plain = evaluate_contraction(case.kernel, inputs, torch.float32)
     for mine, usual, expected in zip(outputs, plain, case.expected(inputs), strict=True):

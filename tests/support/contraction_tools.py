@@ -17,7 +17,7 @@ from test_loops_cuda import aligned
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.gemm import points
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import SLAB_ROWS, Epilogue, epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import SUBTILE_ROWS, Epilogue, epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.generate import generate, tilings
 from kernelwright.codegen.cuda.gemm.operands.prepack import packing
 from kernelwright.codegen.cuda.gemm.problem import Geometry
@@ -75,7 +75,7 @@ def source(geometry: Geometry, name: str, whole: bool = True) -> Source:
 
 def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
     kernel, tiling = geometry.kernel, geometry.tiling
-    columns = slab_columns(kernel, tiling)
+    columns = subtile_columns(kernel, tiling)
     value = f"kw_{geometry.element}_value"
     taps, firsts = [], [0]
     for group in geometry.classes:
@@ -112,11 +112,12 @@ static __global__ void {name}_core(const unsigned short* left, const unsigned sh
   const int column_block = block % {geometry.blocks[1]}; block /= {geometry.blocks[1]};
   const int g = block % {kernel.groups}, phase_class = block / {kernel.groups};
   {fill}
-  for (int first_row = row_block * {tiling.rows}; first_row < (row_block + 1) * {tiling.rows}; first_row += {SLAB_ROWS})
+  for (int first_row = row_block * {tiling.rows}; first_row < (row_block + 1) * {tiling.rows};
+       first_row += {SUBTILE_ROWS})
     for (int first = column_block * {tiling.columns}; first < (column_block + 1) * {tiling.columns};
          first += {columns}) {{
-      for (int element = threadIdx.x; element < {SLAB_ROWS * columns}; element += 128) {{
-        const int row = first_row + element % {SLAB_ROWS}, column = first + element / {SLAB_ROWS};
+      for (int element = threadIdx.x; element < {SUBTILE_ROWS * columns}; element += 128) {{
+        const int row = first_row + element % {SUBTILE_ROWS}, column = first + element / {SUBTILE_ROWS};
         if (row >= {geometry.rows} || column >= {kernel.out_channels}) continue;
         double sum = 0.0;
         for (int t = {name}_firsts[phase_class]; t < {name}_firsts[phase_class + 1]; ++t) {{
@@ -130,7 +131,7 @@ static __global__ void {name}_core(const unsigned short* left, const unsigned sh
             sum += {" + ".join(terms)};
           }}
         }}
-        sums[element % {SLAB_ROWS} * {finish.row_stride} + element / {SLAB_ROWS} * {finish.column_stride}] = sum;
+        sums[element % {SUBTILE_ROWS} * {finish.row_stride} + element / {SUBTILE_ROWS} * {finish.column_stride}] = sum;
       }}
       __syncthreads();
       {name}_finish({arguments}sums{table}, threadIdx.x, phase_class, g, first_row, first);

@@ -11,13 +11,13 @@ from itertools import product
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import LIGHT
+from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import stores_aligned
 from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import stores_fragments
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import least_overlap, stores_densely
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry, suits_pairs
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, suits_pairs
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply, walk
 from kernelwright.roofline.multiprocessors import HOPPER
@@ -86,11 +86,11 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
 def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, int]], *, neighbours: bool
               ) -> Iterator[Tiling]:
     """A tiling, and where they make sense with whole sectors, both phases of the last axis, parts of the steps."""
-    if 1 < tiling.teams < 4 and tiling.rows <= 2 * SLAB_ROWS:
+    if 1 < tiling.teams < 4 and tiling.rows <= 2 * SUBTILE_ROWS:
         for changes in sectors:
             yield replace(tiling, **changes)
     # More than two teams are for epilogues that take longer than their products.
-    if neighbours and (tiling.teams < 3 or tiling.rows == SLAB_ROWS or kernel.reductions):
+    if neighbours and (tiling.teams < 3 or tiling.rows == SUBTILE_ROWS or kernel.reductions):
         yield replace(tiling, phases=2)
     if tiling.teams > 2 and not is_long(kernel):
         return
@@ -105,8 +105,8 @@ def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
     sectors gain nothing (H200: 0.75 and 0.73 ms of lines of 126)."""
     found = []
     for phases in (1, 2) if has_two_phases(kernel) else (1,):
-        geometry = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2, phases=phases))
-        if stores_densely(geometry) and 4 * least_overlap(geometry) <= SLAB_ROWS:
+        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2, phases=phases))
+        if stores_densely(geometry) and 4 * least_overlap(geometry) <= SUBTILE_ROWS:
             found.append({"phases": phases, "overlap": least_overlap(geometry)})
         elif stores_aligned(geometry) and not in_pairs(geometry):
             found.append({"phases": phases, "aligned": True})
@@ -119,7 +119,7 @@ def _may_stay_raw(kernel: Contraction) -> bool:
     """Whether blocks may as well read x as it lies in memory: for each run of a tile's rows once more."""
     if not kernel.axes:
         return False
-    classes = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, 16, 2)).classes
+    classes = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2)).classes
     return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_RAW
 
 
@@ -135,7 +135,7 @@ def _stages(kernel: Contraction, depth: int) -> list[int]:
     w may stay in them."""
     own = []
     for phases in (1, 2) if has_two_phases(kernel) else (1,):
-        geometry = Geometry(kernel, Tiling("wgmma", SLAB_ROWS, 64, depth, 2, phases=phases))
+        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, depth, 2, phases=phases))
         steps = [geometry.depths * len(group.runs) for group in geometry.classes] or [2]
         for count in (max(steps), sum(steps)):
             own += [max(2, min(_MOST_STAGES, times * count)) for times in (1, 2)]

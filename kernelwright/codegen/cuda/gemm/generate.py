@@ -22,7 +22,7 @@ from kernelwright.codegen.cuda.gemm.operands.prepack_parts import REPACK
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered import core as row_buffered
 from kernelwright.codegen.cuda.gemm.row_buffered import reduce_positions as row_buffered_positions
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab import core as swap_ab
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
@@ -68,7 +68,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     if tiling.core == "strips":
-        return _strips(kernel, name, Strips(kernel, tiling), original)
+        return _strips(kernel, name, RowBuffered(kernel, tiling), original)
     geometry = geometry_of(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     if tiling.core == "wgmma":
@@ -90,7 +90,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     return _source(kernel, name, parts, body, geometry.workspace_bytes, support | core.support)
 
 
-def _strips(kernel: Contraction, name: str, numbers: Strips, original: Contraction) -> KernelSource:
+def _strips(kernel: Contraction, name: str, numbers: RowBuffered, original: Contraction) -> KernelSource:
     """The text of a convolution whose blocks go down strips of lines."""
     packed = packing(numbers, name, original)
     core, finish = row_buffered.core(numbers, name, original, packed.again)

@@ -174,6 +174,13 @@ def ordinary_stores(kernel: Contraction) -> tuple[Store, ...]:
     return tuple(s for s in kernel.stores if not (kernel.totals and uses_reductions(s.expression)))
 
 
+def lies_at_multiples(index: Index, sizes: Sequence[int], count: int) -> bool:
+    """Whether an index over axes of such sizes is a multiple of ``count`` wherever its last axis is at 0."""
+    *strides, _ = index.strides
+    return index.offset % count == 0 and all(
+        stride % count == 0 or size == 1 for stride, size in zip(strides, sizes, strict=False))
+
+
 def parameter_texts(kernel: Contraction, used: set[str]) -> list[tuple[str, str]]:
     """Types and names of the pointers among ``used``, in the order of the host function's parameters."""
     pairs = [(f"const {C_TYPES[t]}* __restrict__", f"in{n}") for n, t in enumerate(kernel.input_dtypes)]

@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, Rows, has_two_phases
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Load
+from kernelwright.plan.kernels import Reduction
 
 #: Bytes of one row of a packed operand.
 ROW_BYTES = 16
 #: Rows of sums that an epilogue finishes at a time (a slab), and what it keeps of them for each kind of total.
-SLAB_ROWS = 64
+SUBTILE_ROWS = 64
 COMPONENTS = {"sum": 1, "max": 1, "min": 1, "moments": 3}
 #: Rows that a warp of a core packs together, and chunks at least, but for those of fewer channels.
 ITEM_ROWS, _PART_CHUNKS = 32, 8
 _ALIGNMENT = 256
+
+
+def components(kernel: Contraction) -> list[tuple[int, Reduction]]:
+    """Each of a kernel's totals, behind the number of its first component among those of a cell."""
+    ends = accumulate(COMPONENTS[total.kind] for total in kernel.totals)
+    return [(end - COMPONENTS[total.kind], total) for end, total in zip(ends, kernel.totals, strict=True)]
 
 
 def suits_pairs(kernel: Contraction) -> bool:
@@ -97,7 +105,7 @@ class Geometry(Rows):
     @property
     def slabs(self) -> int:
         """Slabs of one group and class, one below the other."""
-        return self.blocks[0] * (self.tiling.rows // SLAB_ROWS)
+        return self.blocks[0] * (self.tiling.rows // SUBTILE_ROWS)
 
     @property
     def cells(self) -> int:

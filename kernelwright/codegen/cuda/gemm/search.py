@@ -11,24 +11,23 @@ from itertools import zip_longest
 
 from kernelwright.codegen.cuda.gemm.candidates import candidates, is_fine
 from kernelwright.codegen.cuda.gemm.cost import cycles, packing_cycles
-from kernelwright.codegen.cuda.gemm.epilogue.channels_fit_registers import folds, slab_floats
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
-from kernelwright.codegen.cuda.gemm.epilogue.positions import slab_of_tile
+from kernelwright.codegen.cuda.gemm.epilogue.positions import subtile_of_tile
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds, subtile_floats
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import places
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as predicted_of_strips
-from kernelwright.codegen.cuda.gemm.row_buffered.search import tilings_of_strips
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned
-from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as cycles_of_turned
-from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, tilings_of_turned
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.search import predicted_milliseconds as row_buffered_milliseconds
+from kernelwright.codegen.cuda.gemm.row_buffered.search import row_buffered_tilings
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
+from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as swap_ab_cycles
+from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, swap_ab_tilings
 from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
 from kernelwright.plan.contraction import Contraction, Tiling
 
@@ -55,7 +54,7 @@ def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
         return tuple(_tilings(kernel, core))
     # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
     fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
-    strips = [replace(tiling, joined=count) for tiling in tilings_of_strips(joined(kernel, count)) if core != "mma"]
+    strips = [replace(tiling, joined=count) for tiling in row_buffered_tilings(joined(kernel, count)) if core != "mma"]
     return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
@@ -67,17 +66,17 @@ def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling
         return tilings_mma(kernel)
     if not kernel.axes:
         return _with_turned(kernel, _tilings_of_rows(kernel, raw=raw))[:_MOST]
-    return _in_turn(tilings_of_strips(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+    return _in_turn(row_buffered_tilings(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
 
 
 def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
     """Tilings of a product without a window, those that read the weight as it lies first where that promises more."""
-    turned = tilings_of_turned(kernel)
+    turned = swap_ab_tilings(kernel)
     if not turned or not others:
         return [*turned, *others]
     geometry = Geometry(kernel, others[0])
     packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
-    first = 0 if cycles_of_turned(Turned(kernel, turned[0])) < _CLEARLY * packed else 2
+    first = 0 if swap_ab_cycles(SwapAB(kernel, turned[0])) < _CLEARLY * packed else 2
     return [*others[:first], *_in_turn(turned, others[first:])]
 
 
@@ -132,7 +131,7 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
     # Of few channels whose sums are promoted a tile of 256 rows took 0.88 to 1.04 of the time of two of 128 (H200, five
     # shapes), and 0.75 of that of two whose products ptxas had serialised.
-    tall = [t for t in one if t.rows == 4 * SLAB_ROWS and t.depth == CHUNK and t.promote and not two]
+    tall = [t for t in one if t.rows == 4 * SUBTILE_ROWS and t.depth == CHUNK and t.promote and not two]
     every = [*every[:3], *sorted(tall, key=lambda tiling: not tiling.takes_left)[:1], *every[3:]]
     chosen = list(dict.fromkeys([*every[:2], *many[:1], *every[2:3], *fine, *every[3:4], *many[1:2], *every[4:]]))
     first = chosen[:_MOST]
@@ -149,7 +148,7 @@ def _most_teams(many: list[Tiling]) -> list[Tiling]:
     (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and sigmoid 0.71 of four,
     0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
     """
-    tall = [tiling for tiling in many if tiling.rows == 2 * SLAB_ROWS]
+    tall = [tiling for tiling in many if tiling.rows == 2 * SUBTILE_ROWS]
     tall.sort(key=lambda tiling: (-tiling.teams, not tiling.packs_left, tiling.cluster))
     return list({tiling.teams: tiling for tiling in reversed(tall)}.values())[::-1]
 
@@ -199,9 +198,9 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
     if tiling.core == "strips":
-        return predicted_of_strips(Strips(kernel, tiling))
+        return row_buffered_milliseconds(RowBuffered(kernel, tiling))
     if tiling.core == "turned":
-        return cycles_of_turned(Turned(kernel, tiling)) / 1.75e6
+        return swap_ab_cycles(SwapAB(kernel, tiling)) / 1.75e6
     geometry = Geometry(kernel, tiling)
     return cycles(geometry, _layout(geometry)) / 1.75e6
 
@@ -210,14 +209,14 @@ def _layout(geometry: Geometry) -> Layout:
     """The layout with the larger of the epilogue's slabs and tables."""
     tiling = geometry.tiling
     pitch = 72 if tiling.phases == 1 else 132
-    floats = pitch * slab_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
+    floats = pitch * subtile_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
-        floats = places(geometry)[-1] + table_room(geometry)
+        floats = shared_floats(geometry)[-1] + table_room(geometry)
     if tiling.fragments:
-        floats = table_room(geometry) + (slab_floats(geometry) if geometry.kernel.reductions else 0)
+        floats = table_room(geometry) + (subtile_floats(geometry) if geometry.kernel.reductions else 0)
     if tiling.overlap or tiling.aligned:
-        floats = (tiling.phases * tiling.rows + 4) * slab_of_tile(geometry)[0] + table_room(geometry)
+        floats = (tiling.phases * tiling.rows + 4) * subtile_of_tile(geometry)[0] + table_room(geometry)
     if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
     return Layout(geometry, floats if tiling.split == 1 else 0)

@@ -1,6 +1,6 @@
 """What an epilogue needs of a column alone: its scale, its bias, whatever of the stores depends on (g, o) and no more.
 
-A core computes it once for the columns of a tile, into a table in shared memory, before it multiplies: as a walk over
+A core computes it once for the columns of a tile, into a table in shared memory, before it multiplies: as a pass over
 sums loaded it from global memory, each step waited for loads that stand in line behind the stores of the step before
 (on an H200 a third of the time of a convolution's epilogue). Of a table four columns come in one read.
 
@@ -45,8 +45,9 @@ class ColumnTable:
     scaled. Behind them stands, for each of four warps, whether the scales that it saw are usual ones. ``finite``: an
     infinite scale, which is not, stands there as a finite one, so that it may be multiplied by zero.
 
-    ``entries``: whether walks know of a thread's row its entry n of the batch where they ask for ``values``. Then there
-    may be values of entries: all values of the next entry follow, and last, as an integer, the first entry's number.
+    ``entries``: whether passes know of a thread's row its entry n of the batch where they ask for ``values``. Then
+    there may be values of entries: all values of the next entry follow, and last, as an integer, the first entry's
+    number.
     """
 
     geometry: Geometry
@@ -74,7 +75,7 @@ class ColumnTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the values are called in a walk, the scale included."""
+        """What the values are called in a pass, the scale included."""
         return ("column_scale",) * self.geometry.scaled + tuple(f"column{n}" for n in range(len(self.values)))
 
     @property
@@ -135,7 +136,7 @@ class ColumnTable:
         return {f"in{load.buffer}" for load in loads_of(self.values)}
 
     def usual(self, row: str) -> list[str]:
-        """Define ``usual``: whether the scale called ``row`` is usual, and all of the tile's columns. Before a walk:
+        """Define ``usual``: whether the scale called ``row`` is usual, and all of the tile's columns. Before a pass:
         behind it the read would wait until the stores have taken their registers."""
         return ["float columns_usual[4];", f"kw_read4(columns_usual, columns + {self._usual_at});",
                 f"const bool usual = {self.name}_usual({row}) & "

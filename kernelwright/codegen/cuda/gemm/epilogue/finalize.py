@@ -1,22 +1,24 @@
 """The kernel that ends a contraction's totals: reductions over all positions of each (n, g, o), and their stores.
 
-The epilogue left partial results of slabs of rows, for each n that a slab meets (`epilogue.reduce_positions`). Here a
-lane takes a column, so that reads are contiguous, and the warps of a block share the slabs of one n, in a fixed order;
-where that would be few blocks a warp takes several slabs at once, of fewer columns:
-nothing is added in the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are
-integers, and moments of slabs are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about
-the mean of one slab of the column, so that one walk does. The square of what separates it from the mean of all is at
-most their variance times the number of positions, which leaves more digits of a double than a float32 has.
+The epilogue left partial results of subtiles of rows, for each n that a subtile meets (`epilogue.reduce_positions`).
+Here a lane takes a column, so that reads are contiguous, and the warps of a block share the subtiles of one n, in a
+fixed order; where that would be few blocks a warp takes several subtiles at once, of fewer columns: nothing is added in
+the order in which blocks happen to run. Sums are in double: they are few. Counts of positions are integers, and moments
+of subtiles are put together by their means (Chan, Golub and LeVeque, 1979): squares are taken about the mean of one
+subtile of the column, so that one pass does. The square of what separates it from the mean of all is at most their
+variance times the number of positions, which leaves more digits of a double than a float32 has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
+    PointEmitter,
     emitter_of,
     loads_of,
     ordinary_stores,
@@ -24,14 +26,15 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
     wrapped,
 )
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 from kernelwright.roofline.multiprocessors import HOPPER
 
-#: Threads of a block at most, and slabs that are worth a further turn.
+#: Threads of a block at most, and subtiles that are worth a further turn.
 _MOST_THREADS, _SLABS_EACH = 1024, 4
 #: Columns of a block: as many as leave so many blocks, if it can be. Eight of them are a sector of memory.
 _WIDTHS, _FILLED = (32, 16, 8), HOPPER.count
@@ -45,14 +48,43 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     from position to position, and where the grid would exceed 2**31 - 1 blocks.
     """
     kernel = geometry.kernel
-    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
-    if any(moves(store) for store in stores):
-        raise ValueError(f"{name}: no stores of totals that differ from position to position")
+    emitter = emitter_of_totals(kernel, name)
     columns, pitch = kernel.groups * kernel.out_channels, geometry.pitches[0]
     width = next((w for w in _WIDTHS if -(-columns // w) * kernel.batch >= _FILLED), _WIDTHS[-1])
     blocks = -(-columns // width)
     if blocks * kernel.batch >= 2**31:
         raise ValueError(f"{name}: {blocks * kernel.batch} blocks exceed a grid")
+    kind = "long long" if max(geometry.slabs * SUBTILE_ROWS, columns) >= 2**31 else "int"
+    slabs = (pitch // SUBTILE_ROWS + 1) * len(geometry.classes)
+    turns = _MOST_THREADS // width
+    while turns * width > 32 and turns * _SLABS_EACH > slabs:
+        turns //= 2
+    body = [
+        f"constexpr int WIDTH = {width}, TURNS = {turns}, BLOCKS = {blocks};", "__shared__ double met[TURNS][WIDTH];",
+        "const int lane = threadIdx.x % WIDTH, turn = threadIdx.x / WIDTH, n = blockIdx.x / BLOCKS;",
+        f"const {kind} column = blockIdx.x % BLOCKS * {'(long long)' * (kind == 'long long')}WIDTH + lane;"
+        "  // of all groups",
+        f"const {kind} read = column < {columns} ? column : {columns - 1};",
+        "// The slabs that meet this n. Of the first one, it may be the second n.",
+        f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SUBTILE_ROWS};",
+        f"const {kind} span = (begin + {pitch - 1}) / {SUBTILE_ROWS} - first + 1;",
+        *_results(geometry, kind, columns), f"if (turn > 0 || column >= {columns}) return;",
+        f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
+        *emitter.fixed_lines, *straight(emitter)]
+    parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
+                  *parameter_texts(kernel, emitter.used)]
+    return kernel_of_totals(name, "Reductions over all positions of each (n, g, o), from those of slabs.",
+                            blocks * kernel.batch, width * turns, parameters, body)
+
+
+def emitter_of_totals(kernel: Contraction, name: str) -> PointEmitter:
+    """An emitter of the stores of totals, whose results are called r1, r2, ..., and of moments r1_variance besides.
+
+    Raises ValueError for stores that differ from position to position.
+    """
+    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
+    if any(_moves(store) for store in stores):
+        raise ValueError(f"{name}: no stores of totals that differ from position to position")
     emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
                          stores)
     for number, total in enumerate(kernel.totals, 1):
@@ -62,35 +94,20 @@ def totals(geometry: Geometry, name: str) -> tuple[str, str]:
     for store in stores:
         emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
                       store.expression)
-    kind = "long long" if max(geometry.slabs * SLAB_ROWS, columns) >= 2**31 else "int"
-    slabs = (pitch // SLAB_ROWS + 1) * len(geometry.classes)
-    turns = _MOST_THREADS // width
-    while turns * width > 32 and turns * _SLABS_EACH > slabs:
-        turns //= 2
-    parameters = [("const float* __restrict__", "slab_totals"), ("const int* __restrict__", "slab_positions"),
-                  *parameter_texts(kernel, emitter.used)]
-    body = [
-        f"constexpr int WIDTH = {width}, TURNS = {turns}, BLOCKS = {blocks};", "__shared__ double met[TURNS][WIDTH];",
-        "const int lane = threadIdx.x % WIDTH, turn = threadIdx.x / WIDTH, n = blockIdx.x / BLOCKS;",
-        f"const {kind} column = blockIdx.x % BLOCKS * {'(long long)' * (kind == 'long long')}WIDTH + lane;"
-        "  // of all groups",
-        f"const {kind} read = column < {columns} ? column : {columns - 1};",
-        "// The slabs that meet this n. Of the first one, it may be the second n.",
-        f"const {kind} begin = n * {pitch}{'LL' * (kind == 'long long')}, first = begin / {SLAB_ROWS};",
-        f"const {kind} span = (begin + {pitch - 1}) / {SLAB_ROWS} - first + 1;",
-        *_results(geometry, kind, columns), f"if (turn > 0 || column >= {columns}) return;",
-        f"const int g = column / {kernel.out_channels}, o = column % {kernel.out_channels};",
-        *emitter.fixed_lines, *straight(emitter)]
-    head = f"static __global__ void __launch_bounds__({width * turns}) {name}_totals(\n    " \
+    return emitter
+
+
+def kernel_of_totals(name: str, comment: str, blocks: int, threads: int, parameters: Sequence[tuple[str, str]],
+                     body: Sequence[str]) -> tuple[str, str]:
+    """``NAME_totals``, of a body and parameters (C type, name), and its launch."""
+    head = f"static __global__ void __launch_bounds__({threads}) {name}_totals(\n    " \
         f"{', '.join(map(' '.join, parameters))}) {{"
-    text = "\n".join(["// Reductions over all positions of each (n, g, o), from those of slabs.",
-                      *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
-    arguments = ", ".join([str(blocks * kernel.batch), str(width * turns), "0", "stream",
-                           *(parameter for _, parameter in parameters)])
+    text = "\n".join([f"// {comment}", *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
+    arguments = ", ".join([str(blocks), str(threads), "0", "stream", *(parameter for _, parameter in parameters)])
     return text, f'KW_LAUNCH("{name}", {name}_totals, {arguments});'
 
 
-def moves(store: Store) -> bool:
+def _moves(store: Store) -> bool:
     """Whether a store of totals is not the same at all positions."""
     indices = [store.index]
     for load in loads_of([store.expression]):
@@ -106,8 +123,7 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
     found: dict[str, tuple[str, str]] = {}
     abouts: list[str] = []
     results: list[str] = []
-    at = 0
-    for number, total in enumerate(kernel.totals, 1):
+    for number, (at, total) in enumerate(components(kernel), 1):
         own, rest, squares = (f"from[{at + i}LL * {columns}]" if at + i else "from[0]" for i in range(3))
         if total.kind == "moments":
             about, off = f"about{number}", f"off{number}"
@@ -123,7 +139,6 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
         else:
             found[f"total{number}"] = total.kind, f"double({own})"
             results.append(f"const float r{number} = float(total{number});")
-        at += COMPONENTS[total.kind]
     if abouts:
         abouts = ["// A slab with positions, from the middle of n on: those at its ends may have few of it.",
                   f"{kind} within = span / 2;",
@@ -136,13 +151,13 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
 
 
 def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[str, str]]) -> list[str]:
-    """Define each name of ``found`` as a reduction, of a kind and a term, over the slabs of n."""
+    """Define each name of ``found`` as a reduction, of a kind and a term, over the subtiles of n."""
     several = len(geometry.classes) > 1
     offs = [f"const double off{number} = {_own(geometry, number, columns)} - about{number};"
             for number, total in enumerate(geometry.kernel.totals, 1) if total.kind == "moments"]
     takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
     lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
-    walk = ["#pragma unroll 4",
+    sweep = ["#pragma unroll 4",
             f"for ({kind} i = turn; i < span; i += TURNS) {{", *indent([
                 f"const {kind} slab = first + i;",
                 f"const long long cell = {_cell('slab', f'group * {geometry.slabs}LL' if several else '')};",
@@ -150,9 +165,9 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
                 f"const float* const from = slab_totals + cell * {geometry.components * columns}LL + read;", *offs,
                 *(f"const double term_{name} = {term};" for name, (_, term) in found.items()), *takes]), "}"]
     if several:
-        walk = ["// Slabs of each class of output positions.",
-                f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(walk), "}"]
-    lines += walk
+        sweep = ["// Slabs of each class of output positions.",
+                f"for (int group = 0; group < {len(geometry.classes)}; ++group) {{", *indent(sweep), "}"]
+    lines += sweep
     for name, (how, _) in found.items():
         met = TAKES[how].format("met[turn][lane]", "met[turn + half][lane]")
         lines += [f"met[turn][lane] = {name};", "__syncthreads();", "#pragma unroll",
@@ -163,12 +178,12 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
 
 
 def _cell(slab: str, base: str = "") -> str:
-    """Where the results of a slab are for this n, which may be the second one that it meets. base: of its class."""
+    """Where the results of a subtile are for this n, which may be the second one that it meets. base: of its class."""
     slab = slab if slab.isidentifier() else f"({slab})"
-    return f"{f'({base} + {slab})' if base else slab} * 2LL + ({slab} * {SLAB_ROWS} < begin)"
+    return f"{f'({base} + {slab})' if base else slab} * 2LL + ({slab} * {SUBTILE_ROWS} < begin)"
 
 
 def _own(geometry: Geometry, number: int, columns: int) -> str:
-    """The first component of a total in a slab."""
-    at = sum(COMPONENTS[total.kind] for total in geometry.kernel.totals[:number - 1])
+    """The first component of a total in a subtile."""
+    at, _ = components(geometry.kernel)[number - 1]
     return f"from[{at}LL * {columns}]" if at else "from[0]"

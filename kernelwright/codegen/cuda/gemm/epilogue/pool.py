@@ -1,9 +1,10 @@
-"""The epilogue of a contraction whose positions are pooled: a sum or an extremum over each window of neighbours.
+"""Pools from an epilogue subtile: a sum or an extremum over each window of neighbouring positions.
 
 Windows lie along the last axis, along which the geometry has a multiple of their size of row coordinates. So they lie
-in a slab at multiples of their size, and none of them in two: of 64 rows, or of 64 rows of both output phases, element
-(row, phase, column) at 2 * row + phase + column * pitch as in tiles of two phases without pools. Where a window has two
-lines they are the two phases of a tile, and its sums are neighbours in a slab again, those of both lines in turn.
+in a subtile at multiples of their size, and none of them in two: of 64 rows, or of 64 rows of both output phases,
+element (row, phase, column) at 2 * row + phase + column * pitch as in tiles of two phases without pools. Where a window
+has two lines they are the two phases of a tile, and its sums are neighbours in a subtile again, those of both lines in
+turn.
 
 A thread takes one window and a part of the columns. Of each column it reads the window's sums, which are neighbours in
 shared memory, evaluates what is pooled at each of them, line after line, and writes what is stored of the window:
@@ -19,14 +20,12 @@ from __future__ import annotations
 
 import re
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
-    SLAB_ROWS,
-    THREADS,
     UNROLL,
-    Walk,
+    EpilogueOperation,
     channels_fastest,
-    operand_pointers,
     write_stores,
 )
 from kernelwright.codegen.cuda.gemm.points import (
@@ -37,8 +36,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import reductions_of
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction, Tiling
@@ -67,26 +65,29 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
     if axis.out_stride != tiling.phases:
         where = "last axis" if kernel.pool_lines == 1 else "axis of lines"
         return f"pools in tiles of {tiling.phases} of {axis.out_stride} output phases of the {where}"
-    positions = SLAB_ROWS * tiling.phases // kernel.pool_lines
+    positions = SUBTILE_ROWS * tiling.phases // kernel.pool_lines
     if kernel.pool_size < 2 or positions % kernel.pool_size:
         return f"pools of {kernel.pool_size} among {positions} positions"
     return ""
 
 
-class _WindowEmitter(PointEmitter):
-    """A PointEmitter of stores, in whose steps every pool has a value of its own. Its names differ from those that the
-    emitter of positions gives in the same step."""
+class WindowEmitter(PointEmitter):
+    """A PointEmitter of stores, in whose steps every pool has a value of its own."""
 
     def depends(self, node: Expression) -> tuple[bool, bool]:
         row, lane = super().depends(node)
         return row or node.reduced, lane
 
+
+class _EmitterWithin(WindowEmitter):
+    """The same where its names are to differ from those that the emitter of positions gives in the same step."""
+
     def fresh(self, prefix: str) -> str:
         return super().fresh(f"w{prefix}")
 
 
-class PoolWalk(Walk):
-    """A thread takes a window of positions, and walks over a part of the columns.
+class Pool(EpilogueOperation):
+    """A thread takes a window of positions, and loops over a part of the columns.
 
     ``emitter`` is over positions, of which a window's are lanes; ``windows`` is over what is stored.
     Raises ValueError for what `refusal` names.
@@ -98,11 +99,12 @@ class PoolWalk(Walk):
         super().__init__(geometry, name)
         kernel, phases, self.lines = self.kernel, geometry.tiling.phases, self.kernel.pool_lines
         self.size = kernel.pool_size * self.lines
-        self.strides = (phases, phases * SLAB_ROWS + 4)  # as of slabs without pools
+        self.strides = (phases, phases * SUBTILE_ROWS + 4)  # as of subtiles without pools
         self.floats = self.columns * self.strides[1]
-        self.across = phases * SLAB_ROWS // self.size
+        self.across = phases * SUBTILE_ROWS // self.size
         self.rows_each = self.size // phases
-        self.window = f"thread % {self.across}" if self.across > 1 else "0"
+        self.layout = self.spread(self.across)
+        self.window = self.layout.of_thread(POSITION)
         self.row_of = f"{self.window} * {self.rows_each}" if self.rows_each > 1 else self.window
         window = f"{self.size}{', of two lines' * (self.lines > 1)}"
         self.comment = f"a thread takes a window of {window}, and a part of the columns"
@@ -116,7 +118,7 @@ class PoolWalk(Walk):
                                   walked=(2,) if self.lines == 1 else (2, last - 1), lane_axis=last,
                                   lanes=kernel.pool_size)
         names = (*self.names[:-1], "j") if self.lines == 1 else (*self.names[:-2], "i", "j")
-        self.windows = emitter_of(kernel, kernel.pooled_domain, names, (), stores, walked=(2,), kind=_WindowEmitter)
+        self.windows = emitter_of(kernel, kernel.pooled_domain, names, (), stores, walked=(2,), kind=_EmitterWithin)
         for number in range(len(self.table.values)):
             self.emitter.reduced[IN_TABLE, number] = self.windows.reduced[IN_TABLE, number] = f"own_column{number}"
         self._pool()
@@ -126,13 +128,11 @@ class PoolWalk(Walk):
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        part = -(-self.columns * self.across // (THREADS * READ)) * READ
         lines = ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
                  f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
                  *[f"const int i = u{len(self.kernel.axes) - 2};"] * (self.lines > 1),
                  f"const int j = unsigned({self.names[-1]}) / {self.kernel.pool_size}u;",
-                 f"const int first = first_column + thread / {self.across} * {part};",
-                 f"const int last = {self._end(part)};",
+                 *self.part(self.across),
                  f"float* const window = sums + {self.window} * {self.size};",
                  *self.table.begins("first"), *self.scale_lines()]
         if self.geometry.scaled:
@@ -141,29 +141,20 @@ class PoolWalk(Walk):
         return lines + self.table.steps("first", "last", self._step(), max(READ, UNROLL // self.size))
 
     def _class(self, axis: int) -> tuple[str | int, str | int]:
-        """As of every walk; along the last axis positions end where whole windows do, and so do lines."""
+        """As of every operation; along the last axis positions end where whole windows do, and so do lines."""
         if axis == len(self.kernel.axes) - 1:
             return 0, self.kernel.pooled_domain[-1] * self.rows_each
         return (0, self.kernel.pooled_domain[-2]) if self.lines > 1 and axis == self.kernel.paired_axis \
             else super()._class(axis)
-
-    def _end(self, part: int) -> str:
-        """The column behind the last one of a thread: that of its part, of the slab or of the kernel."""
-        text = f"first + {part}"
-        if THREADS // self.across * part > self.columns:
-            text = f"min({text}, first_column + {self.columns})"
-        whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
-        return text if whole else f"min({text}, {self.kernel.out_channels})"
 
     def _careful(self) -> list[str]:
         """Finish sums in place whose scales are not usual."""
         place = f"window[(o - first_column) * {self.strides[1]} + v]"
         before, last = self.names[-2:]
         spatial = [before, f"{last} + v"] if self.lines == 1 else [f"{before} + v % 2", f"{last} + v / 2"]
-        points = ", ".join([*operand_pointers(self.kernel), place, "row_scale", column_scale_text(self.geometry),
-                            *self.names[:-2], *spatial])
+        careful = self.careful(place, [*self.names[:-2], *spatial])
         return ["if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)", "#pragma unroll 1",
-                f"    for (int v = 0; v < {self.size}; ++v)", f"      {place} = {self.name}_careful({points});", "}"]
+                f"    for (int v = 0; v < {self.size}; ++v)", f"      {place} = {careful};", "}"]
 
     def _pool(self) -> None:
         """Give the emitter of positions what becomes of each of a window's: it is scaled, and pools take it."""

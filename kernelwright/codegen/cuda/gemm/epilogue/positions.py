@@ -1,6 +1,6 @@
 """Positions of convolutions as they lie in memory: runs, and the ordinals of positions in them.
 
-Rows of a slab that are no positions (what packing puts between the lines of x) leave gaps in what a tile stores. The
+Rows of a subtile that are no positions (what packing puts between the lines of x) leave gaps in what a tile stores. The
 *ordinal* of a position is its number among the positions of its class, in the order of rows; positions of a *run*,
 which neighbouring ordinals share, are neighbours in memory: all of an image, or a line of it where other lines belong
 to other classes, or where something else than what is stored moves along it in other steps.
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, Walk, slab_columns, write_stores
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import EpilogueOperation, subtile_columns, write_stores
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     coordinates,
@@ -24,12 +25,12 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     entry_type,
 )
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, replaced
 from kernelwright.plan.kernels import Store
 
-#: Floats of a slab at most.
+#: Floats of a subtile at most.
 _MOST_FLOATS = 128 * 64
 
 
@@ -75,23 +76,23 @@ def collapsed(stores: Sequence[Store], kernel: Contraction, outer: int) -> tuple
         return None
 
 
-def slab_of_tile(geometry: Geometry) -> tuple[int, int]:
-    """Columns of a slab without gaps, and its height in products of 64 rows: all that a tile has."""
-    tiling, columns = geometry.tiling, slab_columns(geometry.kernel, geometry.tiling)
+def subtile_of_tile(geometry: Geometry) -> tuple[int, int]:
+    """Columns of a subtile without gaps, and its height in products of 64 rows: all that a tile has."""
+    tiling, columns = geometry.tiling, subtile_columns(geometry.kernel, geometry.tiling)
     while columns * tiling.rows * tiling.phases > _MOST_FLOATS and columns % 16 == 0:
         columns //= 2
-    return columns, tiling.rows // SLAB_ROWS
+    return columns, tiling.rows // SUBTILE_ROWS
 
 
-class RunsWalk(Walk):
-    """A walk over positions without gaps between them. A column of a slab holds the ordinals of its rows from
+class StoreRuns(EpilogueOperation):
+    """Stores of positions without gaps between them. A column of a subtile holds the ordinals of its rows from
     ``multiple`` on at or before the first one; ``outer`` axes are no part of a run."""
 
     multiple = 1
 
     def __init__(self, geometry: Geometry, name: str, outer: int) -> None:
         super().__init__(geometry, name)
-        phases = geometry.tiling.phases
+        phases = self.phases
         if phases * geometry.blocks[0] * geometry.tiling.rows >= 2**31:
             self.kind = "long long"  # ordinals count positions
         self.outer = outer
@@ -99,26 +100,31 @@ class RunsWalk(Walk):
         #: Positions of a run, and the ordinals that it takes.
         self.run = self.domain[-1]
         self.ordinals = -(-self.run // phases) * phases
-        self.columns, self.height = slab_of_tile(geometry)
-        self.positions = phases * SLAB_ROWS * self.height
+        self.columns, self.height = subtile_of_tile(geometry)
+        self.positions = phases * SUBTILE_ROWS * self.height
         # A multiple of 4 floats, and 4 or 12 modulo 16: a core's fragments lie 8 rows x 4 pairs of columns.
         self.strides = (phases, self.positions + 4)
         self.floats = self.columns * self.strides[1]
         self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
 
     def emit(self, walked: tuple[int, ...], lanes: int, kind: type[PointEmitter]) -> None:
-        """Give the walk an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
+        """Give the operation an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
         stores = collapsed(self.table.stores(self.stores), self.kernel, self.outer)
         last = len(self.domain) - 1
         self.emitter = emitter_of(self.kernel, self.domain, (*self.names[:3 + self.outer], "d"), (), stores,
                                   walked=walked, lane_axis=last, lanes=lanes, kind=kind)
-        for number in range(len(self.table.values)):
-            self.emitter.reduced[IN_TABLE, number] = f"own_column{number}"
+        self.name_columns(self.emitter, "own_column{}")
         write_stores(self.emitter, self.kernel, stores)
 
     def helpers(self) -> list[str]:
         """``NAME_ordinal``, and ``NAME_row_place``, which the core calls."""
         return [self._ordinal(), self._place()]
+
+    def part(self, across: int) -> list[str]:
+        """Define ``low`` and ``high``: the columns of a thread, where so many threads share the positions."""
+        part = self.part_of(across)
+        return [f"const int low = first_column + {self.layout.of_thread(CHANNEL)};",
+                f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});"]
 
     def unsigned(self, text: str) -> str:
         """An ordinal, or a number of them, as an unsigned number."""
@@ -160,7 +166,7 @@ class RunsWalk(Walk):
                                lines)
 
     def _place(self) -> str:
-        """``NAME_row_place``: where a row of a slab lies in its columns."""
+        """``NAME_row_place``: where a row of a subtile lies in its columns."""
         begin = f"begin / {self.multiple} * {self.multiple}" if self.multiple > 1 else "begin"
         return device_function(
             f"Where row {'(of two positions) ' * (self.geometry.tiling.phases == 2)}number `row` of a slab that begins "

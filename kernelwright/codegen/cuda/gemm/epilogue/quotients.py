@@ -1,8 +1,8 @@
 """Quotients by numbers of a position in a contraction's epilogue that reduces channels, without a branch.
 
-The float division of CUDA calls a function for rare operands, and the unrolled steps of a walk cannot run beside each
+The float division of CUDA calls a function for rare operands, and the unrolled steps of a pass cannot run beside each
 other across such calls (`math`). A softmax divides all channels of a position by one number. So its reciprocal is found
-before the walk, and each quotient is mended by what it leaves of its numerator, which gives the quotient as a division
+before the pass, and each quotient is mended by what it leaves of its numerator, which gives the quotient as a division
 rounds it (Markstein, IBM Journal of Research and Development 34(1), 1990): six instructions. Three are enough where
 exponentials of what is less than its maximum are divided by their sum (`shares`): that is at least 1, and no more than
 there are channels, or both are NaN. The exponentials themselves are of no more than 0, which five instructions give
@@ -26,7 +26,7 @@ _DECAY, _BLUNT = "decay", frozenset({"sigmoid", "exp", "cos", "softplus", "log_s
 
 
 class QuotientEmitter(PointEmitter):
-    """A PointEmitter of walks over channels that divides by what `quotient_functions` prepare, where it can.
+    """A PointEmitter of passes over channels that divides by what `quotient_functions` prepare, where it can.
 
     ``name``: of the kernel whose functions these are; ``divides``: whether they are called.
     """

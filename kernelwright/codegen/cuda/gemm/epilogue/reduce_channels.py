@@ -1,23 +1,23 @@
-"""The epilogue of a contraction that reduces its output channels: softmax, sums, extrema, moments over them.
+"""Reductions over output channels from an epilogue subtile: softmax, sums, extrema, moments.
 
-A slab holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels each;
-they walk over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and exchange
-what they found. The first walk multiplies sums by their scales, unless these are not usual: then a loop before it
-finishes them in place, with care. A walk leaves in the slab what later ones would compute again
-(`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp
-are runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store:
-eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
+A subtile holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels
+each; they pass over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and
+exchange what they found. The first pass multiplies sums by their scales, unless these are not usual: then a loop before
+it finishes them in place, with care. A pass leaves in the subtile what later ones would compute again
+(`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp are
+runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store: eight
+take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 
-Of tiles with both output phases of the last axis (`epilogue.output_parity`) a slab has 128 positions, and a thread
-takes all channels of one, without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132.
-Positions 2u and 2u + 1 stand beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of
-a column: in 32 banks as they read and write the slab, and in one run of memory (of float32 128 bytes) as they store,
-where a line has 32 positions left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the
-slab at a time, at banks 2 * row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
+Of tiles with both output phases of the last axis a subtile has 128 positions, and a thread takes all channels of one,
+without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132. Positions 2u and 2u + 1 stand
+beside each other there as in the output, so that a warp's 32 lanes have 32 neighbours of a column: in 32 banks as they
+read and write the subtile, and in one run of memory (of float32 128 bytes) as they store, where a line has 32 positions
+left. Half a warp of the core puts both phases of 4 rows x 4 pairs of columns into the subtile at a time, at banks 2 *
+row + 8 * pair (264 is 8 modulo 32) and the one behind: all 32.
 
-A slab of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
-each sum. Two teams with 128 columns have room for stages of 16 channels beside theirs. Sums take C registers for 64
-rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
+A subtile of C columns takes 528 * C bytes, 34 KB of 64 and 68 KB of 128, twice those of one phase: it is the same for
+each sum. Two consumer warpgroups with 128 columns have room for stages of 16 channels beside theirs. Sums take C
+registers for 64 rows, in fp16x3 twice as many: there up to 64 channels fit, in fp16 and native 128.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, two_lanes_a_row
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PITCH, PairOfChannels
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import QuotientEmitter, quotient_functions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
-    SLAB_ROWS,
     UNROLL,
-    Walk,
-    operand_pointers,
-    turns,
+    EpilogueOperation,
+    reduced_channels_fastest,
     write_stores,
 )
 from kernelwright.codegen.cuda.gemm.points import (
@@ -42,90 +41,95 @@ from kernelwright.codegen.cuda.gemm.points import (
     TAKES,
     TWICE,
     as_float,
-    coordinates,
     reduced_lines,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Store
 
-_EXCHANGED = "__shfl_xor_sync(0xffffffffu, {0}, 16)"
 
+class ReduceChannels(EpilogueOperation):
+    """Two lanes take a row, or one a position of two phases. ``place``: a thread's place in a subtile's columns, which
+    are ``pitch`` floats apart. Raises ValueError for two phases where channels are neighbours in the output."""
 
-class ReducingWalk(Walk):
-    """Two lanes take a row. ``place``: a thread's place in a slab's columns, which are ``pitch`` floats apart."""
-
-    comment = "two lanes take a row, and reduce its channels before they store"
-    row_of = place = "thread / 32 * 16 + thread % 16"
-    row_stride, pitch = 1, SLAB_ROWS + 4
     emitter_kind = QuotientEmitter
     emitter: QuotientEmitter
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
-        self.strides = (self.row_stride, self.pitch)
+        self.turns = reduced_channels_fastest(self.kernel)
+        self.place = "thread" if self.phases == 2 else two_lanes_a_row(1).of_thread(POSITION)
+        self.row_of = self.row_of or self.place
+        if self.phases == 2:
+            if self.turns:
+                raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
+            self.row_of, self.phase_of = "thread / 2", "thread % 2"
+        self.comment = "a thread takes one of 128 positions, and reduces its channels before it stores" \
+            if self.phases == 2 else "two lanes take a row, and reduce its channels before they store"
+        self.pitch = self.phases * SUBTILE_ROWS + 4
+        self.strides = (self.phases, self.pitch)
         self.floats = self.columns * self.pitch
-        self.sum = f"row_sums[o * {self.pitch}]"
+        self.sum = self.element = f"row_sums[o * {self.pitch}]"
+        self.parts, self.part_number = READ, "v"
         roots = [*self.kernel.reductions, *self.kernel.stores]
         self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not turns(self.kernel))
+                                 entries=not self.turns)
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
+        self.once = [s for s in self.kernel.stores if not s.index.strides[2]]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
-        # Walks of reductions that are still to come, and whether the slab has sums without their scales.
-        self.walks = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
+        # Passes of reductions that are still to come, and whether the subtile has sums without their scales.
+        self.passes = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
         self.raw = geometry.scaled
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = -(-self.kernel.out_channels // 2)
-        self.part = min(half + (4 - half) % 8, self.kernel.out_channels)
+        self.channels_of_lane = min(half + (4 - half) % 8, self.kernel.out_channels)
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        rows, beyond = self.geometry.rows, self.beyond()
-        lines = ["const int g = group;", f"{self.kind} row = first_row + {self.row_of};"]
-        if beyond:
-            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
-                                                   f"there = row < {rows} && !({beyond});"]), "}"]
-        else:
-            lines.append(f"const bool there = row < {rows};")
-        lines += ["if (!there) row = 0;  // some position, of which nothing is written", *self.position(),
-                  *self.channels(), f"float* const row_sums = sums + {self.place};", *self.table.begins("first")]
+        lines = ["const int g = group;", *self.row_or_other(), *self.position(), *self.channels(),
+                 f"float* const row_sums = sums + {self.place};", *self.table.begins("first")]
         if self.geometry.scaled:
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
-        once = [s for s in self.kernel.stores if not s.index.strides[2]]
-        if self.along and not turns(self.kernel):
-            lines += self._stored(self.along, "there", self._walk)
-        if once:
-            lines += self._stored(once, "there && first == 0", list)
-        return lines + (self._turned() if turns(self.kernel) else [])
+        if self.along and not self.turns:
+            lines += self._stored(self.along, "there", self._each_channel)
+        if self.once:
+            lines += self._stored(self.once, "there && first == 0", list)
+        return lines + (self._turned() if self.turns else [])
 
     def helpers(self) -> list[str]:
         """What quotients need."""
         return quotient_functions(self.name) if self.emitter.divides else []
 
-    def _stored(self, stores: list[Store], condition: str, walked: Callable[[list[str]], list[str]]) -> list[str]:
-        """Stores, where ``condition`` holds, of what ``walked`` makes of one step."""
+    def _stored(self, stores: list[Store], condition: str, looped: Callable[[list[str]], list[str]]) -> list[str]:
+        """Stores, where ``condition`` holds, of what ``looped`` makes of one step."""
         self.emitter.start_walk("")
         write_stores(self.emitter, self.kernel, stores)
         step = straight(self.emitter)
-        return [*self._fixed(), f"if ({condition}) {{", *indent(walked(step)), "}"]
+        return [*self._fixed(), f"if ({condition}) {{", *indent(looped(step)), "}"]
+
+    def out_of_bounds(self) -> str:
+        """As of every operation; of an odd number of positions the second phase has one less."""
+        ends = f"u{len(self.kernel.axes) - 1} * 2 + thread % 2 >= {self.odd_size}" if self.odd_size else ""
+        return " || ".join(filter(None, [super().out_of_bounds(), ends]))
 
     def channels(self) -> list[str]:
         """Define ``first`` and ``last``: which channels of its row a thread takes."""
-        return [f"const int first = thread / 16 % 2 * {self.part};",
-                f"const int last = min(first + {self.part}, {self.kernel.out_channels});"]
+        if self.phases == 2:
+            return [f"constexpr int first = 0, last = {self.kernel.out_channels};"]
+        return [f"const int first = {two_lanes_a_row(1).of_thread(CHANNEL)} * {self.channels_of_lane};",
+                f"const int last = min(first + {self.channels_of_lane}, {self.kernel.out_channels});"]
 
     def exchanged(self, kind: str, result: str) -> list[str]:
         """The statements by which the lanes of a row exchange what each of them found."""
-        return [f"{result} = {TAKES[kind].format(result, _EXCHANGED.format(result))};"]
+        return [] if self.phases == 2 else [all_reduce(kind, result, 16)]
 
     def _new_emitter(self) -> QuotientEmitter:
-        """An emitter of walks over the channels, which has met nothing."""
+        """An emitter of passes over the channels, which has met nothing."""
         emitter = self.emitter_with(self.table)
         emitter.name = self.name
         emitter.reduced[0, 0] = "sum"
@@ -156,49 +160,60 @@ class ReducingWalk(Walk):
                     f"#pragma unroll {UNROLL}", f"for (int o = thread % 8; o < {self.kernel.out_channels}; o += 8) {{",
                     f"  const float sum = {self.sum};", *indent(step), "}"]), "}"]
 
-    def _walk(self, step: list[str], fours: bool = False) -> list[str]:
+    def _each_channel(self, step: list[str], fours: bool = False) -> list[str]:
         """``step`` for every channel of this lane."""
         scale = " * (usual ? row_scale * column_scale[v] : 1.0f)" * self.raw
         return self.table.steps("first", "last", [f"const float sum = {self.sum}{scale};", *step], UNROLL, fours)
 
     def _fixed(self) -> list[str]:
-        """What is computed before a walk."""
+        """What is computed before a pass."""
         lines, self.emitter.fixed_lines = self.emitter.fixed_lines, []
         return lines
 
     def _scaled(self) -> list[str]:
         """Finish the row's sums in place whose scales are not usual; others are multiplied as they are first read."""
-        points = ", ".join([*operand_pointers(self.kernel), self.sum, "row_scale", column_scale_text(self.geometry),
-                            *self.names])
         return [*self.scale_lines(), "if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
-                f"    {self.sum} = {self.name}_careful({points});", "}"]
+                f"    {self.sum} = {self.careful(self.sum)};", "}"]
 
     def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
-        """How `reduced_lines` folds the expression of reduction ``number`` over a row."""
+        """How `reduced_lines` folds the expression of reduction ``number`` over a row: a thread's elements into a few
+        partial results, these into one, and those of the lanes of a row."""
         def fold(kind: str, result: str, term: str) -> list[str]:
-            self.emitter.start_walk("")
-            root = self.reduced[number - 1]
-            value = as_float(self.emitter, root)
+            emitter, before = self._begin_pass()
+            value = as_float(emitter, self.reduced[number - 1])
             left = self._left(number)
-            text = as_float(self.emitter, left) if left else ""
-            parts = [f"{result}_part[{v}]" for v in range(READ)]
-            step = [*straight(self.emitter), *([f"{self.sum} = {text};"] if left else []),
-                    f"{result}_part[v] = {TAKES[kind].format(f'{result}_part[v]', term.format(value))};"]
-            lines = [*self._fixed(), f"float {result}_part[{READ}] = {{{', '.join([STARTS[kind]] * READ)}}};",
-                     *self._walk(step, fours=True)]
+            text = as_float(emitter, left) if left else ""
+            part = f"{result}_part[{self.part_number}]"
+            step = [*straight(emitter), *([f"{self.element} = {text};"] if left else []),
+                    f"{part} = {TAKES[kind].format(part, term.format(value))};"]
+            starts = ", ".join([STARTS[kind]] * self.parts)
+            lines = [*before, *self._pass(emitter, f"float {result}_part[{self.parts}] = {{{starts}}};", step)]
             self.raw = False
             self._put(left)
-            halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
-            return [*lines, f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
+            return [*lines, *self._joined(kind, result)]
 
         return fold
 
+    def _begin_pass(self) -> tuple[QuotientEmitter, list[str]]:
+        """The emitter of a pass, and what is said before it."""
+        self.emitter.start_walk("")
+        return self.emitter, []
+
+    def _pass(self, emitter: QuotientEmitter, parts: str, step: list[str]) -> list[str]:
+        """``step`` for every element of a thread, behind the definition of its partial results."""
+        return [*self._fixed(), parts, *self._each_channel(step, fours=True)]
+
+    def _joined(self, kind: str, result: str) -> list[str]:
+        """Define a result from its parts, in all lanes of a row."""
+        halves = [TAKES[kind].format(f"{result}_part[{v}]", f"{result}_part[{v + 1}]") for v in (0, 2)]
+        return [f"float {result} = {TAKES[kind].format(*halves)};", *self.exchanged(kind, result)]
+
     def _left(self, number: int) -> Expression | None:
-        """What a walk of reduction ``number`` leaves in the slab for those behind it; None if what is there may stay,
-        or nobody reads it."""
-        self.walks[number - 1] -= 1
-        later = [*self.reduced[number - (self.walks[number - 1] > 0):], *(store.expression for store in self.along)]
-        left = kept(self.reduced[number - 1], later, *[1] * self.raw)
+        """What a pass of reduction ``number`` leaves in the subtile, or at no cost in registers, for those behind it;
+        None if what is there may stay, or nobody reads it."""
+        self.passes[number - 1] -= 1
+        later = [*self.reduced[number - (self.passes[number - 1] > 0):], *(store.expression for store in self.along)]
+        left = kept(self.reduced[number - 1], later, *[1] * (self.raw or self.in_registers))
         return SUM if left is None and self.raw and any(map(reads, later)) else left
 
     def _put(self, left: Expression | None) -> None:
@@ -207,19 +222,3 @@ class ReducingWalk(Walk):
             return
         self.reduced = [put(expression, left) for expression in self.reduced]
         self.along = [replace(store, expression=put(store.expression, left)) for store in self.along]
-
-
-class ReducingPairWalk(PairOfChannels, ReducingWalk):
-    """A thread takes one of 128 positions. Raises ValueError where channels are neighbours in the output."""
-
-    comment = "a thread takes one of 128 positions, and reduces its channels before it stores"
-    row_stride, pitch = 2, PITCH
-
-    def __init__(self, geometry: Geometry, name: str) -> None:
-        if turns(geometry.kernel):
-            raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
-        super().__init__(geometry, name)
-
-    def exchanged(self, kind: str, result: str) -> list[str]:
-        """Nothing: a thread has found all."""
-        return []

@@ -1,39 +1,40 @@
-"""The epilogue of a contraction with totals: what each slab of its sums adds to reductions over all positions.
+"""Reductions over all positions (totals) from an epilogue subtile: what each subtile adds to them.
 
 A thread finishes its row as ever, and puts the values of the totals' expressions where its sums were. Then threads take
 columns: they read four positions at a time and keep what they find in registers. One partial result of each column goes
-to the workspace for each n of the slab, of which there are at most two where an n has 64 rows or more. A last kernel
-(`epilogue.finalize`) takes those of all slabs together.
+to the workspace for each n of the subtile, of which there are at most two where an n has 64 rows or more. A last kernel
+(`epilogue.finalize`) takes those of all subtiles together.
 
-Rows of a slab need not be positions, so masks behind the values say which are: of the first row's n, and of the next.
-Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As near
-the mean as a value is, no digits are lost where the mean is large and the variance small; the last kernel, in double,
-moves both to the mean.
+Rows of a subtile need not be positions, so masks behind the values say which are: of the first row's n, and of the
+next. Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As
+near the mean as a value is, no digits are lost where the mean is large and the variance small; the last kernel, in
+double, moves both to the mean.
 
 For each element and distinct expression that is a write to shared memory and a quarter of a read of 16 bytes, whose
 addresses meet no bank twice; for 64 rows (of two phases: 128 positions) of a column one number, or
-three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several distinct expressions need as many slabs.
+three of moments: 1/64 to 3/64 of the bytes of the sums. Values of several distinct expressions need as many subtiles.
 """
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.output_parity import PairWalk
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import UNROLL, RowWalk, operand_pointers, stores_channels
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce
+from kernelwright.codegen.cuda.gemm.epilogue.store import StorePositions
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
+    MEET,
+    THREADS,
+    UNROLL,
+    stores_channels,
+)
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, device_function, entry_type, straight
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Expression
 
-_THREADS = 128
-#: Of the barriers of a part of a block: behind those of the cores. Each team of 128 threads has one.
-_BARRIER = 8
-
 
 def mma_warps(tiling: Tiling) -> int:
-    """Warps of a block of the core on mma.sync: one or two teams of 128 threads."""
+    """Warps of a block of the core on mma.sync: one or two consumer warpgroups of 128 threads."""
     return 8 if tiling.rows * tiling.columns > 128 * 128 else 4
 
 
@@ -46,8 +47,8 @@ def without_totals(geometry: Geometry) -> str:
         return "no totals beside other reductions"
     if any(t.kind not in COMPONENTS or uses_reductions(t.expression) for t in kernel.totals):
         return f"no totals but {', '.join(COMPONENTS)} of what is known at each position"
-    if geometry.pitches[0] < SLAB_ROWS:
-        return f"no totals of fewer than {SLAB_ROWS} rows"
+    if geometry.pitches[0] < SUBTILE_ROWS:
+        return f"no totals of fewer than {SUBTILE_ROWS} rows"
     if stores_channels(kernel):
         return "no totals where channels are neighbours in the output"
     return ""
@@ -59,51 +60,44 @@ def distinct_totals(kernel: Contraction) -> tuple[Expression, ...]:
 
 
 def mask_floats(kernel: Contraction, tiling: Tiling) -> int:
-    """Floats of a slab behind the values of totals: bits that say which places are positions, of two n."""
-    return 2 * tiling.phases * SLAB_ROWS // 32 if kernel.totals else 0
+    """Floats of a subtile behind the values of totals: bits that say which places are positions, of two n."""
+    return 2 * tiling.phases * SUBTILE_ROWS // 32 if kernel.totals else 0
 
 
-def totals_walk(geometry: Geometry, name: str) -> TotalsWalk:
-    """The walk of a kernel with totals. Raises ValueError where they cannot be taken."""
-    if reason := without_totals(geometry):
-        raise ValueError(f"{name}: {reason}")
-    return (TotalsPairWalk if geometry.tiling.phases == 2 else TotalsWalk)(geometry, name)
+class ReducePositions(StorePositions):
+    """A thread takes a row as for stores, then a column, or some positions of one.
 
+    Raises ValueError where totals cannot be taken.
+    """
 
-class TotalsWalk(RowWalk):
-    """A thread takes a row as in RowWalk, then a column, or some positions of one."""
-
-    comment = "a thread takes a row, then a column for the totals"
     parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
 
     def __init__(self, geometry: Geometry, name: str) -> None:
+        if reason := without_totals(geometry):
+            raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
-        self.positions = SLAB_ROWS * geometry.tiling.phases
+        self.comment = "a thread takes a row, then a column for the totals"
+        self.positions = SUBTILE_ROWS * self.phases
         self.distinct = distinct_totals(self.kernel)
         self.values = [as_float(self.emitter, self.table.without(value)) for value in self.distinct]
-        # Slabs of values one behind the other, then the masks.
+        # Subtiles of values one behind the other, then the masks.
         self.slab, self.masks = self.floats, self.floats * len(self.distinct)
         self.floats = self.masks + mask_floats(self.kernel, geometry.tiling)
         self.support = frozenset() if self._alone else frozenset({"tensor_core"})
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        last, words = len(self.kernel.axes) - 1, self.positions // 32
-        there = [f"row < {self.geometry.rows}"]
-        if beyond := self.beyond():
-            there.append(f"!({beyond})")
-        if self.geometry.tiling.phases == 2 and self.kernel.axes[last].out_size % 2:
-            there.append(f"p{last} < {self.kernel.axes[last].out_size}")
+        words = self.positions // 32
         kind = "unsigned" if self.kind == "int" else "(unsigned long long)"
         return [
             "const int g = group;", f"const {self.kind} row = first_row + {self.row_of};", *self.position(),
-            f"const bool there = {' && '.join(there)};", "if (there) {", *indent(self._finished()), "}",
+            f"const bool there = {self.in_bounds()};", "if (there) {", *indent(self._finished()), "}",
             "// Which places are positions: of the first row's n, and of the next one.",
             f"const {entry_type(self.kernel)} first_n = {kind}(first_row) / {self.geometry.pitches[0]}u;",
             "const unsigned own = __ballot_sync(0xffffffffu, there && n == first_n);",
             "const unsigned next = __ballot_sync(0xffffffffu, there && n != first_n);",
             f"unsigned* const masks = reinterpret_cast<unsigned*>(sums + {self.masks});",
-            f"if (thread % 32 == 0{f' && thread < {self.positions}' * (self.positions < _THREADS)}) {{",
+            f"if (thread % 32 == 0{f' && thread < {self.positions}' * (self.positions < THREADS)}) {{",
             f"  masks[thread / 32] = own, masks[{words} + thread / 32] = next;", "}",
             f"{self._meet}  // All values are there.",
             f"{self.name}_slab(sums, slab_totals, slab_positions, thread, phase_class, group, first_row, "
@@ -113,63 +107,53 @@ class TotalsWalk(RowWalk):
     def _alone(self) -> bool:
         """Whether a block has 128 threads: of the kernel that adds parts of the steps, or of few sums on mma.sync."""
         tiling = self.geometry.tiling
-        return tiling.split > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == _THREADS)
+        return tiling.split > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == THREADS)
 
     @property
     def _meet(self) -> str:
         """The barrier of 128 threads; where a block has no more, the block's own. For a barrier whose number is not a
         constant a block is given all 16, and a multiprocessor has 64 (some have 16): fewer blocks would run."""
-        if self._alone:
-            return "__syncthreads();"
-        return f"kw_part_sync({_BARRIER} + threadIdx.x / {_THREADS}, {_THREADS});"
+        return "__syncthreads();" if self._alone else MEET
 
     def _finished(self) -> list[str]:
         """The statements for a thread's position: the stores, and values of totals in place of the sums."""
-        name, across = self.name, _THREADS // self.positions
-        place = f"thread % {self.positions}" if across > 1 else "thread"
-        first = "first_column" + f" + thread / {self.positions} * {self.columns // across}" * (across > 1)
-        cell = f"sums[{place} + (o - first_column) * {self.strides[1]}]"
-        lines = [f"const int first = {first};", f"const int last = {self.end(f'first + {self.columns // across}')};",
-                 *self.table.begins("first"), *self.scale_lines()]
+        cell = f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
+        lines = [*self.part(self.across), *self.table.begins("first"), *self.scale_lines()]
         step = [f"const float sum = {cell};", *straight(self.emitter)]
         if self.geometry.scaled:
-            points = ", ".join([*operand_pointers(self.kernel), cell, "row_scale", column_scale_text(self.geometry),
-                                *self.names])
             lines += ["if (!usual) {  // With care, in place.", "#pragma unroll 1",
-                      f"  for (int o = first; o < last; ++o) {cell} = {name}_careful({points});", "}"]
+                      f"  for (int o = first; o < last; ++o) {cell} = {self.careful(cell)};", "}"]
             step[0] = f"const float sum = {cell} * (usual ? row_scale * column_scale[v] : 1.0f);"
         step += [cell.replace("sums[", f"sums[{number * self.slab} + " if number else "sums[", 1) + f" = {value};"
                  for number, value in enumerate(self.values)]
         return [*lines, *self.emitter.fixed_lines, *self.table.steps("first", "last", step, UNROLL)]
 
     def helpers(self) -> list[str]:
-        """``NAME_slab``: partial results of each column and n of a slab."""
+        """``NAME_slab``: partial results of each column and n of a subtile."""
         kernel, words = self.kernel, self.positions // 32
         slabs, all_columns = self.geometry.slabs, kernel.groups * kernel.out_channels
         share, used = self._sharing, self._sharing * self.columns
         column = f"thread / {share}" if share > 1 else "thread"
-        writes = [*[f"thread < {used}"] * (used < _THREADS), *["lane == 0"] * (share > 1),
+        writes = [*[f"thread < {used}"] * (used < THREADS), *["lane == 0"] * (share > 1),
                   f"first_column + column < {kernel.out_channels}"]
         lines = [
-            f"const int column = {f'min({column}, {self.columns - 1})' if used < _THREADS else column};",
+            f"const int column = {f'min({column}, {self.columns - 1})' if used < THREADS else column};",
             *[f"const int lane = thread % {share};  // of the threads of a column"] * (share > 1),
             f"const bool writes = {' && '.join(writes)};",
             f"const unsigned* masks = reinterpret_cast<const unsigned*>(sums + {self.masks});", "#pragma unroll 1",
             f"for (int which = 0; which < 2; ++which, masks += {words}) {{  // of the slab's n", *indent([
-                f"const long long cell = (phase_class * {slabs}LL + first_row / {SLAB_ROWS}) * 2 + which;",
+                f"const long long cell = (phase_class * {slabs}LL + first_row / {SUBTILE_ROWS}) * 2 + which;",
                 f"const int count = {' + '.join(f'__popc(masks[{word}])' for word in range(words))};",
                 "if (thread == 0 && group == 0 && first_column == 0) slab_positions[cell] = count;",
                 "if (count == 0) continue;",
                 f"float* const to = slab_totals + cell * {self.geometry.components * all_columns}LL "
                 f"+ group * {kernel.out_channels}LL + first_column + column;"]),
         ]
-        at = 0
-        for total in kernel.totals:
+        for at, total in components(kernel):
             region = self.distinct.index(total.expression) * self.slab
             text = self._moments(at) if total.kind == "moments" else self._plain(total.kind, at)
             lines += ["  {", *indent([f"const float* const values = sums + {f'{region} + ' * (region > 0)}"
                                       f"column * {self.strides[1]};", *text], 4), "  }"]
-            at += COMPONENTS[total.kind]
         heads = ["const float* sums", *map(" ".join, self.parameters), "int thread", "int phase_class", "int group",
                  "long long first_row", "int first_column"]
         comment = "What a slab adds to totals, by n and column: " \
@@ -179,11 +163,11 @@ class TotalsWalk(RowWalk):
     @property
     def _sharing(self) -> int:
         """Threads that share a column, a power of two."""
-        return 1 << (_THREADS // self.columns).bit_length() - 1
+        return 1 << (THREADS // self.columns).bit_length() - 1
 
     def _plain(self, kind: str, at: int) -> list[str]:
         """A sum or an extremum."""
-        return [*self._walk({"part": (kind, "value[v]")}), *self._write({at: "part"})]
+        return [*self._over_positions({"part": (kind, "value[v]")}), *self._write({at: "part"})]
 
     def _moments(self, at: int) -> list[str]:
         """The value of the first position, which stands in for a mean, then what values differ from it: the sum, and
@@ -193,12 +177,13 @@ class TotalsWalk(RowWalk):
         last = self.positions // 32 - 1
         return [f"const float some = values[{first}{f'{32 * last} + ' * (last > 0)}__ffs(masks[{last}]) - 1];",
                 "const float near = fabsf(some) < INFINITY ? some : 0.0f;",
-                *self._walk({"rest": ("sum", "from_near"), "squares": ("sum", "from_near * from_near")},
+                *self._over_positions({"rest": ("sum", "from_near"), "squares": ("sum", "from_near * from_near")},
                             ["const float from_near = value[v] - near;"]),
                 *self._write({at: "near", at + 1: "rest", at + 2: "squares"})]
 
-    def _walk(self, found: dict[str, tuple[str, str]], before: list[str] | None = None) -> list[str]:
-        """Define each name of ``found`` as a reduction, of a kind and a term, over this n's positions of the slab."""
+    def _over_positions(self, found: dict[str, tuple[str, str]], before: list[str] | None = None) -> list[str]:
+        """Define each name of ``found`` as a reduction, of a kind and a term, over this n's positions of the
+        subtile."""
         share, result = self._sharing, []
         # Threads of a column begin in different banks: 8 threads of a warp read 32 of them at a time.
         run = max(4, 32 // share)
@@ -221,7 +206,7 @@ class TotalsWalk(RowWalk):
             result.append(f"float {name} = {both};")
             if share > 1:
                 result += ["#pragma unroll", f"for (int apart = 1; apart < {share}; apart *= 2)",
-                           f"  {name} = {take(name, f'__shfl_xor_sync(0xffffffffu, {name}, apart)')};"]
+                           f"  {all_reduce(kind, name, 'apart')}"]
         return result
 
     def _write(self, found: dict[int, str]) -> list[str]:
@@ -229,7 +214,3 @@ class TotalsWalk(RowWalk):
         all_columns = self.kernel.groups * self.kernel.out_channels
         places = {f"{number}LL * {all_columns}" if number else "0": value for number, value in found.items()}
         return [f"if (writes) {', '.join(f'to[{place}] = {value}' for place, value in places.items())};"]
-
-
-class TotalsPairWalk(TotalsWalk, PairWalk):
-    """The same of two phases: a slab has 128 positions."""

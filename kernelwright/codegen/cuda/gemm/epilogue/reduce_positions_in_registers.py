@@ -1,43 +1,64 @@
-"""The epilogue of a contraction on wgmma that writes nothing but totals: they are taken from the registers of its sums.
+"""Reductions over positions in wgmma's registers, of a contraction that stores nothing else.
 
 Where results of positions are stored as well, sums go through shared memory, so that neighbouring threads write
-neighbouring positions (`epilogue.reduce_positions`). Totals need no such order. That way a mean cost some 25
-instructions for each element (H200: 0.54 of 0.91 ms of a convolution of 8 to 64 channels in fp16), nearly all of them
-for finding, writing and reading what the registers held to begin with.
+neighbouring positions (`epilogue.reduce_positions`). Totals need no such order.
 
-Here a thread evaluates the expressions of its own sums, of two rows of each product of 64, and takes all of these of a
+A thread evaluates the expressions of its own sums, of two rows of each product of 64, and takes all of these of a
 column together. The 8 lanes of a warp that share columns halve what they hold in each of three steps: a lane keeps one
 half of the columns, gives away the other, and takes that half of what its partner gives; 8 columns cost 7 shuffles
-instead of 24. The 4 warps meet in shared memory. For a mean of 128 rows and 64 columns, for each element:
+instead of 24. The 4 warps meet in shared memory. (benchmarks/notes/contractions.md, "Epilogues", counts instructions.)
 
-    multiply by the scale and add, masked        1    (sums of fp16: one predicated instruction)
-    start, and scales of columns                 0.6  (a choice, a multiplication, half a read of a column: 4 elements)
-    7 shuffles, 14 choices, 7 additions          0.9  (of 8 columns of 4 rows)
-    which rows are positions, cells, the warps   2    (some 125 for a tile's 64 elements of a thread)
-
-In what ptxas makes of it (sm_90a) these are 290 instructions for 64 elements, and 448 for the 128 of 128 columns.
-
-All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the cell of the first slab that
-meets this n; the tile's other cells have no positions, and `epilogue.finalize` skips these. Where n changes within the
-tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the same
-for all of them.
+All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the cell of the first subtile
+that meets this n; the tile's other cells have no positions, and `epilogue.finalize` skips these. Where n changes within
+the tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the
+same for all of them.
 
 Moments are of what values differ from a number near them, as in `epilogue.reduce_positions`: the mean of the first
 run of 8 rows of each warp that has positions. So a part of the sums is evaluated twice, and the number comes back to
-all threads before the walk over all. (The mean of all rows took a walk over all for itself.)
+all threads before the pass over all. (The mean of all rows took a pass over all for itself.)
 """
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_across_warps import THERE, THREADS, WARPS, WarpTotals
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import operand_pointers
-from kernelwright.codegen.cuda.gemm.points import entry_type, ordinary_stores
-from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
-from kernelwright.codegen.cuda.loops.site import indent
+import re
+from collections.abc import Sequence
 
-#: Of the barriers of a part of a block: behind those of the cores.
-_BARRIER = 8
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, THREADS
+from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum, reduce_scatter
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation
+from kernelwright.codegen.cuda.gemm.points import (
+    STARTS,
+    TAKES,
+    as_float,
+    device_function,
+    emitter_of,
+    entry_type,
+    loads_of,
+    ordinary_stores,
+    straight,
+)
+from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
+from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.plan.expressions import Expression
+
+WARPS = 4
+#: Rows of four warps that are taken together for a number near a mean: 8 of each.
+RUN_ROWS = 32
+#: Whether row h of a set is a position. Of an array of bool the compiler would make numbers first.
+IN_BOUNDS = "mine[set / 2] & 1u << set % 2 * 16 + h * 8"
+
+
+def shared_floats(geometry: Geometry) -> tuple[int, int, int]:
+    """Shared memory of a warpgroup, in floats: behind a result of each component, column and warp where integers begin
+    (the positions of each warp, the first column, and four bits for each of a warp's runs of 8 rows: its positions),
+    then ones in place of columns' scales; and all of it."""
+    columns = geometry.tiling.columns
+    counts = geometry.components * WARPS * columns
+    ones = counts + 3 * WARPS
+    return counts, ones, ones + columns * geometry.scaled
 
 # What stands in a core in place of the way through shared memory; ``@NAME@`` as in `mainloop.sm90.text`.
 RESULTS_IN_REGISTERS = """
@@ -55,17 +76,181 @@ def in_registers(geometry: Geometry) -> bool:
     return bool(kernel.totals) and not ordinary_stores(kernel) and tiling.core == "wgmma" and tiling.split == 1
 
 
-class RegisterTotalsWalk(WarpTotals):
-    """The threads of a warpgroup take their own sums, of all rows of the tile that it multiplies. See `WarpTotals`.
+class ReducePositionsInRegisters(EpilogueOperation):
+    """The threads of a warpgroup take their own sums, of all rows of the tile that it multiplies.
 
-    ``sums[set][4 * j + 2 * h + e]`` is that of row ``thread / 32 * 16 + thread % 32 / 4 + 8 * h`` of a set of 64, and
-    of column ``8 * j + thread % 4 * 2 + e``. With two output phases the sets of the second come behind those of the
-    first.
+    ``counts`` and ``ones``: where shared memory holds integers of the warps, and ones in place of columns' scales. A
+    loop over sums reads ``mine``, ``row_scale`` and ``scales``, n, and the positions ``at0``, ``at1``, ... along the
+    axes that are ``moved``. Raises ValueError where totals cannot be taken.
     """
 
     comment = "for totals alone, from registers"
     parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
     support = frozenset({"tensor_core"})
+    in_registers = True
+
+    def __init__(self, geometry: Geometry, name: str) -> None:
+        if reason := without_totals(geometry):
+            raise ValueError(f"{name}: {reason}")
+        super().__init__(geometry, name)
+        self.hold_tile()
+        if self.has_moments and 2 * self.sets * 4 > 32:
+            raise ValueError(f"{name}: no moments of {self.sets} sets of 64 rows: a word has four bits for each half")
+        # Values of columns of a thread that the lanes take together: a power of two.
+        self.together = self.columns // 4 if self.columns in (8, 16) else 8
+        self.distinct = distinct_totals(self.kernel)
+        self.counts, self.ones, self.floats = shared_floats(geometry)
+        self.table = ColumnTable(geometry, name, self.distinct)
+        everything = tuple(a for a in range(len(self.names)) if a != 1)
+        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, list(self.distinct), walked=everything)
+        self.emitter.reduced[0, 0] = "sum"
+        self.name_columns(self.emitter, "column{}")
+
+    @property
+    def moved(self) -> list[int]:
+        """The spatial axes along which something is loaded."""
+        loads = loads_of([self.table.without(value) for value in self.distinct])
+        indices = [i for load in loads for i in (load.index, *(guard.index for guard in load.guards))]
+        return [a for a in range(len(self.kernel.axes)) if any(index.strides[3 + a] for index in indices)]
+
+    def _found(self, value: Expression) -> list[tuple[int, str]]:
+        """Of the totals of a value, the first component and the kind."""
+        return [(at, total.kind) for at, total in components(self.kernel) if total.expression == value]
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether there are moments among the totals."""
+        return any(total.kind == "moments" for total in self.kernel.totals)
+
+    def first_pass(self) -> list[str]:
+        """Of all totals what the warps find. Where there are moments it is a number near their means alone: the mean of
+        one run of 8 rows of each warp, the first that has positions, of which each place brings an equal part."""
+        if not self.has_moments:
+            return [line for value in self.distinct
+                    for line in self._reduced(value, {at: (kind, "value") for at, kind in self._found(value)}, [])]
+        lines = []
+        for run in range(2 * self.sets):
+            lines += [f"{'else ' * (run > 0)}if (run == {run}) {{"]
+            for value in self.distinct:
+                takes = {at: ("sum", f"value * {1.0 / RUN_ROWS!r}f") for at, kind in self._found(value)
+                         if kind == "moments"}
+                lines += indent(self._reduced(value, takes, [], run)) if takes else []
+            lines += ["}"]
+        return lines
+
+    def second_pass(self) -> list[str]:
+        """Where there are moments: what values differ from that number, and the squares, and all other totals."""
+        lines = []
+        for value in self.distinct if self.has_moments else ():
+            takes, means = {}, []
+            for at, kind in self._found(value):
+                if kind == "moments":
+                    means.append(at)
+                    off = f"(value - mean{at})"
+                    takes |= {at + 1: ("sum", off), at + 2: ("sum", f"{off} * {off}")}
+                else:
+                    takes[at] = kind, "value"
+            lines += self._reduced(value, takes, means)
+        return lines
+
+    def _reduced(self, value: Expression, takes: dict[int, tuple[str, str]], means: list[int], run: int | None = None
+              ) -> list[str]:
+        """Reduce a value over the warp's positions: components by number, of a kind and a term. ``run``: over one of
+        its runs of 8 rows alone."""
+        columns, together, name = self.columns, self.together, self.name
+        pairs = together // 2
+        padded = columns % (8 * pairs) > 0
+        self.emitter.start_walk("")
+        text = as_float(self.emitter, self.table.without(value))
+        step = straight(self.emitter)
+        words = " ".join((*step, text))
+        used = [(f"columns + {k * columns}" if column != "column_scale" else "scales", column)
+                for k, column in enumerate(self.table.names)
+                if column == "column_scale" or re.search(rf"\b{column}\b", words)]
+        used += [(f"met + {at * WARPS * columns}", f"mean{at}") for at in means]
+        scaled = self.geometry.scaled
+        reads = [f"const float2 two_{column} = *reinterpret_cast<const float2*>({place} + column);"
+                 for place, column in used]
+        each = [f"const float {column} = e ? two_{column}.y : two_{column}.x;" for _, column in used]
+        each += ["const float scale = row_scale * column_scale;"] * scaled
+        whole = self.kernel.out_channels % columns == 0
+        o = "first_column + column + e"
+        if re.search(r"\bo\b", words):
+            each.append(f"const int o = {o if whole else f'min({o}, {self.kernel.out_channels - 1})'};")
+        element = [*(f"const int p{a} = at{a}[set][h];" for a in self.moved if re.search(rf"\bp{a}\b", words)),
+                   f"const float sum = sums[set][4 * j + 2 * h + e]{' * scale' * scaled};", *step,
+                   f"const float value = {text};",
+                   *(f"some{at}[2 * i + e] = {IN_BOUNDS} ? {TAKES[kind].format(f'some{at}[2 * i + e]', term)} "
+                     f": some{at}[2 * i + e];" for at, (kind, term) in takes.items())]
+        inner = [*reads, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
+            *each, *self._rows(element, run)]), "}"]
+        lanes = 32 // together
+        own = " && ".join([*[f"lane % {lanes} < 4"] * (lanes > 4), *[f"own < {columns}"] * padded])
+        index = f"lane / {lanes}"
+        return ["#pragma unroll", f"for (int first = 0; first < {columns // 8}; first += {pairs}) {{", *indent([
+            *(f"float some{at}[{together}];" for at in takes), "#pragma unroll",
+            f"for (int i = 0; i < {together}; ++i) "
+            + ", ".join(f"some{at}[i] = {STARTS[kind]}" for at, (kind, _) in takes.items()) + ";",
+            "#pragma unroll", f"for (int i = 0; i < {pairs}; ++i) {{", *indent([
+                f"const int j = first + i, column = {self.layout.text(CHANNEL, block='j', quad='lane % 4')};",
+                *[f"if (j >= {columns // 8}) continue;"] * padded, *inner]), "}",
+            f"const int own = 8 * (first + {index} / 2) + lane % 4 * 2 + {index} % 2;",
+            *(f"const float all{at} = {name}_{kind}_of_lanes(some{at}, lane);" for at, (kind, _) in takes.items()),
+            f"{f'if ({own}) ' * bool(own)}"
+            + ", ".join(f"met[{at * WARPS * columns} + warp * {columns} + own] = all{at}" for at in takes) + ";"]), "}"]
+
+    def _rows(self, element: list[str], run: int | None) -> list[str]:
+        """The statements for a thread's rows: all, or that of a run."""
+        if run is not None:
+            return [f"constexpr int set = {run // 2}, h = {run % 2};", *element]
+        return ["#pragma unroll", f"for (int set = 0; set < {self.sets}; ++set)", "#pragma unroll",
+                "  for (int h = 0; h < 2; ++h) {", *indent(element, 4), "  }"]
+
+    def write(self, rest: bool) -> list[str]:
+        """Take the results of the warps together, and write them: those of the first pass, or the ``rest``."""
+        lines = []
+        for at, total in components(self.kernel):
+            if total.kind != "moments" and rest == self.has_moments:
+                lines += [*self._of_warps(total.kind, at), self._to(at)]
+            elif total.kind == "moments" and not rest:
+                lines += [*self._of_warps("sum", at),
+                          f"const float some{at} = all{at} * __fdividef({RUN_ROWS}.0f, of_run);",
+                          f"const float mean{at} = fabsf(some{at}) < INFINITY ? some{at} : 0.0f;",
+                          f"met[{at * WARPS * self.columns} + c] = mean{at};", self._to(at, f"mean{at}")]
+            elif total.kind == "moments":
+                lines += [*self._of_warps("sum", at + 1), *self._of_warps("sum", at + 2), self._to(at + 1),
+                          self._to(at + 2)]
+        return [f"for (int c = thread; c < end; c += {THREADS}) {{", *indent(lines), "}"]
+
+    def _of_warps(self, kind: str, at: int) -> list[str]:
+        """Define a component of a column."""
+        first = at * WARPS * self.columns
+        parts = [f"met[{first + w * self.columns} + c]" if first + w else "met[c]" for w in range(WARPS)]
+        halves = [TAKES[kind].format(*parts[i:i + 2]) for i in (0, 2)]
+        both = TAKES[kind].format(*(f"({half})" for half in halves))
+        return [f"const float all{at} = {both};"]
+
+    def _to(self, at: int, value: str = "") -> str:
+        """The statement that writes a component of a column."""
+        all_columns = self.kernel.groups * self.kernel.out_channels
+        return f"to[{f'{at}LL * {all_columns} + ' * (at > 0)}c] = {value or f'all{at}'};"
+
+    def helpers(self) -> list[str]:
+        """``NAME_sum_of_lanes`` and the like: of the kinds that there are."""
+        kinds = {"sum" if total.kind == "moments" else total.kind for total in self.kernel.totals}
+        return [self._of_lanes(kind) for kind in sorted(kinds)]
+
+    def _of_lanes(self, kind: str) -> str:
+        def take(own: Sequence[str], given: Sequence[str]) -> list[str]:
+            return [f"{own[0]} = {TAKES[kind].format(own[0], given[0])};"]
+
+        together, bits = self.together, self.layout.lane_bits(POSITION)
+        lines = [*reduce_scatter(["value"], together, bits[::-1], take), "return value[0];"]
+        what = {"sum": "The sum", "max": "The maximum", "min": "The minimum"}[kind]
+        comment = f"{what} over the 8 lanes that share columns, of one of {together} values of each:\n" \
+            f"of number lane / {32 // together}. A lane keeps one half of them, and gives away the other."
+        return device_function(comment, "float", f"{self.name}_{kind}_of_lanes",
+                               [f"float (&value)[{together}]", "int lane"], lines)
 
     @property
     def heads(self) -> list[str]:
@@ -78,73 +263,53 @@ class RegisterTotalsWalk(WarpTotals):
         pitch, unsigned = geometry.pitches[0], "unsigned" if kind == "int" else "(unsigned long long)"
         wide, many = ("long long", "LL") if geometry.cells >= 2**31 else ("int", "")
         entry = entry_type(self.kernel)
-        first, second = self.first_walk(), self.second_walk()  # before the emitter's lines are read
+        first, second = self.first_pass(), self.second_pass()  # before the emitter's lines are read
         return [
             "const int g = group, lane = thread % 32, warp = thread / 32;", *self.emitter.fixed_lines,
-            f"const {kind} begin = first_row, last = min(begin + {SLAB_ROWS * products - 1}, "
+            f"const {kind} begin = first_row, last = min(begin + {SUBTILE_ROWS * products - 1}, "
             f"{geometry.rows - 1}{'LL' * (kind != 'int')});",
             f"const {entry} first_n = {unsigned}(begin) / {pitch}u, last_n = {unsigned}(last) / {pitch}u;",
-            f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SLAB_ROWS}) * 2;",
+            f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SUBTILE_ROWS}) * 2;",
             "int positions = 0;  // of cell number `thread` of these rows: none, but where an n begins",
             "#pragma unroll 1",
             f"for ({entry} of_n = first_n; of_n <= last_n; ++of_n) {{  // one, but where n changes within the rows",
             *indent([*self._places(), f"const {entry} n = of_n;", *self._own_positions(), *self._scale(),
                      f"int* const counts = reinterpret_cast<int*>(met + {self.counts});", *self._runs(),
-                     f"{self._meet}  // What was in `met` has been read, and the table is there.", *self._run(),
+                     f"{MEET}  // What was in `met` has been read, and the table is there.", *self._run(),
                      *self._usual(), f"if (lane == 0) counts[warp] = {self._positions('places')};",
                      *[f"if (thread == 0) counts[{WARPS}] = first_column;"] * bool(second),
-                     *first, f"{self._meet}  // The warps' results are there.", *self._cell(), *self.write(False),
+                     *first, f"{MEET}  // The warps' results are there.", *self._cell(), *self.write(False),
                      *self._again(second)]), "}",
             f"if (thread < {2 * products} && group == 0 && first_column == 0) "
             "slab_positions[first_cell + thread] = positions;"]
 
-    def _again(self, walk: list[str]) -> list[str]:
-        """The second walk, where there is one. What it computes again looks new to the compiler, which would keep all
+    def _again(self, second: list[str]) -> list[str]:
+        """The second pass, where there is one. What it computes again looks new to the compiler, which would keep all
         of it in registers otherwise."""
-        if not walk:
+        if not second:
             return []
-        return [f"{self._meet}  // The means are there.", "// As if these were others: no value is kept for so long.",
+        return [f"{MEET}  // The means are there.", "// As if these were others: no value is kept for so long.",
                 "#pragma unroll", f"for (int set = 0; set < {self.sets}; ++set) kw_wgmma_hold(sums[set]);",
-                f"const int first_column = counts[{WARPS}];", *walk, f"{self._meet}  // So is the rest.",
+                f"const int first_column = counts[{WARPS}];", *second, f"{MEET}  // So is the rest.",
                 *self.write(True)]
-
-    @property
-    def _meet(self) -> str:
-        """The barrier of the warpgroup."""
-        return f"kw_part_sync({_BARRIER} + threadIdx.x / {THREADS}, {THREADS});"
 
     def _positions(self, words: str) -> str:
         """The text of how many bits some words have."""
         return " + ".join(f"__popc({words}[{w}])" for w in range(-(-self.sets // 2)))
 
-    def _place(self, row: str, phase: str) -> tuple[list[str], str]:
-        """Statements that define n and p0, p1, ... of a row, and the condition that it is a position."""
-        last = len(self.kernel.axes) - 1
-        lines = [f"const {self.kind} row = first_row + {row};", *self.position()]
-        there = [f"row < {self.geometry.rows}", *([f"!({beyond})"] if (beyond := self.beyond()) else [])]
-        if self.geometry.tiling.phases == 2:
-            lines[-1] = f"const int p{last} = u{last} * 2 + {phase};"
-            if self.kernel.axes[last].out_size % 2:
-                there.append(f"p{last} < {self.kernel.axes[last].out_size}")
-        return lines, " && ".join(there)
-
-    def _row(self, set_: str, within: str) -> str:
-        """A row of the warp, counted from the first one of the tile."""
-        several = self.products > 1
-        place = f"{set_} % {self.products} * {SLAB_ROWS} + " if self.sets > self.products and several else \
-            f"{set_} * {SLAB_ROWS} + " if several else ""
-        return f"{place}warp * 16 + {within}"
+    def _place(self, **within: str) -> list[str]:
+        """Define n and p0, p1, ... of a row of ``set``: ``within`` are its digits behind that of the warp."""
+        number = f"set % {self.products}" if self.sets > self.products else "set"
+        row = self.layout.text(POSITION, **{"set": number} if self.products > 1 else {}, warp="warp", **within)
+        return [f"const {self.kind} row = first_row + {row};", *self.position(phase=f"set / {self.products}")]
 
     def _places(self) -> list[str]:
         """Define ``places``, a bit for each row of the warp, and ``mine``, the same from the thread's first row on."""
-        lines, there = self._place(self._row("set", "lane % 16"), f"set / {self.products}")
-        words = -(-self.sets // 2)
-        if self.sets % 2:
-            there = f"set < {self.sets} && {there}"
+        words, there = -(-self.sets // 2), f"set < {self.sets} && " * (self.sets % 2) + self.in_bounds()
         return [
             "// Which of the warp's rows are positions of it: a lane looks at one of 16 in each second set.",
             f"unsigned places[{words}];", "#pragma unroll", f"for (int w = 0; w < {words}; ++w) {{", *indent([
-                "const int set = 2 * w + lane / 16;", *lines,
+                "const int set = 2 * w + lane / 16;", *self._place(row="lane % 16"),
                 f"places[w] = __ballot_sync(0xffffffffu, n == of_n && {there});"]), "}",
             f"unsigned mine[{words}];  // of the thread's: bits 0 and 8 of a set, 16 and 24 of the next",
             "#pragma unroll",
@@ -171,44 +336,31 @@ class RegisterTotalsWalk(WarpTotals):
         """Define ``at0``, ``at1``, ...: the thread's positions, 0 where there are none, so that loads stay inside."""
         if not self.moved:
             return []
-        lines, _ = self._place(self._row("set", "h * 8 + lane / 4"), f"set / {self.products}")
         return [
             f"int {', '.join(f'at{a}[{self.sets}][2]' for a in self.moved)};", "#pragma unroll",
             f"for (int i = 0; i < {2 * self.sets}; ++i) {{", "  const int set = i / 2, h = i % 2;", *indent([
-                *lines, *(f"at{a}[set][h] = {THERE} ? p{a} : 0;" for a in self.moved)]), "}"]
+                *self._place(half="h", row="lane / 4"),
+                *(f"at{a}[set][h] = {IN_BOUNDS} ? p{a} : 0;" for a in self.moved)]), "}"]
 
     def _scale(self) -> list[str]:
         """Define ``row_scale``, that of n."""
         return [f"float row_scale = {row_scale_text(self.geometry)};"] * self.geometry.scaled
 
     def _usual(self) -> list[str]:
-        """Where scales are not usual: scale the sums in place, with care, and put ones in place of the scales.
-
-        This is one copy of long code, which takes registers whose numbers are constants: so the sums move round.
-        """
+        """Where scales are not usual: scale the sums in place, with care, and put ones in place of the scales."""
         if not self.geometry.scaled:
             return []
         each, kernel = self.columns // 8, self.kernel
-        lines, there = self._place(self._row("set", "e / 2 * 8 + lane / 4"), f"set / {self.products}")
-        points = ", ".join([*operand_pointers(kernel), "next[0]", "row_scale", column_scale_text(self.geometry),
-                            *self.names])
-        quads = self.sets * each
+        column = self.layout.text(CHANNEL, block=f"quad % {each}", quad="lane % 4", pair="e % 2")
         return [*self.table.usual("row_scale"), "const float* scales = columns;",
                 "if (!usual) {  // With care, in place: all sums move round.", *indent([
             f"for (int c = thread; c < {self.columns}; c += {THREADS}) met[{self.ones} + c] = 1.0f;",
-            "#pragma unroll 1", f"for (int quad = 0; quad < {quads}; ++quad) {{", *indent([
-                f"const int set = quad / {each};", "float next[4] = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};",
-                "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([
-                    *lines, f"const int o = first_column + quad % {each} * 8 + lane % 4 * 2 + e % 2;",
-                    "float value = next[0];",
-                    f"if (n == of_n && o < {kernel.out_channels} && {there})",
-                    f"  value = {self.name}_careful({points});",
-                    "next[0] = next[1], next[1] = next[2], next[2] = next[3], next[3] = value;"]), "}",
-                "#pragma unroll", f"for (int i = 0; i < {4 * quads - 4}; ++i)",
-                f"  sums[i / {4 * each}][i % {4 * each}] = sums[(i + 4) / {4 * each}][(i + 4) % {4 * each}];",
-                "#pragma unroll",
-                f"for (int i = 0; i < 4; ++i) sums[{self.sets - 1}][{4 * each - 4} + i] = next[i];"]), "}",
-            f"scales = met + {self.ones}, row_scale = 1.0f;", self._meet]), "}"]
+            *every_sum(self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
+                *self._place(half="e / 2", row="lane / 4"), f"const int o = first_column + {column};",
+                "float value = next[0];",
+                f"if (n == of_n && o < {kernel.out_channels} && {self.in_bounds()})",
+                f"  value = {self.careful('next[0]')};"], keep=True),
+            f"scales = met + {self.ones}, row_scale = 1.0f;", MEET]), "}"]
 
     def _cell(self) -> list[str]:
         """Define ``to``, where the results of n go, and ``count``, its positions."""
@@ -216,7 +368,7 @@ class RegisterTotalsWalk(WarpTotals):
         return [
             "// The cell of the first slab that meets n.",
             f"const int ahead = n > first_n ? n * {self.geometry.pitches[0]}{'LL' * (self.kind != 'int')} - begin : 0;",
-            f"const int number = ahead / {SLAB_ROWS} * 2 + (ahead % {SLAB_ROWS} > 0);",
+            f"const int number = ahead / {SUBTILE_ROWS} * 2 + (ahead % {SUBTILE_ROWS} > 0);",
             f"const int count = {' + '.join(f'counts[{w}]' for w in range(WARPS))};",
             "if (thread == number) positions = count;",
             f"float* const to = slab_totals + (first_cell + number) * {self.geometry.components * all_columns}LL "

@@ -1,28 +1,26 @@
-"""The epilogue of convolutions whose warps begin to store at multiples of 32 bytes, wherever runs of positions begin.
+"""Stores by warps that begin at multiples of 32 bytes, wherever runs of positions begin.
 
 A sector of 32 bytes that two stores share costs memory as much as several others (`epilogue.store_overlapped`). Where
-a thread takes a row, a warp stores 32 or 64 positions from anywhere on, and shares both ends: of lines of 95 positions,
-of both output phases, on an H200 1.2 times as many sectors were written as there are, at a third of memory's rate,
-with nothing else at work for more than half of its time.
+a thread takes a row, a warp stores 32 or 64 positions from anywhere on, and shares both ends.
 
 So a warp takes a column at a time, and what the tile has of a run: its lanes take neighbouring positions from the
 multiple of a sector on at or before the first one. Only the ends of what the tile has of a run are shared, with other
 tiles, or with what comes before and behind a run. No rows are computed twice for that, and runs and columns may begin
 anywhere: those of odd lengths do so differently for each line and channel, and so a lane's position is another one of
-each column. Where all of that is even a lane takes two positions. A slab is as high as a tile of one warpgroup.
+each column. Where all of that is even a lane takes two positions. A subtile is as high as a tile of one warpgroup.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
-from kernelwright.codegen.cuda.gemm.epilogue.positions import RunsWalk, collapsed, domain_of_runs, outer_axes
-from kernelwright.codegen.cuda.gemm.epilogue.store_neighbours import PAIR, PairEmitter
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, THREADS, stores_channels
-from kernelwright.codegen.cuda.gemm.points import PointEmitter, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
+from kernelwright.codegen.cuda.gemm.epilogue.store import PAIR, PairEmitter
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channels
+from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Index
@@ -43,9 +41,9 @@ def _outer(geometry: Geometry) -> int | None:
 
 
 def stores_aligned(geometry: Geometry) -> bool:
-    """Whether `AlignedWalk` can take what a tile of one warpgroup stores."""
+    """Whether `StoreAligned` can take what a tile of one warpgroup stores."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
     return tiling.core == "wgmma" and tiling.split == 1 and not tiling.overlap and alone and bool(kernel.axes) \
         and not kernel.all_reductions and not stores_channels(kernel) and _outer(geometry) is not None
 
@@ -56,12 +54,11 @@ def _in_twos(kernel: Contraction, geometry: Geometry, outer: int) -> bool:
     sizes = domain_of_runs(kernel, outer)
     stores = collapsed(ordinary_stores(kernel), kernel, outer)
     return even and sizes[-1] % PAIR == 0 and all(
-        kernel.output_dtypes[store.buffer] == "float32" and store.index.offset % PAIR == 0
-        and all(stride % PAIR == 0 or size == 1
-                for stride, size in zip(store.index.strides[:-1], sizes[:-1], strict=True)) for store in stores)
+        kernel.output_dtypes[store.buffer] == "float32" and lies_at_multiples(store.index, sizes, PAIR)
+        for store in stores)
 
 
-class AlignedWalk(RunsWalk):
+class StoreAligned(StoreRuns):
     """A warp takes a part of the columns, and of each what the tile has of a run, in whole sectors. Raises ValueError
     unless `stores_aligned`."""
 
@@ -71,28 +68,27 @@ class AlignedWalk(RunsWalk):
         outer = _outer(geometry)
         super().__init__(geometry, name, outer)
         self.lanes = PAIR if _in_twos(self.kernel, geometry, outer) else 1
+        self.layout = self.spread(32, self.lanes)
         self.comment = "a warp takes a part of the columns, and of each a run of positions, from whole sectors on"
         self.emit((2, len(self.domain) - 1), self.lanes, PairEmitter if self.lanes == PAIR else PointEmitter)
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         kind, places = self.kind, self.ordinals
-        part = -(-self.columns // (THREADS // 32 * READ)) * READ
         line = f"{self.unsigned('at')} / {places}u"
         segment = [
             f"const {kind} line = {line};", *self.places(self.unsigned("line")),
             "// Of the run: the tile's first position, and the one behind its last; where position 0 lies in a slab.",
             f"const int begin_d = at - line * {places}, end_d = min(end - line * {places}, {self._typed(self.run)});",
             f"const int shift = line * {places} - begin;", f"at = (line + 1) * {places};",
-            *self._row_scale(), *self.emitter.fixed_lines,
+            *self.scale_of_place(), *self.emitter.fixed_lines,
             "// Of a sector, elements that come before the tile's first position.",
             f"const unsigned before = {self._before()};",
             *self.table.steps("low", "high", self._column(), READ), *self._careful()]
         return ["const int g = group;",
                 f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
-                f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SLAB_ROWS}, phase_class);",
-                f"const int low = first_column + thread / 32 * {part};",
-                f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
+                f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SUBTILE_ROWS}, phase_class);",
+                *self.part(32),
                 *self.table.begins("low"), f"for ({kind} at = begin; at < end;) {{", *indent(segment), "}"]
 
     def _typed(self, number: int) -> str:
@@ -120,14 +116,13 @@ class AlignedWalk(RunsWalk):
         elements, across = self._elements, 32 * self.lanes
         step = self._store.strides[2] % elements
         of_column = f"(before + o * {step}u)" if step else "before"
-        lane = f"thread % 32 * {self.lanes}" if self.lanes > 1 else "thread % 32"
-        own = [f"const float own_column{k} = column{k}[v];" for k in range(len(self.table.values))]
+        lane = self.layout.of_thread(POSITION)
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
         longest = min(self.positions, self.ordinals)
         full, most = -(-longest // across), -(-(longest + elements - self.lanes) // across)
         body = ["const int d = first_d + k * " + f"{across} + {lane};", "if (d >= begin_d && d < end_d) {",
                 *indent([*self._sums(), *straight(self.emitter)]), "}"]
-        lines = [*own, *scale, f"const int first_d = begin_d - int({of_column} % {elements}u);"]
+        lines = [*self.own_columns(), *scale, f"const int first_d = begin_d - int({of_column} % {elements}u);"]
         lines += ["#pragma unroll", f"for (int k = 0; k < {full}; ++k) {{", *indent(body), "}"]
         if most > full:
             lines += [f"if (first_d + {full * across} < end_d) {{", f"  constexpr int k = {full};", *indent(body), "}"]
@@ -141,12 +136,6 @@ class AlignedWalk(RunsWalk):
             return [f"const float sum = *({at}){times};"]
         return [f"const float2 both = *reinterpret_cast<const float2*>({at});",
                 f"const float sum[{PAIR}] = {{both.x{times}, both.y{times}}};"]
-
-    def _row_scale(self) -> list[str]:
-        """Define ``row_scale`` and ``usual``, of scaled operands."""
-        if not self.geometry.scaled:
-            return []
-        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]
 
     def _careful(self) -> list[str]:
         """Write elements of the run again whose scales are not usual."""

@@ -1,22 +1,18 @@
-"""The epilogue of convolutions whose positions lie one behind the other in memory: four of them at a time.
+"""Stores of whole sectors by tiles that overlap, where positions lie one behind the other in memory.
 
-Rows of a slab that are no positions (what packing puts between the lines of x) leave gaps, and so a thread that takes a
-row writes beside multiples of 32 bytes. That is what the device does worst: of 254 positions a line it takes 1.5 TB/s
-from warps of 32 rows each, 2.3 from warps of 64, and 3.8 where lines begin at multiples of 32 bytes
-(benchmarks/result_stores.py on an H200). A sector of 32 bytes that two stores share costs as much as six others.
+Rows of a subtile that are no positions (what packing puts between the lines of x) leave gaps, and so a thread that
+takes a row writes beside multiples of 32 bytes. That is what the device does worst: a sector of 32 bytes that two
+stores share costs as much as six others (benchmarks/result_stores.py).
 
-So sums are put into the slab without the gaps (`epilogue.positions`). A column of it holds the positions of its
-rows from a multiple of 4 on; as runs are multiples of 4 long, chunks of 4 ordinals are aligned here and in memory. A
-thread takes one chunk and walks over columns, as in other walks a thread takes a row: what it needs of the place is
-computed once. A slab is 128 rows high where a warpgroup has as many, so that a warp stores 512 bytes at once.
+So sums are put into the subtile without the gaps (`epilogue.positions`). A column of it holds the positions of its rows
+from a multiple of 4 on; as runs are multiples of 4 long, chunks of 4 ordinals are aligned here and in memory. A thread
+takes one chunk and loops over columns, as in other operations a thread takes a row: what it needs of the place is
+computed once. A subtile is 128 rows high where a warpgroup has as many, so that a warp stores 512 bytes at once.
 
 Tiles overlap by a few rows (``tiling.overlap``), of which either could store the positions. A sector, two chunks, is
 stored by the tile that has the ordinal of its first element among those from its own first one to that of the next
 tile. It has all of them: `least_overlap` counts the rows. No sector is shared, but for those of runs whose length is no
 multiple of 8, and of planes of a run in space, where rows that are no positions may be too many to be had twice.
-
-Instructions of a warp for 128 sums, beside those of a tile: 4 stores to shared memory, one read and one store, 4 to 8
-for the scales; where threads take rows they were 4 * (store, read, store, 3 to 8).
 """
 
 from __future__ import annotations
@@ -24,12 +20,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import READ
-from kernelwright.codegen.cuda.gemm.epilogue.positions import RunsWalk, collapsed, domain_of_runs, outer_axes
-from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import SLAB_ROWS, THREADS, stores_channels
-from kernelwright.codegen.cuda.gemm.points import PointEmitter, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
-from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
+from kernelwright.codegen.cuda.gemm.epilogue.positions import StoreRuns, collapsed, domain_of_runs, outer_axes
+from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channels
+from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
@@ -37,16 +32,16 @@ from kernelwright.plan.expressions import Expression, Index
 
 #: Neighbouring positions that a thread takes, and of a sector of memory (of float32).
 CHUNK, SECTOR = 4, 8
-#: Columns of a walk at once: of chunks fewer than of single sums.
+#: Columns of a pass at once: of chunks fewer than of single sums.
 _UNROLL = 8
 
 
 def stores_densely(geometry: Geometry) -> bool:
-    """Whether `DenseWalk` can take what a tile of one warpgroup stores: neighbouring positions, in runs and steps that
-    are multiples of 4 elements, and nothing that it reads depends on positions in another way than what it stores."""
+    """Whether `StoreOverlapped` can take what a tile of one warpgroup stores: neighbouring positions, in runs and steps
+    that are multiples of 4 elements, and nothing that it reads depends on positions in another way than that."""
     kernel, tiling = geometry.kernel, geometry.tiling
     outer = outer_axes(geometry)
-    alone = tiling.rows == SLAB_ROWS or (tiling.rows == 2 * SLAB_ROWS and tiling.teams > 1)  # with all of a tile
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
     if outer is None or tiling.core != "wgmma" or tiling.split > 1 or not alone or kernel.all_reductions \
             or stores_channels(kernel):
         return False
@@ -74,10 +69,8 @@ def _plane(kernel: Contraction, outer: int) -> int:
 def _is_aligned(index: Index, kernel: Contraction, outer: int) -> bool:
     """Whether neighbours of a run are neighbours in memory, all else is multiples of 4 elements away, and so are the
     planes of a run in space: between them are rows that no overlap has."""
-    *strides, last = index.strides
     sizes = domain_of_runs(kernel, outer)
-    far = all(stride % CHUNK == 0 or size == 1 for stride, size in zip(strides, sizes, strict=False))
-    return last == 1 and far and index.offset % CHUNK == 0 and _plane(kernel, outer) % CHUNK == 0 \
+    return index.strides[-1] == 1 and lies_at_multiples(index, sizes, CHUNK) and _plane(kernel, outer) % CHUNK == 0 \
         and sizes[-1] < 2**31
 
 
@@ -101,8 +94,8 @@ class _SectorEmitter(PointEmitter):
         return [f"if ({self.mine}) kw_write4({pointer}, {values});"]
 
 
-class DenseWalk(RunsWalk):
-    """A thread takes a chunk of neighbouring positions, and walks over a part of the columns. Raises ValueError unless
+class StoreOverlapped(StoreRuns):
+    """A thread takes a chunk of neighbouring positions, and loops over a part of the columns. Raises ValueError unless
     `stores_densely`."""
 
     multiple = CHUNK
@@ -112,32 +105,32 @@ class DenseWalk(RunsWalk):
             raise ValueError(f"{name}: no tiles that overlap: {geometry.tiling}")
         super().__init__(geometry, name, outer_axes(geometry))
         self.chunks = self.positions // CHUNK
+        self.layout = self.spread(self.chunks, CHUNK)
         self.comment = f"a thread takes {CHUNK} neighbouring positions, and walks over a part of the columns"
         self.emit((2,), CHUNK, _SectorEmitter)
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
-        kind, part = self.kind, -(-self.columns * self.chunks // (THREADS * READ)) * READ
+        kind, place = self.kind, self.layout.of_thread(POSITION)
         lines = [
             "const int g = group;",
             "// Ordinals of the tile's first position and of the next tile's.",
             f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
             f"const {kind} end = {self.name}_ordinal(first_row + {self.geometry.step}, phase_class);",
-            f"const {kind} e = begin / {CHUNK} * {CHUNK} + thread % {self.chunks} * {CHUNK};",
+            f"const {kind} e = begin / {CHUNK} * {CHUNK} + {place};",
             "const bool first = e >= begin && e < end;", *self._second(), "if (!first && !second) return;",
             f"const int d = {self.unsigned('e')} % {self.run}u;",
-            *self._line(), f"const int low = first_column + thread / {self.chunks} * {part};",
-            f"const int high = min(min(low + {part}, first_column + {self.columns}), {self.kernel.out_channels});",
-            *self.table.begins("low"), *self._row_scale(), *self.emitter.fixed_lines]
-        at = f"sums + (o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK}"
-        own = [f"const float own_column{k} = column{k}[v];" for k in range(len(self.table.values))]
+            *self._line(), *self.part(self.chunks),
+            *self.table.begins("low"), *self.scale_of_place(), *self.emitter.fixed_lines]
+        at = f"sums + (o - first_column) * {self.strides[1]} + {place}"
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
-        lines += self.table.steps("low", "high", [*own, *scale, *self._sums(at), *straight(self.emitter)], _UNROLL)
+        lines += self.table.steps("low", "high", [*self.own_columns(), *scale, *self._sums(at),
+                                                  *straight(self.emitter)], _UNROLL)
         if not self.geometry.scaled:
             return lines
         return [*lines, "if (usual) return;", "#pragma unroll 1", "for (int o = low; o < high; ++o)",
                 *indent(["#pragma unroll 1", f"for (int v = 0; v < {CHUNK}; ++v) {{", *indent(self.again(
-                    f"sums[(o - first_column) * {self.strides[1]} + thread % {self.chunks} * {CHUNK} + v]", "d + v")),
+                    f"sums[(o - first_column) * {self.strides[1]} + {place} + v]", "d + v")),
                     "}"])]
 
     def _line(self) -> list[str]:
@@ -160,9 +153,3 @@ class DenseWalk(RunsWalk):
         if self.geometry.scaled:
             lines += ["#pragma unroll", f"for (int v = 0; v < {CHUNK}; ++v) sum[v] *= scale;"]
         return lines
-
-    def _row_scale(self) -> list[str]:
-        """Define ``row_scale`` and ``usual``, of scaled operands."""
-        if not self.geometry.scaled:
-            return []
-        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]

@@ -1,11 +1,13 @@
-"""How 128 threads lie over a slab of a contraction's sums: threads on rows, or on neighbouring channels."""
+"""How the 128 threads of a warpgroup lie over an epilogue subtile of sums: what all operations over one share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kernelwright.codegen.cuda.expressions import C_TYPES
-from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, ColumnTable
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, AccumulatorLayout, over_subtile, wgmma
+from kernelwright.codegen.cuda.gemm.epilogue.column_table import IN_TABLE, READ, ColumnTable
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.points import (
     PointEmitter,
     coordinates,
@@ -15,29 +17,24 @@ from kernelwright.codegen.cuda.gemm.points import (
     ordinary_stores,
     parameter_texts,
     pointers_of,
-    straight,
 )
-from kernelwright.codegen.cuda.gemm.precision.scales import (
-    column_place,
-    column_scale_text,
-    row_place,
-    row_scale_text,
-    without_mark,
-)
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_place, row_scale_text, without_mark
+from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.kernels import Store
 
-#: Steps of a walk at once. Few warps are there to wait for shared memory, and for what else a step loads.
+#: Steps of a loop over a subtile at once. Few warps are there to wait for shared memory, and for what else is loaded.
 UNROLL = 16
 THREADS = 128
 _MOST_COLUMNS = 128
+#: The barrier of the 128 threads that finish a subtile: one of those behind the cores' own.
+MEET = f"kw_part_sync(8 + threadIdx.x / {THREADS}, {THREADS});"
 
 
-def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
-    """Columns of a slab: all of a block's, or an equal part of at most 128 where nothing reduces them, of two phases
+def subtile_columns(kernel: Contraction, tiling: Tiling) -> int:
+    """Columns of a subtile: all of a block's, or an equal part of at most 128 where nothing reduces them, of two phases
     64."""
     if kernel.reductions:
         return tiling.columns
@@ -48,8 +45,8 @@ def slab_columns(kernel: Contraction, tiling: Tiling) -> int:
 
 
 def holds_channels(kernel: Contraction, tiling: Tiling) -> bool:
-    """Whether slabs hold all output channels where the kernel reduces them."""
-    return not kernel.reductions or kernel.out_channels <= slab_columns(kernel, tiling)
+    """Whether subtiles hold all output channels where the kernel reduces them."""
+    return not kernel.reductions or kernel.out_channels <= subtile_columns(kernel, tiling)
 
 
 def channels_fastest(kernel: Contraction, store: Store) -> bool:
@@ -66,7 +63,7 @@ def stores_channels(kernel: Contraction) -> bool:
     return bool(stores) and channels_fastest(kernel, stores[0])
 
 
-def turns(kernel: Contraction) -> bool:
+def reduced_channels_fastest(kernel: Contraction) -> bool:
     """Whether output channels, which the kernel reduces, are neighbours in what it stores of each."""
     along = [store for store in kernel.stores if store.index.strides[2]]
     return bool(along) and channels_fastest(kernel, along[0])
@@ -85,11 +82,15 @@ def operand_pointers(kernel: Contraction) -> list[str]:
     return [n for _, n in parameter_texts(kernel, {*pointers_of(kernel.left), *pointers_of(kernel.right)})]
 
 
-class Walk:
-    """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``table``: of columns;
-    ``row_of``: a thread's row of the slab, where it has one; ``parameters``: (C type, name) of pointers that
-    `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of `emitter_with`; ``support``: the snippets that
-    it names itself."""
+class EpilogueOperation:
+    """What all operations over the sums of a tile share: its ``body`` are the statements of ``NAME_finish``.
+
+    ``strides``: of a subtile's rows and columns; ``floats``: its size; ``table``: of columns; ``row_of``: a thread's
+    row of the subtile, where it has one; ``phase_of``: its output phase, of tiles of two where it has one;
+    ``parameters``: (C type, name) of pointers that `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of
+    `emitter_with`; ``support``: the snippets that it names itself; ``in_registers``: whether it takes the registers of
+    a warpgroup's whole tile instead of a subtile in shared memory.
+    """
 
     comment = ""
     strides = (0, 0)
@@ -97,29 +98,46 @@ class Walk:
     emitter: PointEmitter
     table: ColumnTable | None = None
     row_of = ""
+    phase_of: str | None = None
     parameters: tuple[tuple[str, str], ...] = ()
     emitter_kind: type[PointEmitter] = PointEmitter
     support: frozenset[str] = frozenset()
+    in_registers = False
+    layout: AccumulatorLayout
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
+        self.phases = geometry.tiling.phases
         self.stores = ordinary_stores(self.kernel)
-        self.columns = slab_columns(self.kernel, geometry.tiling)
+        self.columns = subtile_columns(self.kernel, geometry.tiling)
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"
+
+    def hold_tile(self) -> None:
+        """Have the operation take all sums of a warpgroup's tile: ``sums[set][register]`` with the layout `wgmma`, the
+        ``products`` sets of 64 rows of the first output phase, then those of the second."""
+        self.columns = self.geometry.tiling.columns
+        self.products = Layout(self.geometry, 0).products
+        self.sets = self.products * self.phases
+        self.layout = wgmma(self.columns, self.products)
+
+    @property
+    def heads(self) -> list[str]:
+        """What ``NAME_finish`` takes of the sums: the subtile, or registers."""
+        return [f"{'' if self.kernel.all_reductions else 'const '}float* sums"]
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
         raise NotImplementedError
 
     def helpers(self) -> list[str]:
-        """The functions that ``NAME_finish`` calls besides those of all walks."""
+        """The functions that ``NAME_finish`` calls besides those of all operations."""
         return []
 
     def row_scale(self) -> str:
-        """``NAME_row_scale``, which a core calls before it puts sums into a slab: the load is under way meanwhile. No
-        text where `NAME_finish` takes no such scale."""
+        """``NAME_row_scale``, which a core calls before it puts sums into a subtile: the load is under way meanwhile.
+        No text where `NAME_finish` takes no such scale."""
         if not self.row_of or not self.geometry.scaled:
             return ""
         return device_function(
@@ -137,14 +155,34 @@ class Walk:
         return [f"const float row_scale = {without_mark(self.geometry, 'scale_of_row')};",
                 *self.table.usual("row_scale")]
 
+    def scale_of_place(self) -> list[str]:
+        """Define ``row_scale`` of the place (n, g), and ``usual``; of scaled operands."""
+        if not self.geometry.scaled:
+            return []
+        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]
+
     def emitter_with(self, table: ColumnTable) -> PointEmitter:
-        """An emitter of walks over columns that takes what it can from the table, and has met nothing."""
+        """An emitter of loops over columns that takes what it can from the table, and has met nothing."""
         roots = [table.without(r.expression) for r in (*self.kernel.reductions, *self.kernel.totals)]
         emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.stores),
                              walked=(2,), kind=self.emitter_kind)
-        for number in range(len(table.values)):
-            emitter.reduced[IN_TABLE, number] = f"column{number}[v]"
+        self.name_columns(emitter, "column{}[v]")
         return emitter
+
+    def name_columns(self, emitter: PointEmitter, text: str) -> None:
+        """Tell an emitter what the values of the table are called."""
+        for number in range(len(self.table.values)):
+            emitter.reduced[IN_TABLE, number] = text.format(number)
+
+    def own_columns(self) -> list[str]:
+        """Define each value of the table for column number ``v`` of four."""
+        return [f"const float own_column{number} = column{number}[v];" for number in range(len(self.table.values))]
+
+    def careful(self, value: str, names: Sequence[str] = ()) -> str:
+        """The sum of a place, whatever ``row_scale`` and that of column ``o`` are. names: of the place's axes."""
+        points = [*operand_pointers(self.kernel), value, "row_scale", column_scale_text(self.geometry),
+                  *(names or self.names)]
+        return f"{self.name}_careful({', '.join(points)})"
 
     def tables(self) -> list[str]:
         """Tables of the classes of positions, where there are several."""
@@ -165,129 +203,70 @@ class Walk:
         (only,) = self.geometry.classes
         return only.phases[axis], only.counts[axis]
 
-    def beyond(self) -> str:
+    def out_of_bounds(self) -> str:
         """The condition of rows that are no positions of the class, of u0, u1, ...; empty where all are."""
         several = len(self.geometry.classes) > 1
         counts = [self._class(a)[1] for a in range(len(self.kernel.axes))]
         return " || ".join(f"u{a} >= {count}" for a, count in enumerate(counts)
                            if several or count < self.geometry.extents[a])
 
-    def position(self, leave: str = "") -> list[str]:
-        """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class."""
-        lines, beyond = coordinates(self.geometry, self.kind), self.beyond()
+    def in_bounds(self) -> str:
+        """The in-bounds predicate of ``row``: whether it is a position of the class, and its output phase has it."""
+        beyond = self.out_of_bounds()
+        return " && ".join([f"row < {self.geometry.rows}", *[f"!({beyond})"] * bool(beyond),
+                            *[f"{self.names[-1]} < {self.odd_size}"] * bool(self.odd_size)])
+
+    @property
+    def odd_size(self) -> int:
+        """The size of the last axis where the second of two output phases has one position less, else 0."""
+        size = self.kernel.axes[-1].out_size if self.phases == 2 else 0
+        return size if size % 2 else 0
+
+    def position(self, leave: str = "", phase: str | None = None) -> list[str]:
+        """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class. phase: the output phase
+        of the last axis, of tiles of two, where it is not ``phase_of``; empty for the first one."""
+        lines, beyond = coordinates(self.geometry, self.kind), self.out_of_bounds()
+        phase = self.phase_of if phase is None else phase
+        own = phase is not None and self.phases == 2
         if beyond and leave:
             lines.append(f"if ({beyond}) {leave};")
+        last = len(self.kernel.axes) - 1
         for a, axis in enumerate(self.kernel.axes):
-            first = self._class(a)[0]
-            step = f"u{a} * {axis.out_stride}" if axis.out_stride > 1 else f"u{a}"
+            first, stride = (phase, 2) if own and a == last else (self._class(a)[0], axis.out_stride)
+            step = f"u{a} * {stride}" if stride > 1 else f"u{a}"
             lines.append(f"const int p{a} = {step}{f' + {first}' if first else ''};")
+        if own and leave and self.odd_size:
+            lines.append(f"if (p{last} >= {self.odd_size}) {leave};")
         return lines
 
-
-class RowWalk(Walk):
-    """Positions are neighbours: a thread takes a row, and half of the columns."""
-
-    comment = "a thread takes a row, and walks over half of the columns"
-    row_of = f"thread % {SLAB_ROWS}"
-
-    def __init__(self, geometry: Geometry, name: str) -> None:
-        super().__init__(geometry, name)
-        # Fragments of a core's threads lie 8 rows x 4 pairs of columns: 2 * 68 is 8 modulo 32 banks.
-        self.strides = (1, SLAB_ROWS + 4)
-        self.floats = self.columns * (SLAB_ROWS + 4)
-        roots = (*self.stores, *self.kernel.totals)
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not self.kernel.totals)
-        self.emitter = self.emitter_with(self.table)
-        write_stores(self.emitter, self.kernel, self.table.stores(self.stores))
-
-    def body(self) -> list[str]:
-        """The statements of ``NAME_finish``."""
-        half = self.columns // 2
-        return ["const int g = group;", f"const {self.kind} row = first_row + {self.row_of};",
-                f"if (row >= {self.geometry.rows}) return;", *self.position("return"),
-                f"const int first = first_column + thread / {SLAB_ROWS} * {half};",
-                f"const int last = {self.end(f'first + {half}')};",
-                *self.finished(f"sums[thread % {SLAB_ROWS} + (o - first_column) * {self.strides[1]}]", "first")]
+    def row_or_other(self, number: str = "") -> list[str]:
+        """Define ``row``, the thread's, and ``there``: whether it is a position; if not, ``row`` is some other one."""
+        rows, beyond = self.geometry.rows, self.out_of_bounds()
+        lines = [f"{self.kind} row = first_row{number} + {self.row_of};"]
+        if beyond:
+            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
+                                                   f"there = row < {rows} && !({beyond});"]), "}"]
+        else:
+            lines.append(f"const bool there = row < {rows};")
+        return [*lines, "if (!there) row = 0;  // some position, of which nothing is written"]
 
     def end(self, text: str) -> str:
         """The column ``text``, or the last one where the tile's may pass it."""
         whole = self.kernel.out_channels % self.geometry.tiling.columns == 0
         return text if whole else f"min({text}, {self.kernel.out_channels})"
 
-    def finished(self, raw: str, first: str) -> list[str]:
-        """The statements that finish the columns from ``first`` to ``last`` of a thread's row: ``raw`` is a sum."""
-        scaled, name = self.geometry.scaled, self.name
-        lines = [*self.table.begins(first), *self.scale_lines(), *self.emitter.fixed_lines]
-        step = [f"const float sum = {raw}{' * (row_scale * column_scale[v])' * scaled};", *straight(self.emitter)]
-        lines += self.table.steps(first, "last", step, UNROLL)
-        if scaled:
-            lines += ["if (usual) return;", "#pragma unroll 1",
-                      f"for (int o = {first}; o < last; ++o) {name}_again({raw}, {', '.join(self.names)});"]
-        return lines
+    def spread(self, across: int, neighbours: int = 1) -> AccumulatorLayout:
+        """The layout of the threads over the subtile: so many beside each other along positions."""
+        return over_subtile(across, self.part_of(across), neighbours)
 
+    def part_of(self, across: int) -> int:
+        """The columns of a thread, a multiple of 4, where so many threads share the positions."""
+        return -(-self.columns * across // (THREADS * READ)) * READ
 
-class ChannelWalk(Walk):
-    """Channels are neighbours: a thread takes 4 columns (1 where 4 do not divide them), and walks over rows."""
-
-    comment = "a thread takes neighbouring columns, and walks over rows"
-
-    def __init__(self, geometry: Geometry, name: str) -> None:
-        super().__init__(geometry, name)
-        # Rows of a core's fragments fall 8 or 24 banks apart; reads are contiguous.
-        pitch = self.columns + (8 - self.columns) % 16
-        self.strides = (pitch, 1)
-        self.floats = SLAB_ROWS * pitch
-        self.lanes = 4 if self.kernel.out_channels % 4 == 0 else 1
-        walked = tuple(a for a in range(len(self.names)) if a not in (1, 2))
-        self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), self.kernel.stores, walked=walked,
-                                  lane_axis=2, lanes=self.lanes)
-        write_stores(self.emitter, self.kernel, self.kernel.stores)
-
-    def body(self) -> list[str]:
-        """The statements of ``NAME_finish``."""
-        kernel, lanes, scaled, name = self.kernel, self.lanes, self.geometry.scaled, self.name
-        across = self.columns // lanes
-        down = THREADS // across
-        lines = ["const int g = group;"]
-        if across * down < THREADS:
-            lines.append(f"if (thread >= {across * down}) return;")
-        times = f" * {lanes}" if lanes > 1 else ""
-        lines += [f"const int o = first_column + thread % {across}{times};",
-                  f"if (o >= {kernel.out_channels}) return;",
-                  f"const int last = min({SLAB_ROWS}LL, {self.geometry.rows} - first_row);"]
-        if scaled and lanes > 1:
-            signs = guessed(self.geometry, "right")
-            lines += [f"float column_scale[{lanes}];",
-                      f"kw_read4(column_scale, right_scales + {column_place(self.geometry)});", "bool usual = true;",
-                      "#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{",
-                      *["  column_scale[v] = fabsf(column_scale[v]);"] * signs,
-                      f"  usual = {name}_usual(column_scale[v]) && usual;", "}"]
-        elif scaled:
-            lines += [f"const float column_scale = {column_scale_text(self.geometry)};",
-                      f"bool usual = {name}_usual(column_scale);"]
-        raw = f"sums[r * {self.strides[0]} + o - first_column]"
-        position = [f"const {self.kind} row = first_row + r;", *self.position("continue")]
-        step = list(position)
-        if scaled:
-            step += [f"const float row_scale = {row_scale_text(self.geometry)};",
-                     f"usual = {name}_usual(row_scale) && usual;"]
-        if lanes > 1:
-            step += [f"float sum[{lanes}];", f"kw_read4(sum, &{raw});"]
-            if scaled:
-                step += ["#pragma unroll",
-                         f"for (int v = 0; v < {lanes}; ++v) sum[v] *= row_scale * column_scale[v];"]
-        else:
-            step.append(f"const float sum = {raw}{' * (row_scale * column_scale)' * scaled};")
-        loop = f"for (int r = thread / {across}; r < last; r += {down}) {{"
-        lines += [*self.emitter.fixed_lines, f"#pragma unroll {4 if kernel.axes else 8}", loop,
-                  *indent([*step, *straight(self.emitter)]), "}"]
-        if scaled:
-            points = ", ".join("o + v" if axis == "o" and lanes > 1 else axis for axis in self.names)
-            shifted = f"sums[r * {self.strides[0]} + o + v - first_column]" if lanes > 1 else raw
-            call = f"{name}_again({shifted}, {points});"
-            if lanes > 1:
-                call = f"for (int v = 0; v < {lanes}; ++v) {call}"
-            lines += ["if (usual) return;", "#pragma unroll 1", loop,
-                      *indent([*position, *(["#pragma unroll 1"] if lanes > 1 else []), call]), "}"]
-        return lines
+    def part(self, across: int) -> list[str]:
+        """Define ``first`` and ``last``: the columns of a thread, of its part, of the subtile and of the kernel."""
+        part, own = self.part_of(across), self.layout.of_thread(CHANNEL)
+        text = f"first + {part}"
+        if THREADS // across * part > self.columns:
+            text = f"min({text}, first_column + {self.columns})"
+        return [f"const int first = first_column{f' + {own}' * (own != '0')};", f"const int last = {self.end(text)};"]

@@ -1,9 +1,9 @@
-"""The core that goes down strips of lines: convolutions on wgmma whose output channels are the rows of products.
+"""The row-buffered implicit GEMM: convolutions on wgmma whose output channels are the rows of products.
 
 `row_buffered.problem` has the arithmetic. Blocks stay on their multiprocessor, with all of w in shared memory,
 and go down one strip after the other. One warpgroup, the producers, reads x as it lies in memory, once for each line,
 rounds or splits it and writes it to a ring of lines; the others multiply what a window spans there, and finish their
-sums in registers (`row_buffered.epilogue`). A barrier of each slot says that a line is there, one of each item
+sums in registers (`row_buffered.epilogue`). A barrier of each slot says that a line is there, one of each work tile
 that nobody needs its lines for it any more.
 
 What the other core on wgmma (`mainloop.sm90.core`) does for the same sums: x is packed, or read once for each line of
@@ -28,7 +28,7 @@ from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
 from kernelwright.codegen.cuda.gemm.row_buffered import row_ring
 from kernelwright.codegen.cuda.gemm.row_buffered.epilogue import Finish, finish
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.gemm.row_buffered.text import CORE, FOLDED, MULTIPLY, STEP
 from kernelwright.codegen.cuda.host import ask_processors
@@ -37,7 +37,7 @@ from kernelwright.codegen.template import fill, fill_some
 from kernelwright.plan.contraction import Contraction
 
 
-def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:
+def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:
     """``NAME_core`` and its launch, which reads ``right``, the packed w, and scales.
 
     original: the kernel before taps were joined. again: the lines between a first run and a second, where scales are
@@ -88,14 +88,14 @@ def core(numbers: Strips, name: str, original: Contraction, again: tuple[str, ..
     return Core(text, launches, support, threads, numbers.shared_bytes), ending
 
 
-def _places(numbers: Strips, half: tuple[int, tuple[int | None, ...]]) -> str:
+def _places(numbers: RowBuffered, half: tuple[int, tuple[int | None, ...]]) -> str:
     """Where a half of a product has its w, of each of the stacked lines and phases: an entry of the window and a chunk,
     as one number, -1 where there is none."""
     chunk, entries = half
     return f"{{{', '.join('-1' if e is None else str(e * numbers.chunks + chunk) for e in entries)}}}"
 
 
-def _own_line(numbers: Strips) -> str:
+def _own_line(numbers: RowBuffered) -> str:
     """The first line of the output of a unit, and what its windows keep."""
     each = numbers.kernel.pool_lines * numbers.stacked
     line = f"(begin + line) * {each}" if each > 1 else "begin + line"
@@ -103,7 +103,7 @@ def _own_line(numbers: Strips) -> str:
     return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools) + ends
 
 
-#: Where teams meet, in shared memory behind all else.
+#: Where consumer warpgroups meet, in shared memory behind all else.
 _RESULTS = """
     float* const results = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 
@@ -116,7 +116,7 @@ _ENDS = """
     float* const ends = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 
 
-def _launches(numbers: Strips, name: str, threads: int, parameters: list[str], again: tuple[str, ...]
+def _launches(numbers: RowBuffered, name: str, threads: int, parameters: list[str], again: tuple[str, ...]
               ) -> tuple[str, ...]:
     """The host's lines: a block for each multiprocessor, where there are so many strips."""
     passed = ["reinterpret_cast<unsigned*>(left_scales)" if p == "marks" else p for p in parameters if p != "again"]

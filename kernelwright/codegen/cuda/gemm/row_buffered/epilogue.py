@@ -1,13 +1,13 @@
-"""The epilogue of a core that goes down strips: from registers to memory, or to totals (`row_buffered`).
+"""The epilogue of the row-buffered GEMM: from registers to memory, or to reductions.
 
-A thread has two output channels, 8 rows of a product apart, and of each pairs of neighbouring positions, 8 apart; four
-lanes together have 8 neighbours. So what depends on the channel alone is computed once, totals are additions of what a
-thread has anyway, line after line, and nothing goes through shared memory. For each element: a multiplication by its
-scale, what the expressions take, and half a store.
+`row_buffered.operation` says what a thread holds. What depends on the channel alone (scales, biases, a norm's factors)
+it computes once for each strip, reductions over positions are additions of what it has anyway, line after line, and
+nothing goes through shared memory. For each element: a multiplication by its scale, what the expressions take, and half
+a store.
 
-Totals. Moments are of what values differ from a number near them, the mean of the first few that a thread has of a
-strip: sums of a line in float32, of lines in float64. At the end of a strip four lanes put theirs together (Chan, Golub
-and LeVeque, 1979), in an order that does not depend on anything.
+Moments are of what values differ from a number near them, the mean of the first few that a thread has of a strip: sums
+of a line in float32, of lines in float64. At the end of a strip four lanes put theirs together (Chan, Golub and
+LeVeque, 1979), in an order that does not depend on anything.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from kernelwright.codegen.cuda.gemm.epilogue.subtile import careful_functions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import operand_pointers
 from kernelwright.codegen.cuda.gemm.points import device_function, parameter_texts
 from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
-from kernelwright.codegen.cuda.gemm.row_buffered.output_parity import PhaseWriter
-from kernelwright.codegen.cuda.gemm.row_buffered.pool import PoolWriter
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.reduce_channels import ChannelWriter
-from kernelwright.codegen.cuda.gemm.row_buffered.reduce_positions import TotalsWriter, ending, struct
-from kernelwright.codegen.cuda.gemm.row_buffered.store import Writer
-from kernelwright.codegen.cuda.gemm.row_buffered.store_shared_sectors import EndWriter
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation
+from kernelwright.codegen.cuda.gemm.row_buffered.output_parity import InterleavedStore
+from kernelwright.codegen.cuda.gemm.row_buffered.pool import RowBufferedPool
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.reduce_channels import RowBufferedReduceChannels
+from kernelwright.codegen.cuda.gemm.row_buffered.reduce_positions import RowBufferedReducePositions, ending, struct
+from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
+from kernelwright.codegen.cuda.gemm.row_buffered.store_shared_sectors import StoreSharedSectors
 from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """``NAME_finish``, what it takes first as (type, name), what stands before and behind a strip's items, inputs and
-    outputs that are to be aligned to 16 bytes, and what an item keeps from line to line of its windows."""
+    """``NAME_finish``, what it takes first as (type, name), what stands before and behind a strip's work tiles, inputs
+    and outputs that are to be aligned to 16 bytes, and what a work tile keeps from line to line of its windows."""
 
     definitions: str
     parameters: tuple[tuple[str, str], ...]
@@ -42,28 +43,39 @@ class Finish:
     pooled: str
 
 
-def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
-    """The text that finishes items. original: the kernel before taps were joined."""
+def operation(numbers: RowBuffered) -> type[RowBufferedOperation]:
+    """What finishes the sums of work tiles."""
+    kernel = numbers.kernel
+    if kernel.pools:
+        return RowBufferedPool
+    if kernel.reductions:
+        return RowBufferedReduceChannels
+    if kernel.totals:
+        return RowBufferedReducePositions
+    if numbers.interleaved > 1:
+        return InterleavedStore
+    return StoreSharedSectors if numbers.tiling.aligned else RowBufferedStore
+
+
+def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:
+    """The text that finishes work tiles. original: the kernel before taps were joined."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
-    kind = PoolWriter if kernel.pools else ChannelWriter if kernel.reductions else \
-        TotalsWriter if kernel.totals else PhaseWriter if numbers.interleaved > 1 else \
-        EndWriter if numbers.tiling.aligned else Writer
-    writer = kind(numbers, names)
-    used = writer.emitter.used | set(operand_pointers(kernel))
+    done = operation(numbers)(numbers, names)
+    used = done.emitter.used | set(operand_pointers(kernel))
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),
                   ("const float* __restrict__", "right_scales")]
     given = [" ".join(p) for p in parameters]
     heads = [*given, f"const {name}_channels& channels", *[f"{name}_totals& totals"] * bool(kernel.totals),
-             f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", "int first_line", *writer.heads,
+             f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", "int first_line", *done.heads,
              "int first_position", "int first_channel", "int thread"]
     texts = [exact_function(original if own else kernel, name, own=own), careful_functions(numbers, name, names),
-             writer.struct(name), *[struct(kernel, name)] * bool(kernel.totals), *writer.functions(name, given),
+             done.struct(name), *[struct(kernel, name)] * bool(kernel.totals), *done.functions(name, given),
              device_function("Reads what a strip's epilogue takes of a thread's two channels.", "void",
                              f"{name}_prepare", [*given, f"{name}_channels& channels", "int image",
-                                                 "int first_channel", "int thread"], writer.prepare(name)),
+                                                 "int first_channel", "int thread"], done.prepare(name)),
              device_function("Finishes the sums of an item: its output channels at positions of a line.", "void",
-                             f"{name}_finish", heads, writer.body(name))]
+                             f"{name}_finish", heads, done.body(name))]
     end, passed = "", ", ".join(p for _, p in parameters)
     begin = f"""
       {name}_channels channels;
@@ -82,5 +94,5 @@ def finish(numbers: Strips, name: str, original: Contraction) -> Finish:
     definitions = "\n".join(texts)
     if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
         definitions = of_rounded(definitions)
-    vectors = frozenset(writer.vectors)
-    return Finish(definitions, tuple(parameters), begin, end, vectors, writer.kept)
+    vectors = frozenset(done.vectors)
+    return Finish(definitions, tuple(parameters), begin, end, vectors, done.kept)

@@ -1,6 +1,7 @@
-"""What an item of a convolution that goes down strips is: its channels, lines and positions, its window and products.
+"""What a work tile of a convolution that goes down strips is: its channels, lines and positions, its window and
+products.
 
-`row_buffered` has the words, and how items make lines and strips.
+`row_buffered` has the words, and how work tiles make lines and strips.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import AccumulatorLayout, wgmma_stacked
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, SECTOR
@@ -21,9 +23,9 @@ ROWS, CHANNELS = 64, (64, 32, 16, 8)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """16 channels of a product: ``plane`` and ``line`` of the window, ``row`` of x beyond the item's first one, rows
-    from its first half to its second, and of w for each half the chunk and the entries of the window: for each of the
-    stacked lines, and each phase of positions, one, or None where these have none there."""
+    """16 channels of a product: ``plane`` and ``line`` of the window, ``row`` of x beyond the work tile's first one,
+    rows from its first half to its second, and of w for each half the chunk and the entries of the window: for each of
+    the stacked lines, and each phase of positions, one, or None where these have none there."""
 
     plane: int
     line: int
@@ -33,8 +35,8 @@ class Product:
 
 
 @dataclass(frozen=True)
-class StripItems(Geometry):
-    """Numbers of an item under a tiling whose core is "strips"."""
+class WorkTile(Geometry):
+    """Numbers of a work tile under a tiling whose core is "strips"."""
 
     @property
     def needed_depth(self) -> int:
@@ -68,12 +70,12 @@ class StripItems(Geometry):
 
     @property
     def folded(self) -> int:
-        """Those of an item, one after the other: all where channels are reduced, else one."""
+        """Those of a work tile, one after the other: all where channels are reduced, else one."""
         return self.all_blocks if self.kernel.reductions else 1
 
     @property
     def channel_blocks(self) -> int:
-        """Items beside each other at the same positions."""
+        """Work tiles beside each other at the same positions."""
         return self.all_blocks // self.folded
 
     @property
@@ -83,18 +85,20 @@ class StripItems(Geometry):
 
     @property
     def shared_blocks(self) -> int:
-        """Blocks of 8 positions of an item that eight lanes can share."""
+        """Blocks of 8 positions of a work tile that eight lanes can share."""
         return -(-self.tiling.rows // 64) * 8
 
     @property
     def results_bytes(self) -> int:
-        """Bytes of shared memory in which four warps of each team meet, twice: of two items, one after the other."""
+        """Bytes of shared memory in which four warps of each consumer warpgroup meet, twice: of two work tiles, one
+        after the other."""
         return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
 
     @property
     def ends(self) -> int:
-        """Items whose ends are in shared memory, for those that follow: none is needed once the team that has read it
-        has an item again, or the next team, where warps take ends from each other (stacked lines)."""
+        """Work tiles whose ends are in shared memory, for those that follow: none is needed once the consumer warpgroup
+        that has read it has a work tile again, or the next consumer warpgroup, where warps take ends from each other
+        (stacked lines)."""
         return self.tiling.teams + self.channel_blocks + (self.stacked > 1) if self.tiling.aligned else 0
 
     @property
@@ -102,10 +106,15 @@ class StripItems(Geometry):
         """Bytes of shared memory of these: 8 values of each channel, and a barrier."""
         return self.ends * (4 * SECTOR * ROWS + 8)
 
+    @cached_property
+    def layout(self) -> AccumulatorLayout:
+        """Which channel, line and position of a work tile a thread's sums are of."""
+        return wgmma_stacked(self.tiling.rows, self.tiling.columns, self.interleaved)
+
     @staticmethod
     def possible_channels(kernel: Contraction) -> list[int]:
-        """How many output channels an item may have: whole warps of them, or half ones of two phases, and all phases
-        of lines."""
+        """How many output channels a work tile may have: whole warps of them, or half ones of two phases, and all
+        phases of lines."""
         line, last = kernel.axes[-2:]
         if kernel.pool_lines > 1:
             return [ROWS]
@@ -125,7 +134,7 @@ class StripItems(Geometry):
 
     @cached_property
     def item_line(self) -> ContractionAxis:
-        """The axis of lines as an item has it: its output phases are the stacked lines."""
+        """The axis of lines as a work tile has it: its output phases are the stacked lines."""
         axis = self.line_axis
         if self.kernel.pool_lines > 1:  # lines of a window come one after the other
             return replace(axis, out_stride=1, taps=tuple(tap for tap in axis.taps if tap.phase == 0))
@@ -133,13 +142,13 @@ class StripItems(Geometry):
 
     @property
     def lines(self) -> int:
-        """Lines of items: of the output, of stacked ones, or of windows of two of them."""
+        """Lines of work tiles: of the output, of stacked ones, or of windows of two of them."""
         lines = self.kernel.pooled_domain[-2] if self.kernel.pools else self.line_axis.out_size
         return -(-lines // self.stacked)
 
     @property
     def line_stride(self) -> int:
-        """Lines of x from those of an item to those of the next one below."""
+        """Lines of x from those of a work tile to those of the next one below."""
         return self.item_line.in_stride
 
     @property
@@ -155,7 +164,7 @@ class StripItems(Geometry):
 
     @property
     def line_span(self) -> int:
-        """Lines of x from the first one that an item needs to the last."""
+        """Lines of x from the first one that a work tile needs to the last."""
         if self.kernel.pool_lines > 1:
             return max(tap.offset for tap in self.line_axis.taps) - self.first_offset + 1
         return self.window_lines
@@ -182,7 +191,7 @@ class StripItems(Geometry):
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """The products of an item, of one pair of terms."""
+        """The products of a work tile, of one pair of terms."""
         return products_of(self)
 
     @property
@@ -209,17 +218,17 @@ class StripItems(Geometry):
         return -(-self.kernel.in_channels // CHUNK)
 
 
-def window_offsets(numbers: StripItems) -> list[int]:
-    """Lines of x that an item's window has, from its first one."""
+def window_offsets(numbers: WorkTile) -> list[int]:
+    """Lines of x that a work tile's window has, from its first one."""
     return sorted({tap.offset - numbers.first_offset for tap in numbers.item_line.taps})
 
 
-def position_offsets(numbers: StripItems) -> list[int]:
+def position_offsets(numbers: WorkTile) -> list[int]:
     """Positions of x that it has along lines."""
     return sorted({tap.offset for tap in numbers.positions.taps})
 
 
-def products_of(numbers: StripItems) -> tuple[Product, ...]:
+def products_of(numbers: WorkTile) -> tuple[Product, ...]:
     """All of them, of one pair of terms."""
     found = []
     lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
@@ -247,7 +256,7 @@ def products_of(numbers: StripItems) -> tuple[Product, ...]:
     return tuple(found)
 
 
-def _entry(numbers: StripItems, taps: tuple[Tap, ...]) -> int:
+def _entry(numbers: WorkTile, taps: tuple[Tap, ...]) -> int:
     number = 0
     for axis, tap in zip(numbers.kernel.axes, taps, strict=True):
         number = number * axis.kernel + tap.number

@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums of a transposed convolution.
+"""Stores of both output phases of a transposed convolution by the row-buffered GEMM, from registers.
 
 It has one channel, and of pairs of neighbouring positions of x both output phases: four neighbours of the output, which
 it stores at once where lines begin at multiples of 16 bytes. Four lanes store 64 bytes.
@@ -6,9 +6,9 @@ it stores at once where lines begin at multiples of 16 bytes. Four lanes store 6
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.points import as_float, emitter_of, ordinary_stores, straight
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel, made_up
+from kernelwright.codegen.cuda.gemm.points import as_float, lies_at_multiples, ordinary_stores, straight
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel, compensation
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.kernels import Store
 
@@ -16,18 +16,15 @@ from kernelwright.plan.kernels import Store
 _FOUR = 4
 
 
-class PhaseWriter(Writer):
+class InterleavedStore(RowBufferedOperation):
     """The statements of ``NAME_finish``."""
 
+    neighbours = _FOUR
     position_of_sum = "2 * (first_position + 8 * j + quad * 2 + e % 2) + e / 2"
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
-        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.stores, last = ordinary_stores(self.kernel), len(names) - 1
-        self.emitter = emitter_of(self.kernel, self.kernel.domain, names, (), self.stores, walked=(last - 1, last),
-                                  lane_axis=last, lanes=_FOUR)
-        self.emitter.reduced[0, 0] = "sum[v]"
-        self.aligned: set[str] = set()
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
+        self.stores = ordinary_stores(numbers.kernel)
+        super().__init__(numbers, names, (), self.stores)
         for number, store in enumerate(self.stores):
             text = as_float(self.emitter, store.expression)
             self.emitter.used.add(f"out{store.buffer}")
@@ -37,15 +34,12 @@ class PhaseWriter(Writer):
 
     def _at_once(self, store: Store) -> int:
         """Neighbours that are stored together."""
-        *strides, _ = store.index.strides
-        sizes = self.kernel.domain[:-1]
-        return next(count for count in (_FOUR, PAIR, 1) if store.index.offset % count == 0 and all(
-            stride % count == 0 or size == 1 for stride, size in zip(strides, sizes, strict=True)))
+        return next(count for count in (_FOUR, PAIR, 1) if lies_at_multiples(store.index, self.kernel.domain, count))
 
-    def channels(self, quads: int) -> list[str]:
+    def of_sums(self, quads: int) -> list[str]:
         """What a thread does with what it has of its channel."""
         numbers, last = self.numbers, self.names[-1]
-        more = made_up(numbers)
+        more = compensation(numbers)
         scaled = [f"sums[4 * j + {i}] * scale" for i in (0, 2, 1, 3)]
         sums = ", ".join(f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in scaled)
         place = "first_position + 8 * j + quad * 2"

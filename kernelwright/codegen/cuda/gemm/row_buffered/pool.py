@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums where windows of positions are pooled.
+"""Pools of the row-buffered GEMM: reductions over windows of neighbouring positions, in registers.
 
 A thread has pairs of neighbours, and four lanes 8: it pools its pairs, over the lines of a window one after the other,
 then lanes exchange what they have where windows are wider. So a lane has a window of each block of 8 positions, or one
@@ -9,49 +9,38 @@ whose window lies in the sector before store what they had 8 windows ago.
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import POSITION
+from kernelwright.codegen.cuda.gemm.epilogue.collective import all_reduce, shuffled
+from kernelwright.codegen.cuda.gemm.epilogue.pool import WindowEmitter
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
-    PointEmitter,
     as_float,
     emitter_of,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.expressions import Expression
 
 #: Windows that four lanes have together, positions of a block.
 _FOUR, _BLOCK = 4, 8
 
 
-class _WindowEmitter(PointEmitter):
-    """A PointEmitter of stores, in which every pool has a value of its own at each window."""
+class RowBufferedPool(RowBufferedOperation):
+    """The statements of ``NAME_finish`` of one line of a work tile's windows; of the last one they store."""
 
-    def depends(self, node: Expression) -> tuple[bool, bool]:
-        row, lane = super().depends(node)
-        return row or node.reduced, lane
-
-
-class PoolWriter(Writer):
-    """The statements of ``NAME_finish`` of one line of an item's windows; of the last one they store."""
-
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
-        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.aligned: set[str] = set()
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
+        super().__init__(numbers, names, [pool.expression for pool in numbers.kernel.pools])
         kernel, last = self.kernel, len(names) - 1
         self.blocks = -(-numbers.tiling.rows // _BLOCK)
-        self.emitter = emitter_of(kernel, kernel.domain, names, [pool.expression for pool in kernel.pools],
-                                  walked=(last - 1, last), lane_axis=last, lanes=PAIR)
-        self.emitter.reduced[0, 0] = "sum[v]"
         for number, pool in enumerate(kernel.pools):
             value = as_float(self.emitter, pool.expression)
             self.emitter.lane_lines.append(f"pool{number} = {TAKES[pool.kind].format(f'pool{number}', value)};")
         windows = (*names[:-1], "j") if kernel.pool_lines == 1 else (*names[:-2], "i", "j")
         self.windows = emitter_of(kernel, kernel.pooled_domain, windows, (), kernel.stores, walked=(2, last),
-                                  kind=_WindowEmitter)
+                                  kind=WindowEmitter)
         for number in range(1, len(kernel.pools) + 1):
             self.windows.reduced[number, 0] = f"value{number - 1}"
         for store in kernel.stores:
@@ -62,15 +51,15 @@ class PoolWriter(Writer):
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes of an item's windows."""
+        """What ``NAME_finish`` takes of a work tile's windows."""
         return [f"float (&pooled)[{len(self.kernel.pools)}][2][{self.blocks}]"]
 
     @property
     def kept(self) -> str:
-        """What an item keeps from line to line."""
+        """What a work tile keeps from line to line."""
         return f"\n        float pooled[{len(self.kernel.pools)}][2][{self.blocks}];"
 
-    def channels(self, quads: int) -> list[str]:
+    def of_sums(self, quads: int) -> list[str]:
         """Pool a line, and behind a window's last one store."""
         kernel, line = self.kernel, self.names[-2]
         first = f"{line} % {kernel.pool_lines} == 0"
@@ -100,16 +89,15 @@ class PoolWriter(Writer):
                       f"for (int e = 0; e < {2 * self.blocks}; ++e) {{"]
             for k, pool in enumerate(kernel.pools):
                 own = f"pooled[{k}][e % 2][e / 2]"
-                for lanes in (1, 2)[:size.bit_length() - 2]:
-                    other = f"__shfl_xor_sync(0xffffffffu, {own}, {lanes})"
-                    lines.append(f"  {own} = {TAKES[pool.kind].format(own, other)};")
+                bits = self.numbers.layout.lane_bits(POSITION)[:size.bit_length() - 2]
+                lines += [f"  {all_reduce(pool.kind, own, 1 << bit)}" for bit in bits]
             lines.append("}")
         windows = kernel.pooled_domain[-1]
         pick = [f"const float four{k}[2] = {{{self._four(k, '2 * s')}, {self._four(k, '2 * s + 1')}}};"
                 for k in range(len(kernel.pools))]
         exchange = []
         for k in range(len(kernel.pools)):
-            exchange += [f"const float given{k} = __shfl_xor_sync(0xffffffffu, odd ? four{k}[0] : four{k}[1], 4);",
+            exchange += [f"const float given{k} = {shuffled(f'odd ? four{k}[0] : four{k}[1]', 4)};",
                          f"const float now{k}[2] = {{odd ? given{k} : four{k}[0], odd ? four{k}[1] : given{k}}};"]
         place = self.windows.site.base(kernel.stores[0].index)
         kind = "long long" if self.windows.site.long else "int"

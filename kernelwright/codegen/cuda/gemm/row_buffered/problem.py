@@ -20,8 +20,9 @@ that meets it there, or zeros. Of a transposed convolution both output phases of
 apart, so that a thread has both of one channel, *interleaved*: with 32, 16 or 8 channels at one, two or four lines. Its
 positions are then those of x.
 
-An *item* is what one team of 128 threads computes at a time: these rows at up to ``tiling.rows`` positions of a line.
-Teams take items in turns; all items of a team have the same channels.
+A *work tile* is what one consumer warpgroup of 128 threads computes at a time: these rows at up to ``tiling.rows``
+positions of a line. Consumer warpgroups take work tiles in turns; all work tiles of a consumer warpgroup have the same
+channels.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from functools import cached_property
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
-from kernelwright.codegen.cuda.gemm.row_buffered.items import StripItems
+from kernelwright.codegen.cuda.gemm.row_buffered.items import WorkTile
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR, shares_sectors, suits
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Rows of x that a producer's warp brings together.
 ITEM_ROWS = 32
-#: Pieces of a line that a producer's warp has registers for, beside up to two teams and beside more.
+#: Pieces of a line that a producer's warp has registers for, beside up to two consumer warpgroups and beside more.
 _MOST_PIECES, _MOST_OF_FEW = 10, 16
-#: Teams of a block at most, of 128 threads each, beside its producers.
+#: Consumer warpgroups of a block at most, of 128 threads each, beside its producers.
 _MOST_TEAMS = 7
-#: Products of an item at most: they are all written out.
+#: Products of a work tile at most: they are all written out.
 _MOST_PRODUCTS = 256
 #: Multiprocessors that strips are to keep busy, and strips of one at most, where there are fewer planes.
 _PROCESSORS, _MOST_WAVES = HOPPER.count, 16
@@ -50,10 +51,10 @@ _STRIP_LINES = 2
 
 
 @dataclass(frozen=True)
-class Strips(StripItems):
+class RowBuffered(WorkTile):
     """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
 
-    ``rows`` of the tiling are positions of an item, ``columns`` its output channels, ``stages`` lines in the ring,
+    ``rows`` of the tiling are positions of a work tile, ``columns`` its output channels, ``stages`` lines in the ring,
     ``teams`` those that multiply.
     """
 
@@ -69,7 +70,8 @@ class Strips(StripItems):
         if self.brought > self._most_brought:
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
         if self.line_items > tiling.teams and tiling.stages < self.line_span:
-            # A team that ends an item's windows comes back to their first lines, which others cannot replace before.
+            # A consumer warpgroup that ends a work tile's windows comes back to their first lines, which others cannot
+            # replace before.
             raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
         if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
@@ -82,7 +84,7 @@ class Strips(StripItems):
 
     @property
     def segments(self) -> int:
-        """Items of a line of the output, or of stacked ones, and of the channels of an item."""
+        """Work tiles of a line of the output, or of stacked ones, and of the channels of a work tile."""
         return -(-self.pooled // self.tiling.rows)
 
     @cached_property
@@ -96,17 +98,18 @@ class Strips(StripItems):
 
     @property
     def least_positions(self) -> int:
-        """Positions that every item has."""
+        """Positions that every work tile has."""
         return self.pooled - (self.segments - 1) * self.tiling.rows
 
     @property
     def line_items(self) -> int:
-        """Items of a line of a strip."""
+        """Work tiles of a line of a strip."""
         return self.segments // self.across * self.channel_blocks
 
     @property
     def _follow(self) -> bool:
-        """Whether items follow each other in memory in the order in which teams take them, each beyond a sector."""
+        """Whether work tiles follow each other in memory in the order in which consumer warpgroups take them, each
+        beyond a sector."""
         ordered = self.segments == 1 or (self.across == 1 and self.stacked == 1)
         return ordered and self.least_positions >= 2 * SECTOR
 
@@ -137,14 +140,14 @@ class Strips(StripItems):
 
     @property
     def finished(self) -> int:
-        """Barriers of finished units, the lines of items: more than can be finished before every producer has seen the
-        first."""
+        """Barriers of finished units, the lines of work tiles: more than can be finished before every producer has seen
+        the first."""
         return 2 * self.tiling.stages * self.line_items * self.kernel.pool_lines
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory: w, the ring, barriers, of each slot and producer's warp the items that it has to wait
-        for, and results of channels that are reduced."""
+        """Bytes of shared memory: w, the ring, barriers, of each slot and producer's warp the work tiles that it has to
+        wait for, and results of channels that are reduced."""
         return self._bytes(self.across)
 
     def _bytes(self, across: int) -> int:
@@ -171,8 +174,8 @@ class Strips(StripItems):
 
     @property
     def partial_results(self) -> int:
-        """Partial results of a total, of one n and output channel: one of each strip, of each team that has it, and of
-        each of the lines that it has stacked."""
+        """Partial results of a total, of one n and output channel: one of each strip, of each consumer warpgroup that
+        has it, and of each of the lines that it has stacked."""
         each = self.tiling.teams // self.channel_blocks * self.stacked
         return self.outer_positions * self.across * self.parts * each
 
@@ -201,8 +204,9 @@ class Strips(StripItems):
         return len(self.planes) * self.brought_chunks * self._row_items(across)
 
 
-def parts_of(numbers: Strips) -> int:
-    """Strips of a plane: as many as keep multiprocessors equally busy, each with an item for every team."""
+def parts_of(numbers: RowBuffered) -> int:
+    """Strips of a plane: as many as keep multiprocessors equally busy, each with a work tile for every consumer
+    warpgroup."""
     images, lines, step = numbers.images * numbers.across, numbers.lines, numbers.line_stride
     least = -(-numbers.tiling.teams // numbers.line_items)
 
@@ -217,9 +221,9 @@ def parts_of(numbers: Strips) -> int:
     return min((p for p in range(1, most + 1) if p == 1 or last(p) >= least), key=cost)
 
 
-def tells_lines_apart(numbers: Strips) -> bool:
-    """Whether a team that waits for a line knows that the one before it in its slot has been there, as a barrier has
-    two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
+def tells_lines_apart(numbers: RowBuffered) -> bool:
+    """Whether a consumer warpgroup that waits for a line knows that the one before it in its slot has been there, as a
+    barrier has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
     last, stride = numbers.lines - (numbers.parts - 1) * numbers.strip_lines, numbers.line_stride
     stages, teams, phases = numbers.tiling.stages, numbers.tiling.teams, numbers.kernel.pool_lines
     seen = numbers.window_lines - 1 + stride // phases * (phases - 1)

@@ -1,4 +1,4 @@
-"""What a thread of a core that goes down strips does with its sums where output channels are reduced.
+"""Reductions over output channels by the row-buffered GEMM, in registers.
 
 A thread has two channels of a product, at pairs of positions: it takes both together, and where there are more than 64
 channels, product after product of the same positions. Then eight lanes have 16 channels of the same positions. In three
@@ -12,7 +12,11 @@ exponential, so that n values take n - 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelwright.codegen.cuda.expressions import C_TYPES
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL
+from kernelwright.codegen.cuda.gemm.epilogue.collective import reduce_scatter
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -21,14 +25,11 @@ from kernelwright.codegen.cuda.gemm.points import (
     emitter_of,
     straight,
 )
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation, channel
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
-
-#: Lanes that have the same positions, and the bits of a lane's number that tell them apart.
-_SHARING, _BITS = 8, (2, 3, 4)
 
 _MERGE = """
   const bool less = top < other_top;
@@ -38,16 +39,12 @@ _MERGE = """
   top = most;"""
 
 
-class ChannelWriter(Writer):
+class RowBufferedReduceChannels(RowBufferedOperation):
     """The statements of ``NAME_finish`` of one product's channels, and of ``NAME_reduce`` behind the last one's."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
-        self.numbers, self.kernel, self.names = numbers, numbers.kernel, names
-        self.aligned: set[str] = set()
-        kernel, last = self.kernel, len(names) - 1
-        self.emitter = emitter_of(kernel, kernel.domain, names, [r.expression for r in kernel.reductions],
-                                  walked=(last - 1, last), lane_axis=last, lanes=PAIR)
-        self.emitter.reduced[0, 0] = "sum[v]"
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
+        super().__init__(numbers, names, [reduction.expression for reduction in numbers.kernel.reductions])
+        kernel = self.kernel
         for number, reduction in enumerate(kernel.reductions):
             self.emitter.lane_lines.append(f"value{number}[h][v] = {as_float(self.emitter, reduction.expression)};")
         self.results = emitter_of(kernel, kernel.domain, names, (), kernel.stores)
@@ -65,20 +62,20 @@ class ChannelWriter(Writer):
 
     @property
     def blocks(self) -> int:
-        """Blocks of 8 positions that lanes share, whether an item has them or not."""
+        """Blocks of 8 positions that lanes share, whether a work tile has them or not."""
         return self.numbers.shared_blocks
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes of an item's products."""
+        """What ``NAME_finish`` takes of a work tile's products."""
         return [f"float (&kept)[{self.numbers.kept_values}][{2 * self.blocks}]", "int part"]
 
     @property
     def kept(self) -> str:
-        """What an item keeps from product to product."""
+        """What a work tile keeps from product to product."""
         return f"\n        float kept[{self.numbers.kept_values}][{2 * self.blocks}];"
 
-    def channels(self, quads: int) -> list[str]:
+    def of_sums(self, quads: int) -> list[str]:
         """Take a product's channels."""
         both, takes = [], []
         for number, reduction in enumerate(self.kernel.reductions):
@@ -150,44 +147,34 @@ class ChannelWriter(Writer):
         """The statements of ``NAME_reduce``."""
         numbers, blocks = self.numbers, self.blocks
         lines = ["const int lane = thread % 32, warp = thread / 32, quad = lane % 4;"]
-        for step, bit in enumerate(_BITS):
-            half = blocks >> (step + 1)
-            lines += [f"const bool upper{step} = lane >> {bit} & 1;", "#pragma unroll",
-                      f"for (int i = 0; i < {2 * half}; ++i) {{",
-                      *indent(self._exchange(f"upper{step}", 2 * half, bit)), "}"]
-        mine = " + ".join(f"(upper{step} ? {blocks >> (step + 1)} : 0)" for step in range(len(_BITS)))
+        bits = numbers.layout.lane_bits(CHANNEL)
+        lines += reduce_scatter([f"kept[{k}]" for k in range(numbers.kept_values)], 2 * blocks, bits, self._together)
+        mine = " + ".join(f"(upper{step} ? {blocks >> (step + 1)} : 0)" for step in range(len(bits)))
         lines += [f"const int first_block = {mine};  // of 8 positions", "#pragma unroll",
-                  f"for (int i = 0; i < {blocks // _SHARING}; ++i) {{", *indent([
+                  f"for (int i = 0; i < {blocks // (1 << len(bits))}; ++i) {{", *indent([
                       "const int place = 8 * (first_block + i) + quad * 2;",
                       *(f"*reinterpret_cast<float2*>(results + ({4 * k} + warp) * {8 * blocks} + place) = "
                         f"make_float2(kept[{k}][2 * i], kept[{k}][2 * i + 1]);" for k in range(numbers.kept_values))]),
                   "}", "kw_part_sync(1 + team, 128);"]
         return [*lines, *self._store_all()]
 
-    def _exchange(self, upper: str, half: int, bit: int) -> list[str]:
-        """Keep one of two values, and take what the lane whose number differs in a bit has of it."""
-        lines = []
-        for k in range(self.numbers.kept_values):
-            low, high = f"kept[{k}][i]", f"kept[{k}][i + {half}]"
-            lines += [f"const float given{k} = __shfl_xor_sync(0xffffffffu, {upper} ? {low} : {high}, {1 << bit});",
-                      f"{low} = {upper} ? {high} : {low};"]
-        for number, reduction in enumerate(self.kernel.reductions):
-            k = self.place(number)
-            lines.append(self._together(reduction.kind, f"kept[{k}][i]", f"kept[{k + 1}][i]", f"given{k}",
-                                        f"given{k + 1}"))
-        return lines
+    def _together(self, own: Sequence[str], given: Sequence[str]) -> list[str]:
+        """Put values that are given to a thread's own, of each reduction."""
+        places = [self.place(number) for number in range(len(self.kernel.reductions))]
+        return [self._merged(reduction.kind, own[k:k + 2], given[k:k + 2])
+                for k, reduction in zip(places, self.kernel.reductions, strict=True)]
 
     @staticmethod
-    def _together(kind: str, own: str, own_scaled: str, other: str, other_scaled: str) -> str:
+    def _merged(kind: str, own: Sequence[str], given: Sequence[str]) -> str:
         if kind == "logsumexp":
-            return f"@NAME@_merge({own}, {own_scaled}, {other}, {other_scaled});"
-        return f"{own} = {TAKES[kind].format(own, other)};"
+            return f"@NAME@_merge({', '.join((*own, *given))});"
+        return f"{own[0]} = {TAKES[kind].format(own[0], given[0])};"
 
     def _store_all(self) -> list[str]:
         """Put together what warps have of each position, and store it."""
         numbers, kernel, rows = self.numbers, self.kernel, self.numbers.tiling.rows
         outputs, line, last = numbers.stacked * rows, self.names[-2], self.names[-1]
-        warps = numbers.tiling.columns // 16
+        warps = numbers.layout.warps(CHANNEL)
         reads = []
         for number, reduction in enumerate(kernel.reductions):
             k = self.place(number)
@@ -196,7 +183,7 @@ class ChannelWriter(Writer):
                 reads.append(f"float {name} = from[{4 * (k + offset) * 8 * self.blocks}];")
             for warp in range(1, warps):
                 others = [f"from[{(4 * (k + offset) + warp) * 8 * self.blocks}]" for offset in range(len(names))]
-                reads.append(self._together(reduction.kind, names[0], names[-1], others[0], others[-1]))
+                reads.append(self._merged(reduction.kind, names, others))
             value = names[0] if reduction.kind != "logsumexp" else \
                 f"fabsf({names[0]}) == INFINITY ? {names[0]} : {names[0]} + logf({names[1]})"
             reads.append(f"const float result{number} = {value};")

@@ -1,4 +1,5 @@
-"""Totals of a core that goes down strips: what a thread takes of each line, and how strips and teams are put together.
+"""Reductions over batch and space by the row-buffered GEMM: what a thread takes of each line, and how strips and
+consumer warpgroups are put together.
 
 The kernel that ends them takes one n and output channel in a thread, in double, in a fixed order. Moments are put
 together by their means (Chan, Golub and LeVeque, 1979).
@@ -6,24 +7,21 @@ together by their means (Chan, Golub and LeVeque, 1979).
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.expressions import C_TYPES
-from kernelwright.codegen.cuda.gemm.epilogue.finalize import moves
+from kernelwright.codegen.cuda.gemm.epilogue.finalize import emitter_of_totals, kernel_of_totals
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
     as_float,
     device_function,
     emitter_of,
-    ordinary_stores,
     parameter_texts,
     straight,
-    wrapped,
 )
-from kernelwright.codegen.cuda.gemm.problem import COMPONENTS
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import PAIR, Writer, channel, line_of
+from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, components
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, channel, line_of
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
-from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.plan.contraction import Contraction
 
@@ -32,10 +30,10 @@ _THREADS = 64
 _NEAR = 2
 
 
-class TotalsWriter(Writer):
+class RowBufferedReducePositions(RowBufferedStore):
     """The statements of ``NAME_finish`` that also take totals of positions."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
         for number, total in enumerate(self.kernel.totals):
             text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
@@ -92,24 +90,17 @@ class TotalsWriter(Writer):
         return [*lines, f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
 
 
-def totals(numbers: Strips, name: str) -> tuple[str, str]:
+def totals(numbers: RowBuffered, name: str) -> tuple[str, str]:
     """``NAME_totals`` and its launch, behind all others; it reads ``slab_totals`` of the workspace.
 
     Raises ValueError for stores that differ from position to position.
     """
     kernel, channels = numbers.kernel, numbers.kernel.out_channels
-    stores = [s for s in kernel.stores if s not in ordinary_stores(kernel)]
-    if any(moves(store) for store in stores):
-        raise ValueError(f"{name}: no stores of totals that differ from position to position")
-    emitter = emitter_of(kernel, kernel.domain, ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes)))), (),
-                         stores)
-    starts, takes, results, at = [], [], [], 0
-    for number, total in enumerate(kernel.totals, 1):
+    emitter = emitter_of_totals(kernel, name)
+    starts, takes, results = [], [], []
+    for number, (at, total) in enumerate(components(kernel), 1):
         own = [f"from[{(at + i) * channels}LL]" for i in range(COMPONENTS[total.kind])]
-        at += COMPONENTS[total.kind]
-        emitter.reduced[number, 0] = f"r{number}"
         if total.kind == "moments":
-            emitter.reduced[number, 1] = f"r{number}_variance"
             starts += [f"double count{number} = 0.0, mean{number} = 0.0, apart{number} = 0.0;"]
             takes += [f"const double own{number} = __float_as_int({own[0]});",
                       f"const double all{number} = count{number} + own{number};",
@@ -126,9 +117,6 @@ def totals(numbers: Strips, name: str) -> tuple[str, str]:
             taken = TAKES[total.kind].format(f"total{number}", f"double({own[0]})")
             takes.append(f"total{number} = {taken};")
             results.append(f"const float r{number} = float(total{number});")
-    for store in stores:
-        emitter.store(Buffer(f"out{store.buffer}", C_TYPES[kernel.output_dtypes[store.buffer]]), store.index,
-                      store.expression)
     parameters = [("const float* __restrict__", "slab_totals"), *parameter_texts(kernel, emitter.used)]
     every = kernel.batch * channels
     body = [f"const long long number = blockIdx.x * {_THREADS}LL + threadIdx.x;", f"if (number >= {every}LL) return;",
@@ -137,12 +125,8 @@ def totals(numbers: Strips, name: str) -> tuple[str, str]:
                 f"const float* const from = slab_totals + (n * {numbers.partial_results}LL + i) * "
                 f"{numbers.components * channels} + o;", *takes]), "}",
             *results, *emitter.fixed_lines, *straight(emitter)]
-    head = f"static __global__ void __launch_bounds__({_THREADS}) {name}_totals(\n    " \
-        f"{', '.join(map(' '.join, parameters))}) {{"
-    text = "\n".join(["// Reductions over all positions of each (n, o), from those of strips.",
-                      *wrapped([*head.split("\n"), *indent(body)]), "}", ""])
-    arguments = ", ".join([str(-(-every // _THREADS)), str(_THREADS), "0", "stream", *(p for _, p in parameters)])
-    return text, f'KW_LAUNCH("{name}", {name}_totals, {arguments});'
+    return kernel_of_totals(name, "Reductions over all positions of each (n, o), from those of strips.",
+                            -(-every // _THREADS), _THREADS, parameters, body)
 
 
 def struct(kernel: Contraction, name: str) -> str:
@@ -157,10 +141,10 @@ def struct(kernel: Contraction, name: str) -> str:
                       f"struct {name}_totals {{", *(f"  {m}" for m in members), "};", ""])
 
 
-def ending(numbers: Strips, name: str) -> str:
+def ending(numbers: RowBuffered, name: str) -> str:
     """``NAME_end``: four lanes put together what they have of a strip, and one writes it."""
     kernel = numbers.kernel
-    lines, at = [], 0
+    lines = []
     meet: list[str] = []
     for k, total in enumerate(kernel.totals):
         own = f"totals.total{k}[h]"
@@ -180,12 +164,10 @@ def ending(numbers: Strips, name: str) -> str:
             taken = TAKES[total.kind].format(f"total{k}", f"__shfl_xor_sync(0xffffffffu, total{k}, lanes)")
             meet.append(f"total{k} = {taken};")
     writes = []
-    for k, total in enumerate(kernel.totals):
+    for k, (at, total) in enumerate(components(kernel)):
         values = ["__int_as_float(count)", f"float(mean{k})", f"float(apart{k})"] if total.kind == "moments" else \
             [f"float(total{k})"]
-        for value in values:
-            writes.append(f"to[{at * kernel.out_channels}LL] = {value};")
-            at += 1
+        writes += [f"to[{i * kernel.out_channels}LL] = {value};" for i, value in enumerate(values, at)]
     cells = f"strip * {numbers.tiling.teams // numbers.channel_blocks}LL + team"
     cells = f"(({cells}) * {numbers.stacked} + {line_of(numbers)})" if numbers.stacked > 1 else f"({cells})"
     body = ["const int lane = thread % 32;", "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([

@@ -1,4 +1,4 @@
-"""How the producers of a core that goes down strips bring lines of x: 32 rows of 8 channels at a time, from memory,
+"""How the producers of a row-buffered GEMM bring lines of x: 32 rows of 8 channels at a time, from memory,
 rounded or split, to the ring (`row_buffered`).
 
 Each lane has a row: 8 loads beside the next lane's, 4 conversions of two values for each term, and 16 bytes of each to
@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     pointers_of,
     value_call,
 )
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, RowBuffered
 from kernelwright.plan.expressions import Load
 
 #: What brings the line that is asked for next closer.
@@ -38,22 +38,22 @@ _PREFETCH = """
 _AHEAD, _LINES_AT_ONCE = 8, 4
 
 
-def inputs(numbers: Strips) -> list[tuple[str, str]]:
+def inputs(numbers: RowBuffered) -> list[tuple[str, str]]:
     """Types and names of what producers read x from."""
     return parameter_texts(numbers.kernel, set(pointers_of(numbers.kernel.left)))
 
 
-def ahead(numbers: Strips) -> int:
+def ahead(numbers: RowBuffered) -> int:
     """Lines that a warp has on their way."""
     return max(1, _AHEAD // 2 // pieces(numbers))
 
 
-def pieces(numbers: Strips) -> int:
+def pieces(numbers: RowBuffered) -> int:
     """Pieces of a line that a warp brings."""
     return -(-numbers.brought // 4)
 
 
-def prefetches(numbers: Strips) -> bool:
+def prefetches(numbers: RowBuffered) -> bool:
     """Whether warps ask for a line before they have registers for it, beside stores of whole sectors: x lies in memory,
     neighbours along lines."""
     x = numbers.kernel.left
@@ -61,7 +61,7 @@ def prefetches(numbers: Strips) -> bool:
     return lies and numbers.tiling.aligned and ahead(numbers) == 1
 
 
-def values(numbers: Strips, name: str) -> dict[str, object]:
+def values(numbers: RowBuffered, name: str) -> dict[str, object]:
     """What stands for names in the producers' text."""
     stride = numbers.positions.in_stride
     find = f"{name}_scale_of({'left_scales, ' * numbers.scaled}strip)"
@@ -78,7 +78,7 @@ def values(numbers: Strips, name: str) -> dict[str, object]:
         "NEXT_SCALE": f"\n          if (strip < STRIPS) scale = {find};"}
 
 
-def definitions(numbers: Strips, name: str) -> str:
+def definitions(numbers: RowBuffered, name: str) -> str:
     """``NAME_take`` asks for a piece of a line, ``NAME_put`` rounds and writes it, ``NAME_scale_of`` has a strip's
     scale."""
     kernel, operand = numbers.kernel, operands(numbers.kernel)[0]

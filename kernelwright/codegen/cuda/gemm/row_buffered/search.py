@@ -8,25 +8,26 @@ from dataclasses import replace
 from kernelwright.codegen.cuda.gemm.candidates import is_long
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, shares_sectors, suits
 from kernelwright.plan.contraction import Contraction, Tiling, in_groups
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try at most, and in three dimensions, where x is read once for each plane of a window.
 _MOST, _MOST_OF_PLANES = 4, 2
-#: Positions of an item for whose sums three or four teams have registers, and two; and three or four where a thread has
-#: two numbers of each position beside its sums.
+#: Positions of a work tile for whose sums three or four consumer warpgroups have registers, and two; and three or four
+#: where a thread has two numbers of each position beside its sums.
 _NARROW, _WIDE, _LEAST = 128, 256, 64
-#: Channels up to which products take so little time that wide items gain nothing (H200, 8 channels: 1.44 and 0.95 ms).
+#: Channels up to which products take so little time that wide work tiles gain nothing (H200, 8 channels: 1.44 and 0.95
+#: ms).
 _FEW = 16
 #: Lines of the ring at most, for each of those stacked: more were no faster (H200, 8 to 64 channels: 8 and 16).
 _MOST_LINES = 8
-#: Cycles of a scheduler for an element of a thread, where functions are short and long, and for an item.
+#: Cycles of a scheduler for an element of a thread, where functions are short and long, and for a work tile.
 _ELEMENT_CYCLES, _LONG_CYCLES, _ITEM_CYCLES = 10, 24, 300
 
 
-def tilings_of_strips(kernel: Contraction) -> list[Tiling]:
+def row_buffered_tilings(kernel: Contraction) -> list[Tiling]:
     """Tilings that go down strips; [] where none can."""
     if not suits(kernel):
         return []
@@ -58,14 +59,14 @@ def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:
     """The tiling whose lines share sectors of memory, if it can have them."""
     for stages in range(tiling.stages, 1, -1):
         with suppress(ValueError):
-            return Strips(kernel, replace(tiling, stages=stages, aligned=True)).tiling
+            return RowBuffered(kernel, replace(tiling, stages=stages, aligned=True)).tiling
     return None
 
 
 def _channels(kernel: Contraction) -> list[int]:
-    """Output channels of an item: as many as leave the fewest rows of products empty, without more products, and all
-    rows."""
-    fit = Strips.possible_channels(kernel)
+    """Output channels of a work tile: as many as leave the fewest rows of products empty, without more products, and
+    all rows."""
+    fit = RowBuffered.possible_channels(kernel)
     line, most = kernel.axes[-2], ROWS // kernel.axes[-1].out_stride
 
     def blocks(columns: int) -> int:
@@ -83,7 +84,7 @@ def _channels(kernel: Contraction) -> list[int]:
 
 
 def _positions(size: int, most: int) -> int:
-    """Positions of the items that lines of so many are cut into, of at most so many each."""
+    """Positions of the work tiles that lines of so many are cut into, of at most so many each."""
     items = -(-size // most)
     return -(-size // items // 8) * 8
 
@@ -96,15 +97,15 @@ def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -
     for stages in range(_MOST_LINES * stacked, 1, -1):
         tiling = Tiling("strips", rows, columns, depth, stages, teams=teams, raw_left=True)
         try:
-            found.append((Strips(kernel, tiling).across > 1, -stages, tiling))
+            found.append((RowBuffered(kernel, tiling).across > 1, -stages, tiling))
         except ValueError:
             continue
     return min(found, key=lambda entry: entry[:2])[-1] if found else None
 
 
-def predicted_milliseconds(numbers: Strips) -> float:
-    """The guess for the core on an H200 at 1.75 GHz: of an item the longest of what tensor cores, shared memory, the
-    schedulers and memory take."""
+def predicted_milliseconds(numbers: RowBuffered) -> float:
+    """The guess for the core on an H200 at 1.75 GHz: of a work tile the longest of what tensor cores, shared memory,
+    the schedulers and memory take."""
     kernel, rows = numbers.kernel, numbers.tiling.rows
     products = numbers.passes * len(numbers.products) * kernel.pool_lines * numbers.folded
     tensor = products * max(rows / 2, (2048 + 32 * rows) / HOPPER.shared_rate)
@@ -115,7 +116,7 @@ def predicted_milliseconds(numbers: Strips) -> float:
         stored *= min(numbers.tiling.columns, kernel.out_channels)
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
     item = max(tensor, issue, (stored + brought / numbers.line_items) / HOPPER.memory_rate)
-    # A team's own time: products, then the epilogue, while others multiply.
+    # A consumer warpgroup's own time: products, then the epilogue, while others multiply.
     item = max(item, (tensor + 2 * issue) / numbers.tiling.teams)
     lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_stride
     return -(-numbers.strips // HOPPER.count) * lines * numbers.line_items * item / (HOPPER.clock / 1e3)

@@ -1,40 +1,42 @@
-"""What a thread of a core that goes down strips does where neighbouring lines share sectors of memory: each is stored
-once.
+"""Stores by the row-buffered GEMM of lines that share sectors of memory: each sector is stored once.
 
 A line whose results are no multiple of 8 ends within a sector, which the next one begins in. Stored in two parts such a
 sector takes a device as long as five others (an H200: 50 and 9 ps; benchmarks/notes/contractions.md, "How results go to
-memory"): of lines of 126 positions 3 in 4 have one for 15 others. So a team first finishes what lies in its item's last
-sector, up to six results of each channel, and leaves that in shared memory, where the team that has what follows takes
-it from, for a store of the whole. A strip's first line begins without, and its last one stores its own end.
+memory"): of lines of 126 positions 3 in 4 have one for 15 others. So a warpgroup first finishes what lies in its work
+tile's last sector, up to six results of each channel, and leaves that in shared memory, where the warpgroup that has
+what follows takes it from, for a store of the whole. A strip's first line begins without, and its last one stores its
+own end.
 
-What follows an item is the one as many further as there are channel blocks: the next line, or where a line has several
-items its next segment. Of stacked lines the first one of an item follows the last one of the item before, the others
-the one above them in their own, which other warps of the team have.
+What follows a work tile is the one as many further as there are channel blocks: the next line, or where a line has
+several work tiles its next segment. Of stacked lines the first one of a work tile follows the last one of the work tile
+before, the others the one above them in their own, which other warps of the warpgroup have.
 
-Nobody waits long: an end is written before the rest of its item is stored. The team that has item number i of a block,
-of so many teams T and channel blocks B, writes to place i modulo T + B, as does who has i + T + B: the team that has
-read it, by its own order, and of that team the same warps.
+Nobody waits long: an end is written before the rest of its work tile is stored. The warpgroup that has work tile number
+i of a block, of so many warpgroups T and channel blocks B, writes to place i modulo T + B, as does who has i + T + B:
+the warpgroup that has read it, by its own order, and of that warpgroup the same warps.
 
-Of stacked lines warps read what others of their team write, so that all of a team wait until each has left its ends.
-There is one place more: as teams multiply in turns, who has item i + T + B + 1 knows that all warps of the team before
-have come to i + T + B and are done with i + B, which has read the last line's end of i, and that so are those of i,
-which have read the others. A team that is alone takes no turns: its warps wait for each other, stacked or not.
+Of stacked lines warps read what others of their warpgroup write, so that all of a warpgroup wait until each has left
+its ends. There is one place more: as warpgroups multiply in turns, who has work tile i + T + B + 1 knows that all warps
+of the warpgroup before have come to i + T + B and are done with i + B, which has read the last line's end of i, and
+that so are those of i, which have read the others. A warpgroup that is alone takes no turns: its warps wait for each
+other, stacked or not.
 """
 
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.points import straight
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
-from kernelwright.codegen.cuda.gemm.row_buffered.store import Writer, channel, line_of
+from kernelwright.codegen.cuda.gemm.row_buffered.operation import channel, line_of
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
 
 
-class EndWriter(Writer):
+class StoreSharedSectors(RowBufferedStore):
     """The statements of ``NAME_finish``; there is one store, of pairs, in runs that four lanes have."""
 
-    def __init__(self, numbers: Strips, names: tuple[str, ...]) -> None:
+    def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
         # Eight lanes with runs of 64 bytes, which pay elsewhere, do not here: 64 to 128 channels, 126 wide, 0.737 for
         # 0.705 ms, of 64 images 0.399 for 0.392 (H100).
@@ -45,11 +47,12 @@ class EndWriter(Writer):
 
     @property
     def heads(self) -> list[str]:
-        """What ``NAME_finish`` takes besides: ends of items, the item's number, whether others are beside its own."""
+        """What ``NAME_finish`` takes besides: ends of work tiles, the work tile's number, whether others are beside its
+        own."""
         return ["float* ends", "unsigned ended", "int number", "bool follows", "bool followed"]
 
-    def channels(self, quads: int) -> list[str]:
-        """As of any writer, once the item's end is where the next one finds it, and the end of the one before there."""
+    def of_sums(self, quads: int) -> list[str]:
+        """As ever, once the work tile's end is where the next one finds it, and the end of the one before there."""
         numbers, several = self.numbers, self.numbers.segments > 1
         rows, pooled = numbers.tiling.rows, numbers.pooled
         sizes = {rows, numbers.least_positions} if several else {pooled}
@@ -70,14 +73,14 @@ class EndWriter(Writer):
                     f"  *reinterpret_cast<float2*>(end + {self._row('h')} * {SECTOR} + at) = "
                     "make_float2(both0[0][0], both0[0][1]);"]), "}"]), "}",
             "__syncwarp();", f"if (lane == 0) kw_barrier_arrive(ended + 8 * {self._place('number')});",
-            *self._meet(), *super().channels(quads)]
+            *self._meet(), *super().of_sums(quads)]
 
     def _meet(self) -> list[str]:
         """Wait for the end of what a thread's line follows, and define where that is, ``before``."""
         numbers, count = self.numbers, self.numbers.ends
         item, whole = f"(number - {numbers.channel_blocks})", SECTOR * ROWS
         wait = f"kw_barrier_wait(ended + 8 * {self._place(item)}, {item} / {count} & 1);"
-        # Of the first item, which follows none, a place that is not read.
+        # Of the first work tile, which follows none, a place that is not read.
         last = f"ends + {self._place(f'({item} + {count})')} * {whole}"
         together = [f"kw_barrier_wait(ended + 8 * {self._place('number')}, number / {count} & 1);  // for all warps"]
         if numbers.stacked == 1:
@@ -91,16 +94,16 @@ class EndWriter(Writer):
                 f"follows = follows || slot > 0, followed = slot < {numbers.stacked - 1} ? {below} : followed;"]
 
     def _place(self, number: str) -> str:
-        """The place of an item's ends."""
+        """The place of a work tile's ends."""
         return f"({number} % {self.numbers.ends})"
 
     def _row(self, half: str) -> str:
-        """The row of a thread's channel among those of an item."""
+        """The row of a thread's channel among those of a work tile."""
         return f"(thread / 32 * 16 + lane / 4 + {half} * 8)"
 
     @property
     def _behind(self) -> str:
-        """The position behind those of the item."""
+        """The position behind those of the work tile."""
         return f"first_position + {self.size}"
 
     def _beyond(self, position: str) -> str:
@@ -109,7 +112,7 @@ class EndWriter(Writer):
         return f"[&](int {self.names[-1]}) {{ return static_cast<int>({place} & {SECTOR - 1}); }}({position})"
 
     def _begin(self, k: int) -> list[str]:
-        """Also where items before and behind have their parts, of each channel."""
+        """Also where work tiles before and behind have their parts, of each channel."""
         count = self.channels_of
         return [*super()._begin(k), f"int begun[{count}], until[{count}];  // results of the item before; position",
                 "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
@@ -118,11 +121,13 @@ class EndWriter(Writer):
                     f"until[c] = followed ? {self.size} - {self._beyond(self._behind)} : {self.size};"]), "}"]
 
     def _condition(self, k: int, condition: str) -> str:
-        """Under which a pair is stored: not where the next item does, but where the item before has left it."""
+        """Under which a pair is stored: not where the next work tile does, but where the work tile before has left
+        it."""
         at = f"{self.channels_of * SECTOR} * run + own - late{k}[c]"
         ragged = f"{channel(self.numbers, 'h')} - odd + c < {self.kernel.out_channels} && " * self.ragged
         ragged += "is_line && " * self.ragged_lines
-        # Whole sectors of an item, the first part of a condition without raggedness, go by without a look at `until`.
+        # Whole sectors of a work tile, the first part of a condition without raggedness, go by without a look at
+        # `until`.
         return f"({condition} && {at} < until[c]) || ({ragged}run == 0 && {at} < 0 && {at} >= -begun[c])"
 
     def _pair(self, place: str, pair: str) -> list[str]:
@@ -131,6 +136,6 @@ class EndWriter(Writer):
         return [f"__stcs(reinterpret_cast<float2*>({place}), {pair});"]
 
     def _late(self, k: int) -> str:
-        """What a lane stores that is a run late: of the first run what the item before has left."""
+        """What a lane stores that is a run late: of the first run what the work tile before has left."""
         place = f"({self._row('h')} - odd + c) * {SECTOR} + own - late{k}[c] + begun[c]"
         return f"run == 0 ? *reinterpret_cast<const float2*>(before + {place}) : {super()._late(k)}"

@@ -8,7 +8,8 @@ from math import prod
 from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
 from kernelwright.plan.expressions import Expression, Load, Reduced, walk
 
-#: Numbers of a position that a reduction over channels keeps, and how many of all; channels that an item goes through.
+#: Numbers of a position that a reduction over channels keeps, and how many of all; channels that a work tile goes
+#: through.
 COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2}
 MOST_COMPONENTS, MOST_CHANNELS = 2, 256
 #: Results of a sector of memory.

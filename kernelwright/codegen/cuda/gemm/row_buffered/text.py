@@ -1,4 +1,4 @@
-"""The text of a core that goes down strips (`row_buffered`); ``@NAME@`` stands for what that fills in."""
+"""The text of a row-buffered GEMM (`row_buffered`); ``@NAME@`` stands for what that fills in."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@
 }
 """
 
-#: An item's products of a line, and what becomes of their sums.
+#: A work tile's products of a line, and what becomes of their sums.
 STEP = """\
           @NAME@_multiply(sums, weights + block * 1024, ring + segment * (POSITIONS * 16), line_of_x);
           if (TEAMS > 1 && phase == 0 && lane == 0)

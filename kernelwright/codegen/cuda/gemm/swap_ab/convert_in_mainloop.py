@@ -25,7 +25,7 @@ there are none.
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import RAW_PITCH, RAWS, WARP_POSITIONS, Turned, left_strides
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import RAW_PITCH, RAWS, WARP_POSITIONS, SwapAB, left_strides
 
 INIT = """
   for (int i = threadIdx.x; i < 4 * STAGES; i += @THREADS@)
@@ -166,7 +166,7 @@ PROMOTE = """
         if (lane == 0) kw_barrier_arrive(empty + 8 * stage);"""
 
 
-def values(numbers: Turned) -> dict[str, object]:
+def values(numbers: SwapAB) -> dict[str, object]:
     """What stands for names in the core's text, where x comes as it lies."""
     kernel, tiling = numbers.kernel, numbers.tiling
     position, group, channel = left_strides(kernel)

@@ -29,14 +29,15 @@ thread remembers the greatest magnitudes of its rows, and writes their scales as
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, wgmma_swapped_in_pairs
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.points import wrapped
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import LOSS, factor
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.gemm.swap_ab.convert_in_mainloop import values as values_of_raw
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, Turned, right_strides
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB, right_strides
 from kernelwright.codegen.cuda.gemm.swap_ab.text import (
     AWAIT_TURN,
     CORE,
@@ -65,16 +66,16 @@ from kernelwright.codegen.template import fill
 _USUAL = 80
 
 
-def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
+def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     """``NAME_core`` and its launch, which reads ``left``, the packed x, or x itself, and the epilogue's parameters,
     and writes the scales of what it splits. Raises ValueError where a block has too little shared memory."""
     kernel, tiling = numbers.kernel, numbers.tiling
-    width = slab_columns(kernel, tiling)
+    width = subtile_columns(kernel, tiling)
     if width % ROWS:
         raise ValueError(f"{name}: slabs of {width} columns divide a warpgroup's channels")
-    slabs = tiling.rows // SLAB_ROWS * (tiling.columns // width)
-    slab_floats = epilogue.floats + epilogue.column_floats
-    merging = 4 * slabs * slab_floats
+    slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
+    subtile_floats = epilogue.floats + epilogue.column_floats
+    layout, merging = wgmma_swapped_in_pairs(numbers.positions), 4 * slabs * subtile_floats
     shared = numbers.shared_bytes(merging)
     group, channels_apart, columns_apart = right_strides(kernel)
     weight = f"in{kernel.right.buffer}"
@@ -130,9 +131,12 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
         "THREADS": numbers.threads, "CHUNKS": numbers.step_chunks, "TERMS": numbers.terms, "STAGES": tiling.stages,
         "STAGE_BYTES": numbers.stage_bytes, "DEPTHS": numbers.depths, "SPLIT": tiling.split, "TILES": numbers.tiles,
         "ROW_BLOCKS": numbers.blocks[0], "COLUMN_BLOCKS": numbers.blocks[1], "OUT_CHANNELS": kernel.out_channels,
-        "SLAB": slab_floats, "SLAB_COLUMNS": width, "SLABS": slabs, "ROW_STRIDE": epilogue.row_stride,
+        "SLAB": subtile_floats, "SLAB_COLUMNS": width, "SLABS": slabs, "ROW_STRIDE": epilogue.row_stride,
         "COLUMN_STRIDE": epilogue.column_stride, "ALL_CHUNKS": numbers.chunks, "LEFT_TERM":
         numbers.left_term_bytes // 2, "ALL_ROWS": numbers.allocated_rows, "FEWER": numbers.producer_registers,
+        "OWN_CHANNEL": layout.text(CHANNEL, row="thread / 4"), "OWN_PLACE": layout.text(POSITION, quad="thread % 4"),
+        "BLOCK_PLACE": layout.text(POSITION, block="j % 8"), "PAIR_PLACE": layout.text(POSITION, pair="e % 2"),
+        "HALF_CHANNEL": layout.text(CHANNEL, half="e / 2"),
         "BARRIERS": shared - 16 * tiling.stages - 8 * numbers.workers,
         "MORE": f"kw_registers_{'more' if numbers.registers > numbers.launched_registers else 'fewer'}"
         f"<{numbers.registers}>();", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
@@ -165,7 +169,7 @@ def core(numbers: Turned, epilogue: Epilogue, name: str) -> Core:
     return Core(text, (*aligned, *launches), support, numbers.threads, shared)
 
 
-def _launches(numbers: Turned, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
+def _launches(numbers: SwapAB, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
               merging: int) -> tuple[str, ...]:
     """The host's lines: a block for each multiprocessor, where there are so many parts of tiles."""
     tiling, split, works = numbers.tiling, numbers.tiling.split, numbers.works

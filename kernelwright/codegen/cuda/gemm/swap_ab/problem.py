@@ -6,7 +6,7 @@ which is packed and comes through shared memory. So w is neither packed nor writ
 once for each block of positions.
 
     x[stage][term][chunk of 8 channels][position]      rows of 16 bytes, as they are packed
-    slab[64 positions][output channels]                what the epilogue finishes
+    subtile[64 positions][output channels]                what the epilogue finishes
 
 With `Tiling.raw_left` x is not packed either: of few tiles with many steps (parts of them in all blocks) each element
 of x is needed by few blocks. Then warps that bring it have 32 positions each, split what copies have brought, and write
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
-from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, SLAB_ROWS, Geometry, strides_of_raw_right
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import Strips
+from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, SUBTILE_ROWS, Geometry, strides_of_raw_right
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Load
 from kernelwright.roofline.multiprocessors import HOPPER
@@ -76,7 +76,7 @@ def left_strides(kernel: Contraction) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Turned(Geometry):
+class SwapAB(Geometry):
     """Numbers of a matrix product under a tiling whose core is "turned". Raises ValueError where a block has no room.
 
     ``rows`` of the tiling are positions, ``columns`` output channels, 64 for each warpgroup that multiplies; sums are
@@ -87,8 +87,8 @@ class Turned(Geometry):
         Geometry.__post_init__(self)
         tiling = self.tiling
         right_strides(self.kernel)
-        usual = Turned.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split, raw_left=tiling.raw_left)
-        if tiling != usual or tiling.rows not in (SLAB_ROWS, 2 * SLAB_ROWS) \
+        usual = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split, raw_left=tiling.raw_left)
+        if tiling != usual or tiling.rows not in (SUBTILE_ROWS, 2 * SUBTILE_ROWS) \
                 or tiling.columns % ROWS or self.workers not in (1, 2, _MOST_WORKERS) or tiling.stages < 2 \
                 or not 1 <= tiling.split <= max(1, self.depths) or self.kernel.totals or self.kernel.pools:
             raise ValueError(f"no turned products of {tiling}")
@@ -193,7 +193,7 @@ class Turned(Geometry):
         return min(240, pool // self.workers // 8 * 8)
 
     def shared_bytes(self, slab_bytes: int) -> int:
-        """Bytes of shared memory of the core, whose slabs and their tables take so many; where parts of steps are
+        """Bytes of shared memory of the core, whose subtiles and their tables take so many; where parts of steps are
         added later, blocks that do so have these. Raises ValueError where a block has less."""
         found = self.ring_bytes + slab_bytes * (self.tiling.split == 1)
         if max(found, slab_bytes) > HOPPER.block_bytes:
@@ -203,4 +203,4 @@ class Turned(Geometry):
 
 def geometry_of(kernel: Contraction, tiling: Tiling) -> Geometry:
     """The numbers of a contraction on tensor cores, under any tiling that joins no taps."""
-    return {"strips": Strips, "turned": Turned}.get(tiling.core, Geometry)(kernel, tiling)
+    return {"strips": RowBuffered, "turned": SwapAB}.get(tiling.core, Geometry)(kernel, tiling)

@@ -11,9 +11,9 @@ from math import ceil, prod
 
 from kernelwright.codegen.cuda.gemm.cost import packing_cycles
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, slab_columns
-from kernelwright.codegen.cuda.gemm.problem import SLAB_ROWS
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, Turned
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.roofline.multiprocessors import HOPPER
 
@@ -28,11 +28,11 @@ _REACHED = 0.85
 #: cycles of a position of x that comes as it lies (H100: 3,400 of 128); of a tile beside its steps, and of a further
 #: kernel.
 _SPLIT, _ADD, _LATENCY, _RAW, _TILE, _LAUNCH = 300, 0.5, 1300, 27, 2000, 5000
-#: Floats of a slab for each of its columns.
+#: Floats of a subtile for each of its columns.
 _PITCH = 72
 
 
-def tilings_of_turned(kernel: Contraction) -> list[Tiling]:
+def swap_ab_tilings(kernel: Contraction) -> list[Tiling]:
     """Tilings whose products have output channels as rows; [] where the weight has to be packed."""
     best: dict[tuple[int, bool], tuple[float, Tiling]] = {}
     for numbers in _candidates(kernel):
@@ -42,12 +42,12 @@ def tilings_of_turned(kernel: Contraction) -> list[Tiling]:
     return [tiling for _, tiling in sorted(best.values(), key=lambda entry: entry[0])][:_MOST]
 
 
-def _candidates(kernel: Contraction) -> Iterator[Turned]:
+def _candidates(kernel: Contraction) -> Iterator[SwapAB]:
     """All that fit a block, with as many stages as there is room for."""
-    rows = SLAB_ROWS if kernel.batch <= SLAB_ROWS else 2 * SLAB_ROWS
+    rows = SUBTILE_ROWS if kernel.batch <= SUBTILE_ROWS else 2 * SUBTILE_ROWS
     for workers in _WORKERS:
         with suppress(ValueError):
-            one = Turned(kernel, Turned.tiling_of(rows, workers * ROWS, 2))
+            one = SwapAB(kernel, SwapAB.tiling_of(rows, workers * ROWS, 2))
             waves = {count * HOPPER.count // max(1, one.works) for count in (1, 2)}
             splits = sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)})
             for split, raw_left in product(splits, (False, True)):
@@ -56,20 +56,20 @@ def _candidates(kernel: Contraction) -> Iterator[Turned]:
                     yield found
 
 
-def _with_most_stages(tiling: Tiling, kernel: Contraction) -> Turned | None:
+def _with_most_stages(tiling: Tiling, kernel: Contraction) -> SwapAB | None:
     for stages in range(_RAW_ROWS // tiling.rows if tiling.raw_left else _MOST_STAGES, 1, -1):
         with suppress(ValueError):
-            numbers = Turned(kernel, replace(tiling, stages=stages))
-            width = slab_columns(kernel, numbers.tiling)
+            numbers = SwapAB(kernel, replace(tiling, stages=stages))
+            width = subtile_columns(kernel, numbers.tiling)
             if width % ROWS or not holds(kernel, numbers.tiling):
                 return None
-            slabs = tiling.rows // SLAB_ROWS * (tiling.columns // width)
+            slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
             numbers.shared_bytes(4 * slabs * (_PITCH * width + table_room(numbers)))
             return numbers
     return None
 
 
-def cycles(numbers: Turned) -> float:
+def cycles(numbers: SwapAB) -> float:
     """The guess for the core on one multiprocessor, and for what packs x, where it does not come as it lies: of a step
     the longest of what tensor cores, L2, memory and the schedulers take, and of the way from asking for w to its
     products."""

@@ -174,14 +174,14 @@ static __device__ __forceinline__ void @NAME@_results(
     int row_block, int column_block) {
   constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, ACROSS = COLUMNS / SLAB_COLUMNS;
   // Of a thread's sums: the slab, the first channel in it, the first position.
-  const int channel = worker * 64 % SLAB_COLUMNS + thread / 4 * 2, position = thread % 4 * 2;
+  const int channel = worker * 64 % SLAB_COLUMNS + @OWN_CHANNEL@, position = @OWN_PLACE@;
   float* const own = slabs + worker * 64 / SLAB_COLUMNS * @SLAB@;
 #pragma unroll
   for (int j = 0; j < @ROWS@ / 8; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      own[j / 8 * ACROSS * @SLAB@ + (j % 8 * 8 + position + e % 2) * @ROW_STRIDE@ +
-          (channel + e / 2) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
+      own[j / 8 * ACROSS * @SLAB@ + (@BLOCK_PLACE@ + position + @PAIR_PLACE@) * @ROW_STRIDE@ +
+          (channel + @HALF_CHANNEL@) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
   kw_part_sync(15, 128 * @WORKERS@);
 #pragma unroll 1
   for (int number = worker; number < @SLABS@; number += @WORKERS@) {

@@ -19,7 +19,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, mma_sync
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80 import convert_text as raw_text
 from kernelwright.codegen.cuda.gemm.mainloop.sm80 import text
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.layout import (
@@ -66,7 +67,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         raise ValueError(f"{name}: {tiling} takes {shared} bytes of shared memory")
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
-    slab = slab_columns(kernel, tiling)
+    slab = subtile_columns(kernel, tiling)
     parameters = [("const unsigned short* __restrict__", "left"), ("const unsigned short* __restrict__", "right"),
                   *epilogue.parameters]
     checks, support = [], epilogue.support | {"mma_sync"}
@@ -114,12 +115,18 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     """The parts of the text that differ between packed and raw weights, and between kinds of sums and slabs."""
     kernel, tiling = geometry.kernel, geometry.tiling
     pairs = epilogue.column_stride == 1 and epilogue.row_stride % 2 == 0
+    down, across = warps(tiling)
+    layout = mma_sync(tiling.rows // down, tiling.columns // across, down, across)
+    neighbour = {} if pairs else {"pair": "e % 2"}
     table = epilogue.column_floats > 0
     result = {
         "TABLE": " slabs + SLABS * SLAB," if table else "",
         "ROW_SCALE": f" {name}_row_scale(left_scales, threadIdx.x % 128, place.group, first_row),"
         if epilogue.row_scales else "",
         "FILL": text.FILL_TABLE if table and not tiling.raw_right else "",
+        "LANE_ROW": layout.text(POSITION, row="lane / 4"), "LANE_COLUMN": layout.text(CHANNEL, quad="lane % 4"),
+        "SUM_ROW": layout.text(POSITION, tile_row="i", half="e / 2"),
+        "SUM_COLUMN": layout.text(CHANNEL, tile_column="j", **neighbour),
         "STAGE": text.STAGE_PAIRS if pairs else text.STAGE_SINGLY,
         "PART": "float part[TILE_ROWS][4] = {};" if tiling.promote else "float(&part)[TILE_ROWS][4] = sums[j + half];",
     }

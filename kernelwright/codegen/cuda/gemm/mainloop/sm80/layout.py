@@ -35,7 +35,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import (
     mma_warps,
     without_totals,
 )
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import SLAB_ROWS, holds, slab_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import SUBTILE_ROWS, holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry, strides_of_raw_right, suits_pairs
@@ -70,10 +70,10 @@ def warps(tiling: Tiling) -> tuple[int, int]:
         across = count // down
         if across and tiling.rows % (16 * down) == 0 and tiling.columns % (16 * across) == 0:
             rows, columns = tiling.rows // down, tiling.columns // across
-            if rows <= _WARP and columns <= _WARP and SLAB_ROWS % rows == 0:
+            if rows <= _WARP and columns <= _WARP and SUBTILE_ROWS % rows == 0:
                 found.append((rows + columns, down, across))
-    if not found or tiling.rows % SLAB_ROWS or tiling.columns > _COLUMNS or tiling.cluster != 1 or tiling.teams != 1 \
-            or tiling.split != 1 or tiling.stages < 2 + tiling.raw_right:
+    if not found or tiling.rows % SUBTILE_ROWS or tiling.columns > _COLUMNS or tiling.cluster != 1 \
+            or tiling.teams != 1 or tiling.split != 1 or tiling.stages < 2 + tiling.raw_right:
         raise ValueError(f"no tiles of {tiling}")
     if tiling.raw_right and (tiling.depth != 32 or tiling.columns != 32 * count or not tiling.promote):
         raise ValueError(f"no threads for the columns of {tiling}")
@@ -134,7 +134,7 @@ def left_stages(geometry: Geometry) -> int:
     return most + 1
 
 
-def shared_bytes(geometry: Geometry, slab_floats: int, column_floats: int = 0) -> int:
+def shared_bytes(geometry: Geometry, subtile_floats: int, column_floats: int = 0) -> int:
     """Bytes of dynamic shared memory: copies under way, later all slabs of the block and the table of its columns."""
     tiling = geometry.tiling
     line = geometry.terms * tiling.depth // CHUNK * ROW_BYTES
@@ -143,8 +143,8 @@ def shared_bytes(geometry: Geometry, slab_floats: int, column_floats: int = 0) -
         copies += tiling.columns * (tiling.stages * 4 * tiling.depth + 2 * (line + 4) + 4)
     else:
         copies += tiling.columns * tiling.stages * geometry.terms * geometry.tap_chunks * ROW_BYTES
-    slabs = tiling.rows // SLAB_ROWS * (tiling.columns // slab_columns(geometry.kernel, tiling))
-    return max(copies, 4 * (slabs * slab_floats + column_floats))
+    slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // subtile_columns(geometry.kernel, tiling))
+    return max(copies, 4 * (slabs * subtile_floats + column_floats))
 
 
 def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Tiling]:
@@ -160,7 +160,7 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
         geometry = Geometry(kernel, tiling)
         if without_totals(geometry):
             continue
-        slab = SLAB_ROWS * (slab_columns(kernel, tiling) + 8) * max(1, len(distinct_totals(kernel))) \
+        slab = SUBTILE_ROWS * (subtile_columns(kernel, tiling) + 8) * max(1, len(distinct_totals(kernel))) \
             + mask_floats(kernel, tiling)
         table = MOST_VALUES * (tiling.columns + 1)
         shared = STATIC_BYTES + shared_bytes(geometry, slab, table)

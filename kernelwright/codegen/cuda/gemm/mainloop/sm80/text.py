@@ -106,8 +106,8 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
   constexpr int SLABS = ROWS / 64 * @PARTS@, SLAB = @SLAB@;
   float* const slabs = reinterpret_cast<float*>(shared);
   float* const to = slabs + (warp_row / 64 * @PARTS@ + warp_column / @SLAB_COLUMNS@) * SLAB
-                    + (warp_row % 64 + lane / 4) * @ROW_STRIDE@
-                    + (warp_column % @SLAB_COLUMNS@ + lane % 4 * 2) * @COLUMN_STRIDE@;
+                    + (warp_row % 64 + @LANE_ROW@) * @ROW_STRIDE@
+                    + (warp_column % @SLAB_COLUMNS@ + @LANE_COLUMN@) * @COLUMN_STRIDE@;
 @FILL@#pragma unroll
   for (int j = 0; j < TILE_COLUMNS; ++j)
 #pragma unroll
@@ -197,9 +197,9 @@ PROMOTE = """
 
 STAGE_PAIRS = """
       for (int e = 0; e < 4; e += 2)
-        *reinterpret_cast<float2*>(to + (i * 16 + e / 2 * 8) * @ROW_STRIDE@ + j * 8) =
+        *reinterpret_cast<float2*>(to + (@SUM_ROW@) * @ROW_STRIDE@ + @SUM_COLUMN@) =
             make_float2(sums[j][i][e], sums[j][i][e + 1]);""".lstrip("\n")
 
 STAGE_SINGLY = """
       for (int e = 0; e < 4; ++e)
-        to[(i * 16 + e / 2 * 8) * @ROW_STRIDE@ + (j * 8 + e % 2) * @COLUMN_STRIDE@] = sums[j][i][e];""".lstrip("\n")
+        to[(@SUM_ROW@) * @ROW_STRIDE@ + (@SUM_COLUMN@) * @COLUMN_STRIDE@] = sums[j][i][e];""".lstrip("\n")

@@ -83,10 +83,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
     that does not fit a block.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
-    slab_floats = epilogue.floats + epilogue.column_floats
-    layout = Layout(geometry, slab_floats if tiling.split == 1 else 0)
-    if tiling.split > 1 and 4 * slab_floats > BLOCK_BYTES:
-        raise ValueError(f"{name}: {4 * slab_floats} bytes of a slab do not fit a block")
+    subtile_floats = epilogue.floats + epilogue.column_floats
+    layout = Layout(geometry, subtile_floats if tiling.split == 1 else 0)
+    if tiling.split > 1 and 4 * subtile_floats > BLOCK_BYTES:
+        raise ValueError(f"{name}: {4 * subtile_floats} bytes of a slab do not fit a block")
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
     tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
@@ -111,7 +111,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "ROWS": tiling.rows, "APART": geometry.step, "COLUMNS": tiling.columns,
         "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": slab_floats, "SLAB_COLUMNS": epilogue.columns, **_slabs(epilogue),
+        "SLAB": subtile_floats, "SLAB_COLUMNS": epilogue.columns, **_slabs(epilogue),
         "WORKERS": layout.workers, "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
         "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,

@@ -7,6 +7,9 @@ products of a step are one group, whichever phase they feed: nothing waits betwe
 
 from __future__ import annotations
 
+from functools import partial
+
+from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import Piece
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
@@ -44,7 +47,7 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
         "ADD": "k == 0 ? kept : 1" if promoted else "1",
         "STAGED": f"const float (&sums)[@COLUMNS@ / 2],\n{' ' * 51}const float (&others)[@COLUMNS@ / 2]",
         "STAGED_SUMS": "sums[p], sums[PRODUCTS + p]",
-        "STORE": _store_both_places(strides[1]) if epilogue.places else _store_both(*strides)}
+        "STORE": _store_both_places(strides[1]) if epilogue.places else _store(*strides, both=True)}
 
 
 def _pieces(layout: Layout) -> list[Piece]:
@@ -93,23 +96,22 @@ def _second_taps(layout: Layout) -> str:
         f"static __constant__ int @NAME@_second_tap[] = {{{', '.join(map(str, firsts)) or '0'}}};"
 
 
-def _store(row: int, column: int) -> str:
-    """The lines that put four sums of a thread into a slab."""
-    if column == 1:
-        return f"""    float2* to = reinterpret_cast<float2*>(slab + row * {row} + 8 * j + column);
-    to[0] = make_float2(s[0], s[1]);
-    to[{4 * row}] = make_float2(s[2], s[3]);"""
-    return f"""    float* to = slab + row * {row} + (8 * j + column) * {column};
-    to[0] = s[0], to[{column}] = s[1];
-    to[{8 * row}] = s[2], to[{8 * row + column}] = s[3];"""
-
-
-def _store_both(row: int, column: int) -> str:
-    """The same of both phases, which are neighbours in a slab: a row has two places."""
-    return f"""    const float* t = others + first + 4 * j;
-    float2* to = reinterpret_cast<float2*>(slab + row * {row} + (8 * j + column) * {column});
-    to[0] = make_float2(s[0], t[0]), to[{column // 2}] = make_float2(s[1], t[1]);
-    to[{8 * row // 2}] = make_float2(s[2], t[2]), to[{(8 * row + column) // 2}] = make_float2(s[3], t[3]);"""
+def _store(row: int, column: int, both: bool = False) -> str:
+    """The lines that put four sums of a thread, ``s``, into a subtile, two at a time where columns are neighbours; of
+    both phases with those of the second, ``t``: they are neighbours in a subtile, as a row has two places."""
+    places = [position * row + channel * column for position, channel, _ in map(partial(wgmma(8).place, 0), range(4))]
+    own, kind, count = {e: f"s[{e}]" for e in range(4)}, "float", 1
+    if both or column == 1:
+        own = {e: f"make_float2(s[{e}], t[{e}])" for e in own} if both else \
+            {e: f"make_float2(s[{e}], s[{e + 1}])" for e in (0, 2)}
+        kind, count = "float2", 2
+    apart = "8 * j + column" if column == 1 and not both else f"(8 * j + column) * {column}"
+    first = f"slab + row * {row} + {apart}"
+    lines = ["const float* t = others + first + 4 * j;"] * both
+    lines.append(f"{kind}* to = {f'reinterpret_cast<float2*>({first})' if count > 1 else first};")
+    for half in ((0, 1), (2, 3)):
+        lines.append(", ".join(f"to[{places[e] // count}] = {own[e]}" for e in half if e in own) + ";")
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _store_places(column: int) -> str:

@@ -49,7 +49,7 @@ class Steps:
     """The steps of a block's tiles, from the geometry and the floats of one slab of the epilogue."""
 
     geometry: Geometry
-    slab_floats: int
+    subtile_floats: int
 
     @property
     def workers(self) -> int:
@@ -84,7 +84,7 @@ class Steps:
         """Bytes of shared memory of a block with so many taps a step."""
         tiling = self.geometry.tiling
         stage = (self.chunk_lines * self._pitch(taps) + taps * self.tap_lines * tiling.columns) * ROW_BYTES
-        return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.slab_floats * self.workers
+        return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.subtile_floats * self.workers
 
     def _pitch(self, taps: int) -> int:
         reach = _longest_reach(self.geometry.usual, taps)
