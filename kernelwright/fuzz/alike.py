@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from kernelwright.fuzz.rounding import OtherRounding
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.sensitivity import MOVES, PRODUCTS, SUMS, WINDOWS, Rounding
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
@@ -283,63 +282,11 @@ def _gradients(seen: Observed, tensors: Mapping[str, torch.Tensor], leaves: Mapp
 
 # What may differ ---------------------------------------------------------------------------------
 
-#: Sums of which infinities of both signs leave NaN.
-_CANCEL = frozenset(("sum", "mean", "cumsum"))
-
-
 class _Rules(NamedTuple):
     """What is compared: as :func:`differences` says."""
 
     exact: bool
     extreme: bool
-
-
-class _OtherRounding(Rounding):
-    """Rounding of what is computed alone: what is cast, moved, or chosen stays as it is, and so does a zero's sign.
-    Every result is moved, those of few bits, too, so that a jump is met in either direction, and so are terms of sums.
-    A sum of products that leaves its type on the way is what another order of its terms makes of it. overflows: whether
-    every infinity is of what left its type, so that what two of them leave of each other is decided by what overflows
-    first, and by whether a product is rounded before it is added.
-    """
-
-    seldom = 1
-
-    def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, overflows: bool = False) -> None:
-        super().__init__(seed, unit, share)
-        self.overflows = overflows
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = func.overloadpacket.__name__, kwargs or {}
-        if name in MOVES:
-            return func(*args, **kwargs)
-        result = super().__torch_dispatch__(func, types, self.terms_off(args) if name in SUMS else args, kwargs)
-        if self.overflows and name in _CANCEL and isinstance(result, torch.Tensor) and result.is_floating_point() \
-                and not any(bool(value.isnan().any()) for value in args if isinstance(value, torch.Tensor)):
-            return torch.where(result.isnan(), torch.full_like(result, self._either()), result)
-        return self._in_other_order(func, args, kwargs, result) if name in PRODUCTS | WINDOWS else result
-
-    def _either(self) -> float:
-        return (math.inf, -math.inf, math.nan)[self.seed % 3]
-
-    def _in_other_order(self, func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
-        """``result`` with what some order of its terms gives where those of one sign exceed what the type holds.
-
-        Where those of both signs do, the sum is an infinity of either sign (a multiplication and an addition in one
-        keeps the first one's) or NaN, of two partial sums; where those of one do, it is that one's infinity, or what
-        all terms add up to in float64.
-        """
-        operands = [value for value in args if isinstance(value, torch.Tensor)]
-        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or result.dtype == torch.float64 \
-                or bool(result.isfinite().all()) or not all(bool(value.isfinite().all()) for value in operands):
-            return result
-        wide = [value.double() if isinstance(value, torch.Tensor) else value for value in args]
-        total = func(*wide, **kwargs)
-        sizes = func(*(value.abs() if isinstance(value, torch.Tensor) else value for value in wide), **kwargs)
-        most = torch.finfo(result.dtype).max
-        up, down = (sizes + total) / 2 > most, (sizes - total) / 2 > most
-        either = torch.full_like(result, self._either())
-        alone = torch.where(up, math.inf, -math.inf) if self.seed % 3 == 0 else total
-        return torch.where(up & down, either, torch.where(up | down, alone.to(result.dtype), result))
 
 
 class _Truth:
@@ -371,7 +318,7 @@ class _Truth:
     def rounded(self, path: str, kind: torch.dtype) -> list[torch.Tensor]:
         """The values in float64, in whose range nothing is lost, with the roundings of the type ``kind``."""
         if kind not in self._rounded:
-            self._rounded[kind] = [self._in_float64(_OtherRounding(number, torch.finfo(kind).eps))
+            self._rounded[kind] = [self._in_float64(OtherRounding(number, torch.finfo(kind).eps))
                                    for number in range(_DRAWS)]
         return [o.values[path] for o in self._rounded[kind] if path in o.values]
 
@@ -386,7 +333,7 @@ class _Truth:
         """The values under other rounding: by one unit of the last place, and by one or two in every second call."""
         if self._moved is None:
             self._moved = [observe(self._model(), self._inputs(), self._setting, self._seed,
-                                   rounding=_OtherRounding(number, share=1.0 - number % 2 / 2, overflows=self._extreme))
+                                   rounding=OtherRounding(number, share=1.0 - number % 2 / 2, overflows=self._extreme))
                            for number in range(_DRAWS)]
         return [o.values[path] for o in self._moved if path in o.values]
 
