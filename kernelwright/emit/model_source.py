@@ -19,11 +19,11 @@ from torch import nn
 
 from kernelwright.errors import SourceUnavailable, place
 from kernelwright.problem.importing import parse_source, read_source
-from kernelwright.problem.names import bound_names
+from kernelwright.problem.names import bound_names, statements_of
 from kernelwright.problem.outside import is_installed
 from kernelwright.problem.record import Problem
 from kernelwright.problem.renaming import ORIGINAL_FORWARD, ClassRenaming, Line
-from kernelwright.problem.statements import Unit, cut, effects, is_main_guard
+from kernelwright.problem.statements import Unit, cut, effects, expressions, is_main_guard
 
 _RESERVED = "_kernelwright"
 
@@ -114,6 +114,12 @@ def _inherited_forward(indent: str) -> list[str]:
             f"{indent * 2}return super().forward(*args, **kwargs)"]
 
 
+def _is_own(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+    """Whether an import is one of this package."""
+    module = statement.module or "" if isinstance(statement, ast.ImportFrom) else alias.name
+    return module.split(".")[0] == __name__.split(".")[0]
+
+
 def _looks_for_modules(unit: Unit) -> bool:
     """Whether ``sys.modules`` stands in a statement."""
     return any(isinstance(x, ast.Attribute) and x.attr == "modules" and isinstance(x.value, ast.Name)
@@ -185,14 +191,32 @@ class _Extraction:
 
     def _has_effect(self, unit: Unit, kept: set[Unit], avoided: set[Unit]) -> bool:
         """Whether the statement changes something that kept code could see, besides what it binds."""
-        for root, is_direct_call in effects(unit.nodes):
-            owners = self.binders.get(root, [])
-            if not is_direct_call and any(owner in kept and not owner.is_import for owner in owners):
+        if self._runs_the_model(unit):
+            return False
+        for effect in effects(unit.nodes):
+            owners = self.binders.get(effect.root, [])
+            if not effect.is_direct_call and any(owner in kept and not owner.is_import for owner in owners):
                 return True
-            changes = any(owner.is_import for owner in owners) or (is_direct_call and owners)
+            changes = (effect.sets and any(owner.is_import for owner in owners)) or (effect.is_direct_call and owners)
             # A script that runs the model or makes its inputs is no part of the model.
             if changes and not self._closure([unit]) & avoided:
                 return True
+        return False
+
+    def _runs_the_model(self, unit: Unit) -> bool:
+        """Whether the statement makes a model, or asks this package for something, when the module is run: a script
+        does, beside the model that it defines."""
+        own = {alias.asname or alias.name.split(".")[0] for x in self.units if x.is_import for node in x.nodes
+               for alias in node.names if _is_own(node, alias)}  # type: ignore[attr-defined]
+        for node in statements_of(unit.nodes):
+            for part in expressions(node):
+                if isinstance(part, ast.Call):
+                    root: ast.AST = part.func
+                    while isinstance(root, ast.Attribute):
+                        root = root.value
+                    if isinstance(root, ast.Name) and (root.id in own or (root is part.func
+                                                       and root.id == self.old_name)):
+                        return True
         return False
 
     # -- the text ---------------------------------------------------------------------------------
@@ -291,7 +315,7 @@ class _Extraction:
         """Statements that change something before a kept import (sys.path), and what they need."""
         last = max((position[unit] for unit in hoisted), default=-1)
         start = [unit for unit in others if position[unit] < last and any(
-            owner.is_import for root, _ in effects(unit.nodes) for owner in self.binders.get(root, ()))]
+            owner.is_import for effect in effects(unit.nodes) for owner in self.binders.get(effect.root, ()))]
         wanted: set[Unit] = set()
         for unit in start:
             needs = self._closure([unit])

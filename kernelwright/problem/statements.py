@@ -6,11 +6,16 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelwright.problem.names import Names, names_of, statements_of
 
 # Calls whose result is often thrown away into a name: what they set matters, not what they return.
 _SETS_STATE = re.compile(r"^(set_|enable|disable|use_|manual_)|seed$")
+# Calls for their own sake that set something in a library.
+_SETS = re.compile(
+    r"^_*(set|enable|disable|use|manual|register|load|init|setup|config|basic|filter|simple|ignore|append|insert|extend|"
+    r"update|add|define|impl|patch|install|allow|put|push|chdir)|seed$", re.IGNORECASE)
 
 
 @dataclass(eq=False, slots=True)
@@ -77,12 +82,22 @@ def expressions(statement: ast.stmt) -> Iterable[ast.AST]:
             waiting += list(ast.iter_child_nodes(node))
 
 
-def effects(nodes: list[ast.stmt]) -> Iterable[tuple[str, bool]]:
-    """Names whose objects the statements may change besides binding names.
+class Effect(NamedTuple):
+    """That a statement may change an object besides binding names.
 
-    Pairs of the name at the root and whether it is called itself (``setup()``), rather than reached
-    into (``torch.backends.cudnn.benchmark = True``, ``SIZES.append(3)``).
+    root: the name that it reaches the object by. is_direct_call: whether that is called itself (``setup()``), rather
+    than reached into (``torch.backends.cudnn.benchmark = True``, ``SIZES.append(3)``). sets: whether it assigns, or
+    calls what by its name sets something (``warnings.simplefilter("ignore")``): what else libraries are called for
+    (``json.dump``, ``shutil.rmtree``) is no part of a model, and may do harm when it is done again.
     """
+
+    root: str
+    is_direct_call: bool
+    sets: bool
+
+
+def effects(nodes: list[ast.stmt]) -> Iterable[Effect]:
+    """What the statements may change."""
     for node in statements_of(nodes):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             touched = [node.value.func]
@@ -103,4 +118,5 @@ def effects(nodes: list[ast.stmt]) -> Iterable[tuple[str, bool]]:
                 is_direct_call |= isinstance(root, ast.Call) and isinstance(root.func, ast.Name)
                 root = root.func if isinstance(root, ast.Call) else root.value
             if isinstance(root, ast.Name):
-                yield root.id, is_direct_call
+                called = isinstance(node, ast.Expr) and isinstance(expression, ast.Attribute)
+                yield Effect(root.id, is_direct_call, not called or bool(_SETS.search(expression.attr)))

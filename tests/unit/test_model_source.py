@@ -292,6 +292,59 @@ def test_top_level_state_keeps_its_place(write: Write) -> None:
     assert "torch.set_default_dtype(torch.float32)" in source.trailing
 
 
+_SCRIPT = """
+import json
+import os
+import shutil
+import warnings
+
+import torch
+import kernelwright
+from kernelwright import optimize as faster
+from torch import nn
+
+warnings.simplefilter("ignore")
+os.environ["SCRIPT_SAYS"] = "yes"
+shutil.rmtree("{folder}", ignore_errors=True)
+TIMES = {{}}
+SIZES = [4]
+SIZES.append(5)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(*SIZES)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * len(TIMES)
+
+def get_inputs():
+    return [torch.randn(2, 4)]
+
+def get_init_inputs():
+    return []
+
+if os.environ.get("RUNS"):
+    for name in ("one", "two"):
+        torch.manual_seed(0)
+        model = Model()
+        TIMES[name] = kernelwright.optimize(model, get_inputs()).notes
+    TIMES["three"] = faster(model, get_inputs())
+    json.dump(TIMES, open("{folder}/times.json", "w"))
+json.dump(TIMES, open("{folder}.json", "w"))
+"""
+
+
+def test_a_script_around_the_model_is_not_run_again(write: Write, tmp_path: Path) -> None:
+    """What makes or optimizes models, and what writes files, is none of the model's, whatever it changes."""
+    folder = tmp_path / "results"
+    source = extract_model_source(load_problem(write(_SCRIPT.format(folder=folder))))
+    text = source.joined()
+    assert all(kept in text for kept in ("SIZES.append(5)", "TIMES = {}", "simplefilter", 'os.environ["SCRIPT_SAYS"]'))
+    assert not any(left in text for left in ("json", "rmtree", "optimize", "manual_seed", "RUNS"))
+    imported(source, tmp_path)
+
+
 def test_strings_keep_the_name_and_fstrings_are_renamed_inside_braces(write: Write) -> None:
     source = extract_model_source(load_problem(write(FILES["helper base, super(Model, self)"])))
     assert 'f"{ModelNew.__base__.__name__} Model {ModelNew!r:>{4}}"' in source.model_class
