@@ -42,7 +42,7 @@ class _Atom:
         return self.size == self.full
 
 
-class _Factored:
+class Factored:
     """What the views so far do with a source.
 
     slices: of each axis of the source the first entry, the step and the number of entries that are left. factors: the
@@ -196,7 +196,7 @@ def chain_below(node: Node) -> tuple[Node, list[Node]]:
 
 def factored(source: Node, chain: Sequence[Node]) -> Node | None:
     """A chain of views in the one form; None where it does not factor."""
-    atoms = _Factored(source)
+    atoms = Factored(source)
     return atoms.built() if all(atoms.take(view) for view in chain) else None
 
 
@@ -221,10 +221,10 @@ def viewed(shape: Sequence[int], strides: Sequence[int], after: Sequence[int]) -
     return tuple(reversed(result))
 
 
-def copies(source: Node, chain: Sequence[Node]) -> list[Node]:
-    """The reshapes of a chain that copy, if its source is contiguous."""
+def laid_out(source: Node, chain: Sequence[Node]) -> tuple[tuple[int, ...], list[Node]]:
+    """The strides at the end of a chain whose source is contiguous, and the reshapes in it that copy."""
     strides = contiguous(source.shape)
-    found: list[Node] = []
+    copying: list[Node] = []
     for view in chain:
         below = view.inputs[0]
         if view.op == "permute":
@@ -234,9 +234,14 @@ def copies(source: Node, chain: Sequence[Node]) -> list[Node]:
                             for axis, stride in enumerate(strides))
         else:
             shown = viewed(below.shape, strides, view.shape)
-            found += [view] if shown is None else []
+            copying += [view] if shown is None else []
             strides = contiguous(view.shape) if shown is None else shown
-    return found
+    return strides, copying
+
+
+def copies(source: Node, chain: Sequence[Node]) -> list[Node]:
+    """The reshapes of a chain that copy, if its source is contiguous."""
+    return laid_out(source, chain)[1]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
