@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from kernelwright.algebra.collapse import COLLAPSE
@@ -15,12 +15,14 @@ from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
 from kernelwright.algebra.scans import SCAN_RULES
+from kernelwright.algebra.views import VIEW_RULES
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, made_for, rebuild, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *PRECISION, *SCAN_RULES)
+RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *PRECISION, *SCAN_RULES,
+                          *VIEW_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
@@ -85,7 +87,9 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     applications: list[Application] = []
     results: dict[Node, Node] = {}
     replacements: dict[Node, Node] = {}
-    most = _MOST_STEPS + _STEPS_PER_NODE * sum(1 for _ in walk(graph.roots()))
+    order = list(graph.nodes())
+    most = _MOST_STEPS + _STEPS_PER_NODE * len(order)
+    context.laid |= _laid(graph.outputs, order)
 
     def rewritten(built: Node, context: Context) -> Node | None:
         """What the first rule that applies makes of a node whose inputs are in normal form."""
@@ -114,6 +118,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
                 stack.pop()
             else:
                 built = rebuild(node, tuple(results[i] for i in node.inputs))
+                if node in context.laid:
+                    context.laid.add(built)
                 replacement = rewritten(built, context)
                 if replacement is not None:
                     replacements[node] = replacement
@@ -142,6 +148,18 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             alive.update(walk([values[effect.name]]))
     effects = tuple(BufferUpdate(e.name, values[e.name], owners.get(e.name)) for e in graph.effects)
     return replace(graph, outputs=outputs, effects=effects, checks=checks), tuple(applications)
+
+
+def _laid(outputs: Iterable[Node], order: Iterable[Node]) -> set[Node]:
+    """The views that results show, and those that are given to calls that draw numbers."""
+    stack = [*outputs, *(i for n in order if n.get("serial", -1) >= 0 for i in n.inputs)]
+    found: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node.kind == "view" and node not in found:
+            found.add(node)
+            stack += node.inputs
+    return found
 
 
 def _fresh(result: Node, before: Node) -> Node:

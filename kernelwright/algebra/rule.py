@@ -40,12 +40,14 @@ class Context:
 
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
     used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and where a rule may
-    not be applied.
+    not be applied. laid: views of which it is seen how they lie in memory: by the caller, or by a call that draws
+    a number for each element in the order of memory.
     """
 
     allowed: frozenset[int] = frozenset()
     used: set[int] = field(default_factory=set)
     dropped: frozenset[Exactness | Use] = frozenset()
+    laid: set[Node] = field(default_factory=set)
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
         """Whether a rule may be applied to a node of that origin in this attempt."""

@@ -13,6 +13,7 @@ from itertools import chain
 from math import inf, prod
 
 from kernelwright.algebra.build import MOMENTS, REDUCTIONS
+from kernelwright.algebra.views import chain_below, contiguous, laid_out
 from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
@@ -25,6 +26,8 @@ from kernelwright.plan.typed import computable, sum_type
 
 PLACES = {"argmax": "amax", "argmin": "amin"}
 """Operators that give the place of an extremum, and those that give its value."""
+#: Calls of PyTorch's whose results are contiguous, whatever their operands are.
+_CONTIGUOUS = ("linear", "matmul")
 _KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
@@ -164,6 +167,7 @@ class Grouping:
         if len(cut) > len(self.stored):
             self.stored = cut
             self.in_memory = self._in_memory(self.stored)
+        self.known_shown: dict[Node, bool] = {}
         self.known_sources: dict[Node, frozenset[Node]] = {}
         self.readers_of: dict[Node, int] = {}  # groups, as bits
         self.home: dict[Node, Group] = {}
@@ -174,10 +178,22 @@ class Grouping:
             self._place(node)
 
     def is_loaded(self, node: Node) -> bool:
-        """Whether kernels load a node from memory. They read through a view that the caller gets: as a view it shows
-        what is stored already."""
-        return node in self.in_memory and not (
-            self.roles[node] == "view" and node in self.demanded and node not in self.stored)
+        """Whether kernels load a node from memory. They read through a view that the caller gets, or PyTorch in another
+        order than the contiguous one: as a view it shows what is stored already."""
+        return node in self.in_memory and not (self.roles[node] == "view" and node not in self.stored and (
+            node in self.demanded or self._shows_stored(node)))
+
+    def _shows_stored(self, view: Node) -> bool:
+        """Whether a view shows contiguous memory in another order, so that kernels would need a copy of it."""
+        if view not in self.known_shown:
+            source, chain = chain_below(view)
+            stored = self.roles[source] in ("leaf", "pointwise", "reduction", "contraction", "scan") or \
+                source.op in _CONTIGUOUS
+            strides, copying = laid_out(source, chain)
+            moved = any(stride != wanted and size > 1 for stride, wanted, size in
+                        zip(strides, contiguous(view.shape), view.shape, strict=True))
+            self.known_shown[view] = stored and moved and not copying
+        return self.known_shown[view]
 
     def surroundings(self, group: Group) -> set[Node]:
         """What a group computes and what of that other groups compute it reads."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelwright.algebra.build import align
+from kernelwright.algebra.views import chain_below, contiguous, laid_out
 from kernelwright.ir.node import Node, make, number_of, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.groups import role
@@ -40,6 +41,23 @@ _ANY_ORDER = ("aten.upsample_", "aten._upsample_", "aten.pixel_", "aten.native_b
 def can_be_channels_last(node: Node) -> bool:
     """Whether libraries have channels-last forms of this convolution: 2-D and 3-D ones of floats."""
     return node.op == "convolution" and node.rank in (4, 5) and node.dtype in FLOATS and node.size > 0
+
+
+def given_last(roots: Iterable[Node]) -> frozenset[Node]:
+    """The convolutions that are given a view which shows contiguous memory channels-last: a sequence (N, *space, C) of
+    which PyTorch, too, copies nothing."""
+    found = set()
+    for node in walk(roots):
+        if can_be_channels_last(node) and (x := node.inputs[0]).kind == "view":
+            source, chain = chain_below(x)
+            strides, copying = laid_out(source, chain)
+            order = channels_last(x.rank)
+            shape = tuple(x.shape[axis] for axis in order)
+            wide = [axis for axis in order if x.shape[axis] != 1]
+            if source.kind != "view" and not copying and x.shape[1] > 1 and wide != sorted(wide) and \
+                    all(strides[a] == stride for a, stride in zip(order, contiguous(shape), strict=True) if a in wide):
+                found.add(node)
+    return frozenset(found)
 
 
 def below_views(node: Node) -> Node:
@@ -130,6 +148,8 @@ class _Layout:
         if node.op == "reshape":
             order = order or first_order(node.rank)
             return reshaped_order(order, node.shape, operand.shape) or first_order(operand.rank)
+        if node.op in ("linear", "matmul") and self.roles[node] == "torch":
+            return first_order(operand.rank)
         if order is None or operand.rank != node.rank or node.op in ("windows", "opaque", "item"):
             return None
         if node.op == "permute":
@@ -285,6 +305,9 @@ class _Layout:
     def _plain(self, node: Node) -> Node:
         if self.orders[node] == first_order(node.rank):
             return self.stored[node]
+        below = below_views(node)
+        if node.kind == "view" and self.orders[below] == first_order(below.rank):
+            return self.as_result(node)  # a view of what lies as it always did
         return self.in_memory(node, first_order(node.rank))
 
     def as_result(self, node: Node) -> Node:

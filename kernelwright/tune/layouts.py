@@ -19,7 +19,7 @@ from kernelwright.device_lock import clock, locked_device
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.layouts import below_views, can_be_channels_last
+from kernelwright.plan.layouts import below_views, can_be_channels_last, given_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem.memory import is_out_of_memory
@@ -146,8 +146,7 @@ def predicted_seconds(plan: Plan, device: Device) -> Seconds:
 
 def predicted_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
     """The plan with convolutions channels-last where that is expected to gain, and nothing was measured."""
-    seconds = predicted_seconds(plan, device)
-    other = channels_last_plan(plan, captured, seconds, device) if seconds else None
+    other = channels_last_plan(plan, captured, predicted_seconds(plan, device), device)
     return plan if other is None else replace(other, layout=words(other, None))
 
 
@@ -177,7 +176,8 @@ def _copy_seconds(nodes: Iterable[Node], device: Device) -> float:
 
 
 def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: Device) -> Plan | None:
-    """The plan with the promising convolutions channels-last; None where it promises no gain.
+    """The plan with the promising convolutions channels-last, and with those of which nothing is known that PyTorch is
+    given so; None where it promises no gain.
 
     Their biases move to the kernels that read them: cuDNN adds a bias in a pass of its own, and oneDNN begins a
     channels-last sum with it, so that the rounding of one channel all goes one way and its mean has fewer digits.
@@ -186,6 +186,8 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     for which PyTorch would need a pass of its own.
     """
     chosen = promising(seconds, device)
+    given = given_last(plan.graph.roots()).difference(seconds, plan.contractions)  # as PyTorch has them
+    chosen |= given
     if not chosen:
         return None
     free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen, contractions=plan.contractions)
@@ -197,7 +199,8 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
 
     # What stores into this order may need other tiles than those that it was measured in.
     result = laid_out(fitting(laid_out, plan.contractions))
-    gain = sum(seconds[n][0] - seconds[n][1] for n in chosen)
+    gain = sum(seconds[n][0] - seconds[n][1] for n in chosen - given)
+    gain += _copy_seconds((n.inputs[0] for n in given), device)  # that would be stored once more for kernels
     return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
 
 
