@@ -278,7 +278,7 @@ class _Search:
         shape = tuple(target.got.shape)
         index = list(map(int, torch.unravel_index(target.at[at].cpu(), shape))) if shape else []
         expected = self.values.values[target.node]
-        told = {"output": target.path, "index": index, "got": float(target.values[at])}
+        told: dict[str, object] = {"output": target.path, "index": index, "got": float(target.values[at])}
         if expected.shape == target.got.shape:
             told["expected"] = float(expected[tuple(index)])
         if target.best is not None:
