@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelwright.capture.convert import Arguments, NotConvertible, converts, float_only, permuted, reshape, spread
 from kernelwright.ir.node import Node, constant, make
 
@@ -93,7 +95,8 @@ def _einsum(a: Arguments) -> Node:
     second = arranged(operands[1], right, batch, summed, columns)
     # Where nothing but axes of one element is summed, eager multiplies: a product may be -0, a sum starts at 0.
     if _count(summed, sizes) > 1:
-        product = make("matmul", first, second, **({} if batch else {"batch": True}))
+        flags: dict[str, Any] = {} if batch else {"batch": True}
+        product = make("matmul", first, second, **flags)
     else:
         product = make("mul", first, second)
     order = batch + rows + columns
