@@ -40,6 +40,7 @@ from kernelwright.tune.contraction_memory import Measured, recall
 from kernelwright.tune.contraction_recompute import (
     Variant,
     as_tried,
+    contraction_of,
     contraction_steps,
     decide_recompute,
     predicted_recompute,
@@ -91,7 +92,7 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         return {}
     while True:
         steps = contraction_steps(_plan(graph, captured, {}, promising)) if promising else []
-        best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in steps]
+        best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
         full = [s for s, tiling in best if tiling is None and reduces(s)]
         if not full:
             break
@@ -165,7 +166,8 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     for node, pair in pairs.items():
-        choice = decide_recompute(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
+        one, two = (found.get(variant(s)) for s in pair.steps)
+        choice = decide_recompute(pair, one, two, _WIN)
         once = took.get(node, inf)
         if choice is not None and (recomputed := seconds_of(choice) + after[variant(pair.second)]) < once:
             say(line_recompute(node, choice, recomputed, once))
@@ -230,7 +232,7 @@ def _rounds(node: Node) -> bool:
     """Whether the torch call may round float32 operands to TF32."""
     if node.get("exact"):
         return False
-    return torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32)
 
 
 def _form(step: KernelStep) -> Hashable:
