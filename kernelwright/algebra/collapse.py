@@ -13,6 +13,7 @@ progression share a class; there are few classes (the interior, minus borders; o
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from kernelwright.algebra.build import NARROW, SUMS, narrow, reduce, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
@@ -89,7 +90,7 @@ def cast(x: Node, dtype: str) -> Node:
     it is there for more digits, and no part of what the model means."""
     if x.dtype == dtype:
         return x
-    ours = {"precise": True} if {x.dtype, dtype} == {"float32", "float64"} else {}
+    ours: dict[str, Any] = {"precise": True} if {x.dtype, dtype} == {"float32", "float64"} else {}
     return make("cast", x, to=dtype, shape=x.shape, dtype=dtype, **ours)
 
 
@@ -97,7 +98,8 @@ def _split_weight(node: Node) -> tuple[Node, int, int]:
     """The weight as (groups, a, b, *kernel), with the axes of the out and in channels per group."""
     weight, groups = node.inputs[1], node["groups"]
     shape = (groups, weight.shape[0] // groups, *weight.shape[1:])
-    return reshape(weight, shape), *((2, 1) if node["transposed"] else (1, 2))
+    out_axis, in_axis = (2, 1) if node["transposed"] else (1, 2)
+    return reshape(weight, shape), out_axis, in_axis
 
 
 def _taps_apart(node: Node) -> bool:
