@@ -54,8 +54,9 @@ class Worker:
         answered = self._answers(process)
         line = process.stdout.readline() if answered else ""  # type: ignore[union-attr]
         if line:
-            known = json.loads(line)
-            return Outcome(**{**known, "notes": tuple(known["notes"])})
+            known: dict[str, Any] = json.loads(line)
+            known["notes"] = tuple(known["notes"])
+            return Outcome(**known)
         self.close()
         status = process.returncode
         return Outcome("wrong", level, "crash" if answered else "hang",

@@ -47,8 +47,8 @@ class ClassRenaming:
         for number in range(joined.lineno, (joined.end_lineno or joined.lineno) + 1):
             raw = self.lines[number - 1].encode()
             start = joined.col_offset if number == joined.lineno else 0
-            end = joined.end_col_offset if number == joined.end_lineno else len(raw)
-            for found in pattern.finditer(raw, start, end):
+            end = joined.end_col_offset if number == joined.end_lineno else None
+            for found in pattern.finditer(raw, start, len(raw) if end is None else end):
                 token = found.group()
                 if token == b"{" or (token == b"{{" and depth):
                     depth += len(token)
