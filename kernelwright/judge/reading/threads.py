@@ -48,8 +48,8 @@ def _loop(source: Source, kernels: Kernels, index: int) -> Iterator[Finding]:
         loop = min(varying - {_THREAD}, default="it")
         what = name.text if not subscript else f"{name.text}[...] at places that do not depend on {loop}"
         sign = "+" if token.text == "-=" else token.text[0]
-        fix = f"Add reduction({sign}:{name.text}) to the pragma, or declare {name.text} inside the loop." if not index \
-            else f"Run another loop in parallel, one whose variable is a part of the index of {name.text}."
+        fix = f"Run another loop in parallel, one whose variable is a part of the index of {name.text}." if subscript \
+            else f"Add reduction({sign}:{name.text}) to the pragma, or declare {name.text} inside the loop."
         yield source.hint("shared-sum", f"Line {line} changes {what}, which all threads of the parallel loop of line "
                           f"{outer} share: updates are lost.", line, fix, name=name.text)
         return
