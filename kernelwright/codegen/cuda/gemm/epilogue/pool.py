@@ -106,8 +106,8 @@ class PoolWalk(Walk):
         self.row_of = f"{self.window} * {self.rows_each}" if self.rows_each > 1 else self.window
         window = f"{self.size}{', of two lines' * (self.lines > 1)}"
         self.comment = f"a thread takes a window of {window}, and a part of the columns"
-        self.table = ColumnTable(geometry, name, tuple(part.expression for part in (*kernel.pools, *kernel.stores)),
-                                 entries=True)
+        parts = (*kernel.pools, *kernel.stores)
+        self.column_table = ColumnTable(geometry, name, tuple(part.expression for part in parts), entries=True)
         self.pooled = [self.table.without(pool.expression) for pool in kernel.pools]
         stores = self.table.stores(kernel.stores)
         last = len(self.names) - 1
@@ -140,7 +140,7 @@ class PoolWalk(Walk):
         lines += [*self.emitter.fixed_lines, *self.windows.fixed_lines]
         return lines + self.table.steps("first", "last", self._step(), max(READ, UNROLL // self.size))
 
-    def _class(self, axis: int) -> tuple[str | int, str | int]:
+    def _class(self, axis: int) -> tuple[str, str] | tuple[int, int]:
         """As of every walk; along the last axis positions end where whole windows do, and so do lines."""
         if axis == len(self.kernel.axes) - 1:
             return 0, self.kernel.pooled_domain[-1] * self.rows_each

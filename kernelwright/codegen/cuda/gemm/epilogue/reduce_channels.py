@@ -62,7 +62,7 @@ class ReducingWalk(Walk):
     row_of = place = "thread / 32 * 16 + thread % 16"
     row_stride, pitch = 1, SLAB_ROWS + 4
     emitter_kind = QuotientEmitter
-    emitter: QuotientEmitter
+    emitter: QuotientEmitter  # pyrefly: ignore[bad-override-mutable-attribute]  # of `emitter_kind`
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
@@ -70,8 +70,8 @@ class ReducingWalk(Walk):
         self.floats = self.columns * self.pitch
         self.sum = f"row_sums[o * {self.pitch}]"
         roots = [*self.kernel.reductions, *self.kernel.stores]
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not turns(self.kernel))
+        self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                        entries=not turns(self.kernel))
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
         # Walks of reductions that are still to come, and whether the slab has sums without their scales.
@@ -127,6 +127,7 @@ class ReducingWalk(Walk):
     def _new_emitter(self) -> QuotientEmitter:
         """An emitter of walks over the channels, which has met nothing."""
         emitter = self.emitter_with(self.table)
+        assert isinstance(emitter, QuotientEmitter)  # of `emitter_kind`
         emitter.name = self.name
         emitter.reduced[0, 0] = "sum"
         return emitter

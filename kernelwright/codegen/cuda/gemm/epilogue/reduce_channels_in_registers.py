@@ -59,7 +59,7 @@ class FoldingWalk(ReducingWalk):
         if not folds(geometry):
             raise ValueError(f"{name}: no channels to reduce in registers: {geometry.tiling}")
         super().__init__(geometry, name)
-        self.table = folded_table(geometry, name)
+        self.column_table = folded_table(geometry, name)
         known = [*zip((reduction.kind for reduction in self.kernel.reductions), self.reduced, strict=True)]
         changed = decaying([shares(store.expression, known) for store in self.along], known)
         self.along = [replace(s, expression=e) for s, e in zip(self.along, changed[:len(self.along)], strict=True)]

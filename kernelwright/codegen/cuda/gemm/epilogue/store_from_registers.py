@@ -67,7 +67,7 @@ class FragmentWalk(Walk):
         super().__init__(geometry, name)
         self.columns, self.products = tiling.columns, Layout(geometry, 0).products
         self.sets, self.both = self.products * tiling.phases, tiling.phases == 2
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
+        self.column_table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(kernel, kernel.domain, self.names, (), stores, walked=walked,

@@ -74,7 +74,7 @@ class PairOfRowsWalk(RowWalk):
         Walk.__init__(self, geometry, name)
         self.strides = (1, SLAB_ROWS + 4)
         self.floats = self.columns * (SLAB_ROWS + 4)
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
+        self.column_table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, (), stores, walked=(2,),
                                   lane_axis=len(self.names) - 1, lanes=PAIR, kind=PairEmitter)

@@ -139,7 +139,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
             FoldingPairWalk if geometry.tiling.phases == 2 else FoldingWalk
     walk = kind(geometry, name)
     body = walk.body()
-    used = walk.emitter.used | (walk.table.used if walk.table else set())
+    used = walk.emitter.used | (walk.column_table.used if walk.column_table else set())
     again = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
@@ -159,7 +159,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
                   careful_functions(geometry, name, walk.names)]
     if again is not None:
         texts.append(_again(geometry, name, walk.names, again, heads))
-    table, column_parameters = walk.table.definition if walk.table else ("", ())
+    table, column_parameters = walk.column_table.definition if walk.column_table else ("", ())
     row_scale = walk.row_scale()
     sums = walk.heads if isinstance(walk, (RegisterTotalsWalk, FragmentWalk, FoldingWalk)) else \
         [f"{'' if kernel.all_reductions else 'const '}float* sums"]
@@ -167,7 +167,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
-    height = walk.height if runs else 1
+    height = walk.height if isinstance(walk, (AlignedWalk, DenseWalk)) else 1
     comment = f"Finishes {height * SLAB_ROWS} x {walk.columns} sums from (first_row, first_column): {walk.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
@@ -177,9 +177,9 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
         definitions = of_rounded(definitions)
     return Epilogue(definitions, tuple(parameters), *walk.strides, walk.floats,
                     snippets_of(definitions) | walk.support, frozenset(walk.emitter.vectors),
-                    walk.table.floats if walk.table else 0, column_parameters, bool(row_scale),
+                    walk.column_table.floats if walk.column_table else 0, column_parameters, bool(row_scale),
                     walk.columns, height, runs, in_registers(geometry) or geometry.tiling.fragments,
-                    walk.table.entry_rows if walk.table else 0)
+                    walk.column_table.entry_rows if walk.column_table else 0)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

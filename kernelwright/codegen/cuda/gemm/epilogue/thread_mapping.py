@@ -86,16 +86,16 @@ def operand_pointers(kernel: Contraction) -> list[str]:
 
 
 class Walk:
-    """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``table``: of columns;
-    ``row_of``: a thread's row of the slab, where it has one; ``parameters``: (C type, name) of pointers that
+    """What all walks share. ``strides``: of a slab's rows and columns; ``floats``: its size; ``column_table``: where it
+    has one; ``row_of``: a thread's row of the slab, where it has one; ``parameters``: (C type, name) of pointers that
     `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of `emitter_with`; ``support``: the snippets that
     it names itself."""
 
     comment = ""
-    strides = (0, 0)
+    strides: tuple[int, int] = (0, 0)
     floats = 0
     emitter: PointEmitter
-    table: ColumnTable | None = None
+    column_table: ColumnTable | None = None
     row_of = ""
     parameters: tuple[tuple[str, str], ...] = ()
     emitter_kind: type[PointEmitter] = PointEmitter
@@ -108,6 +108,12 @@ class Walk:
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"
+
+    @property
+    def table(self) -> ColumnTable:
+        """The table of columns, of a walk that has one."""
+        assert self.column_table is not None, self.name
+        return self.column_table
 
     def body(self) -> list[str]:
         """The statements of ``NAME_finish``."""
@@ -157,11 +163,11 @@ class Walk:
                 f"static __constant__ int {self.name}_classes[{len(classes)}][{len(self.kernel.axes)}][2] = {{\n"
                 f"  {rows}}};\n"]
 
-    def _class(self, axis: int) -> tuple[str | int, str | int]:
+    def _class(self, axis: int) -> tuple[str, str] | tuple[int, int]:
         """The first position of the class along an axis, and the number of them."""
         if len(self.geometry.classes) > 1:
-            first, count = (f"{self.name}_classes[phase_class][{axis}][{i}]" for i in (0, 1))
-            return first, count
+            own = f"{self.name}_classes[phase_class][{axis}]"
+            return f"{own}[0]", f"{own}[1]"
         (only,) = self.geometry.classes
         return only.phases[axis], only.counts[axis]
 
@@ -170,7 +176,7 @@ class Walk:
         several = len(self.geometry.classes) > 1
         counts = [self._class(a)[1] for a in range(len(self.kernel.axes))]
         return " || ".join(f"u{a} >= {count}" for a, count in enumerate(counts)
-                           if several or count < self.geometry.extents[a])
+                           if several or isinstance(count, str) or count < self.geometry.extents[a])
 
     def position(self, leave: str = "") -> list[str]:
         """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class."""
@@ -196,8 +202,8 @@ class RowWalk(Walk):
         self.strides = (1, SLAB_ROWS + 4)
         self.floats = self.columns * (SLAB_ROWS + 4)
         roots = (*self.stores, *self.kernel.totals)
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not self.kernel.totals)
+        self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                        entries=not self.kernel.totals)
         self.emitter = self.emitter_with(self.table)
         write_stores(self.emitter, self.kernel, self.table.stores(self.stores))
 

@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     value_call,
 )
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, Strips
-from kernelwright.plan.expressions import Load
+from kernelwright.plan.expressions import Load, loaded
 
 #: What brings the line that is asked for next closer.
 _PREFETCH = """
@@ -134,7 +134,7 @@ def definitions(numbers: Strips, name: str) -> str:
     piece = ["int image", f"int {line}", "int first_position", "int piece", "int lane"]
     closer = []
     if prefetches(numbers):
-        index = operand.expression.index
+        index = loaded(operand.expression).index
         at = emitter_of(kernel, operand.domain, operand.names, [operand.expression]).site.base(index)
         first = f"first_position + {row} * {ITEM_ROWS} + lane / {CHUNK} * {ITEM_ROWS - 1}"
         closer = [device_function(
