@@ -236,13 +236,13 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
 
     for name in functions:
         setattr(torch, name, noted(name))
-    torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment, method-assign]
-    torch.nn.Module.training = property(training, set_training)  # type: ignore[assignment]
+    torch.autograd.Function.apply = classmethod(applied)
+    torch.nn.Module.training = property(training, set_training)  # pyrefly: ignore[bad-assignment]  # asked instead of read
     try:
         yield
     finally:
         del torch.nn.Module.training
-        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        torch.autograd.Function.apply = apply
         for name, function in functions.items():
             setattr(torch, name, function)
 
@@ -304,7 +304,7 @@ def _data_detached() -> Iterator[None]:
     """``tensor.data`` gives ``tensor.detach()``: the same memory, but in sight of the trace, which otherwise loses
     what is written there. Without gradients the two differ in the count of versions only."""
     inherited = torch._C.TensorBase.data
-    torch.Tensor.data = property(  # type: ignore[assignment]
+    torch.Tensor.data = property(  # pyrefly: ignore[no-access]  # the class has it at run time
         # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
         lambda tensor: tensor.detach(), inherited.__set__, inherited.__delete__)
     try:

@@ -266,7 +266,7 @@ def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection
     """
     default, limits = torch.get_default_dtype(), torch.finfo
     torch.set_default_dtype(torch.float64)
-    torch.finfo = limits if as_is else _limits_of_float32  # type: ignore[misc, assignment]
+    torch.finfo = limits if as_is else _limits_of_float32  # pyrefly: ignore[bad-assignment]  # in place of a class
     asks = nn.functional.has_torch_function  # pyrefly: ignore[missing-attribute]  # the stubs leave out what it imports
     if not as_is:  # attention of many heads would be one call for a mode, which then sees none of what draws in it
         nn.functional.has_torch_function = _no_mode_looks  # pyrefly: ignore[missing-attribute]  # as above
@@ -275,7 +275,7 @@ def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)
-        torch.finfo = limits  # type: ignore[misc]
+        torch.finfo = limits
         nn.functional.has_torch_function = asks  # pyrefly: ignore[missing-attribute]  # as above
 
 

@@ -105,7 +105,9 @@ class Mirror:
     def _owner(self, prefix: str) -> nn.Module:
         owner = self.module
         for name in filter(None, prefix.split(".")):
-            owner = owner._modules.setdefault(name, nn.Module())  # type: ignore[assignment]
+            below = owner._modules.setdefault(name, nn.Module())
+            assert below is not None  # they are this function's own
+            owner = below
         return owner
 
     @staticmethod
