@@ -41,11 +41,13 @@ def tap_positions(tap: int, length: int, outputs: int, *, stride: int, padding: 
     return (start, stop, 1 if last == first else step)
 
 
-def axis_classes(kernel: int, length: int, outputs: int, **geometry) -> tuple[Classes, Classes]:
+def axis_classes(kernel: int, length: int, outputs: int, *, stride: int, padding: int, dilation: int,
+                 transposed: bool) -> tuple[Classes, Classes]:
     """The classes of one axis: of input positions, and of the taps that read them (same order)."""
     taps: dict[Progression, list[int]] = {}
     for tap in range(kernel):
-        positions = tap_positions(tap, length, outputs, **geometry)
+        positions = tap_positions(tap, length, outputs, stride=stride, padding=padding, dilation=dilation,
+                                  transposed=transposed)
         if positions[1] > positions[0]:
             taps.setdefault(positions, []).append(tap)
     if not taps:

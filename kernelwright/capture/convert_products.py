@@ -21,7 +21,8 @@ def _matmul(a: Arguments) -> Node:
     return make("matmul", float_only(left), right)
 
 
-def _convolution_node(a: Arguments, *, transposed: bool, padding: tuple[int, ...], output_padding=None) -> Node:
+def _convolution_node(a: Arguments, *, transposed: bool, padding: tuple[int, ...],
+                      output_padding: tuple[int, ...] | None = None) -> Node:
     x = a["input"]
     rank = a["weight"].rank - 2
     squeeze = x.rank == rank + 1
