@@ -65,7 +65,7 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
                                                 probes.__getitem__)
     try:
         found = called(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, TypeError):
         return source  # unknown: a write will ask for an inverse, and there is none for what is not listed here
     first = found[0] if isinstance(found, (tuple, list)) else found
     return source if first.untyped_storage()._cdata == probes[source].untyped_storage()._cdata else None

@@ -167,7 +167,10 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
-    height = walk.height if isinstance(walk, (AlignedWalk, DenseWalk)) else 1
+    height = 1
+    if runs:
+        assert isinstance(walk, (AlignedWalk, DenseWalk)), geometry.tiling  # fragments have no runs
+        height = walk.height
     comment = f"Finishes {height * SLAB_ROWS} x {walk.columns} sums from (first_row, first_column): {walk.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
     texts += [table, row_scale, *walk.tables(), *walk.helpers(),
