@@ -1,9 +1,9 @@
 # make venv   the environment, once
 # make demo   one example at full size, ending with its report
-# make check  the linter, and the tests that need nothing but Python and PyTorch: the fast loop
+# make check  the linter, the type checker, and the tests that need nothing but Python and PyTorch: the fast loop
 # make test   all tests, but those that need a machine to themselves
 # make attacks  cheats and their honest twins before the judge, clocks included: about ten minutes on an idle machine
-# make lint   ruff
+# make lint   ruff, and the types of the package with pyrefly
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,6 +39,7 @@ attacks: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 clean:
 	rm -rf $(VENV) build

@@ -260,9 +260,9 @@ def run(arguments: Sequence[str]) -> int:
                                                   standalone_mode=False)
         return status if isinstance(status, int) else 0
     except UsageError as error:
-        error.show(file=sys.stderr)  # type: ignore[attr-defined]
+        error.show(file=sys.stderr)  # pyrefly: ignore[missing-attribute]  # click's, as above
         if "--json" in arguments:
-            what = error.format_message()  # type: ignore[attr-defined]
+            what = error.format_message()  # pyrefly: ignore[missing-attribute]  # click's, as above
             print(dumped({"schema": 1, "error": {"code": "usage", "error": type(error).__name__, "what": what,
                                                   "exit_status": USAGE}}))
         return USAGE

@@ -143,7 +143,7 @@ def _made(kind: type, items: Any, attributes: dict[str, Any]) -> Any:
         made = list.__new__(kind)
         list.extend(made, items)
     else:
-        base = next(c for c in kind.__mro__ if c.__module__ in ("builtins", "collections"))
+        base: Any = next(c for c in kind.__mro__ if c.__module__ in ("builtins", "collections"))
         made = base.__new__(kind)
         for key, part in items.items():
             base.__setitem__(made, key, part)

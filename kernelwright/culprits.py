@@ -164,7 +164,7 @@ def _calls(step: KernelStep, own: Mapping[Node, Any], launchers: dict[KernelStep
     """A kernel's results for the inputs ``own``, of calls on memory that held something else; what it raises."""
     results = []
     for finite in (False, True):
-        memory: dict[Node | str, torch.Tensor] = {n: v.contiguous().clone() for n, v in own.items()}
+        memory: dict[Node, torch.Tensor] = {n: v.contiguous().clone() for n, v in own.items()}
         with poisoned_empty(finite=finite):
             memory |= {n: torch.empty(n.shape, dtype=torch_dtype(n.dtype), device=device) for n in step.outputs}
             call = kernel_calls([step], launchers, library, device, memory)

@@ -31,9 +31,9 @@ def unwritable(error: BaseException) -> FolderFull | None:
     current: BaseException | None = error
     while current is not None and current not in seen:
         seen.append(current)
-        number = current.errno if isinstance(current, OSError) else None
-        if number in _UNWRITABLE and (path := _of_ours(current.filename, number)) is not None:
-            return FolderFull(folder=path, problem=_UNWRITABLE[number])
+        if isinstance(current, OSError) and current.errno in _UNWRITABLE and (
+                path := _of_ours(current.filename, current.errno)) is not None:
+            return FolderFull(folder=path, problem=_UNWRITABLE[current.errno])
         if isinstance(current, FileNotFoundError) and "No usable temporary directory" in str(current):
             return FolderFull(folder=os.environ.get("TMPDIR", "/tmp"), problem="may not be written to")
         for number, problem in _UNWRITABLE.items():

@@ -103,16 +103,17 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
     dropped = rewriting.dropped if rewriting is not None else frozenset()
     for exactness, level in _LEAST_EXACT.items():
         dropped |= {exactness}
+        words = f"every rule that {exactness}"
         if rewriting is not None:
             names = dict.fromkeys(a.rule.name for a in rewriting.applications if a.rule.exactness is exactness)
             if not names:
                 continue
+            words = f"the rules {', '.join(names)}"
         try:
             fewer = rewrite(captured, device, dropped)
         except Exception:  # these rules do not do: the next step has fewer
             continue
         kept = _of(fewer, kept)
-        words = f"the rules {', '.join(names)}" if rewriting is not None else f"every rule that {exactness}"
         rewriting = fewer
         yield StepBack(level, words, rewriting, dict(kept))
     if rewriting is not None:

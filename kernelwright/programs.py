@@ -203,7 +203,9 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
     Raises NotCapturable and the coded errors of :func:`capture` where the model's own forward is in the way.
     """
     left |= hooked(model)
-    for attempt in itertools.count():
+    traces = itertools.count()
+    while True:
+        attempt = next(traces)
         try:
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,

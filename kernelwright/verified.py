@@ -13,7 +13,7 @@ import ctypes
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from textwrap import shorten
@@ -184,7 +184,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
 def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], certificates: dict[str, Certificate],
                before: Certified) -> Certified | None:
     """What passed before, where that was tried in each trial in which modes fail now; notes say so."""
-    earlier, *rest, passed = before
+    earlier, text, emitted, passed = before
     notes: dict[str, str] = {}
     for mode in modes:
         failure = failures.get(mode.name) or failures.get(mode.program)
@@ -195,7 +195,8 @@ def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], cert
             return None
         notes[name] = f"{words_of(name).capitalize()} mode stays as it was planned, as what measurements made of it " \
             f"failed: {failure.finding} {_LATE}"
-    return [replace(m, notes=(*m.notes, notes[m.name])) if m.name in notes else m for m in earlier], *rest, passed
+    noted = [replace(m, notes=(*m.notes, notes[m.name])) if m.name in notes else m for m in earlier]
+    return noted, text, emitted, passed
 
 
 def _fitting(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
@@ -334,7 +335,9 @@ def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target
 
     Those of a text that does not compile are looked for a few times; then all kernels go.
     """
-    for attempt in itertools.count():
+    builds = itertools.count()
+    while True:
+        attempt = next(builds)
         modes, text, parts = written(problem, modes, example, target, device)
         try:
             with without_device():
@@ -356,7 +359,7 @@ def unbuildable(parts: tuple, messages: Callable[[str], str]) -> list[KernelStep
     variants, sources, support = parts
     kernels = list({sources[step].name: step for variant in variants for step in variant.plan.kernels}.values())
 
-    def fails(kept: list[KernelStep]) -> bool:
+    def fails(kept: Sequence[KernelStep]) -> bool:
         return bool(messages("\n".join((support, *(sources[step].definition for step in kept)))))
 
     return at_fault(kernels, fails, inf) or kernels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from kernelwright.ir.node import Node, constant, make
 
@@ -25,7 +26,7 @@ def narrow(x: Node) -> bool:
     return x.dtype in NARROW
 
 
-def reduce(op: str, x: Node, axes: tuple[int, ...], **attributes) -> Node:
+def reduce(op: str, x: Node, axes: tuple[int, ...], **attributes: Any) -> Node:
     """``op`` over ``axes`` with the axes kept; x itself where no axis is left."""
     return make(op, x, axes=tuple(sorted(axes)), keepdim=True, **attributes) if axes else x
 

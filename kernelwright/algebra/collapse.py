@@ -13,6 +13,7 @@ progression share a class; there are few classes (the interior, minus borders; o
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from kernelwright.algebra.build import NARROW, SUMS, narrow, reduce, reshape
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
@@ -40,11 +41,13 @@ def tap_positions(tap: int, length: int, outputs: int, *, stride: int, padding: 
     return (start, stop, 1 if last == first else step)
 
 
-def axis_classes(kernel: int, length: int, outputs: int, **geometry) -> tuple[Classes, Classes]:
+def axis_classes(kernel: int, length: int, outputs: int, *, stride: int, padding: int, dilation: int,
+                 transposed: bool) -> tuple[Classes, Classes]:
     """The classes of one axis: of input positions, and of the taps that read them (same order)."""
     taps: dict[Progression, list[int]] = {}
     for tap in range(kernel):
-        positions = tap_positions(tap, length, outputs, **geometry)
+        positions = tap_positions(tap, length, outputs, stride=stride, padding=padding, dilation=dilation,
+                                  transposed=transposed)
         if positions[1] > positions[0]:
             taps.setdefault(positions, []).append(tap)
     if not taps:
@@ -89,7 +92,7 @@ def cast(x: Node, dtype: str) -> Node:
     it is there for more digits, and no part of what the model means."""
     if x.dtype == dtype:
         return x
-    ours = {"precise": True} if {x.dtype, dtype} == {"float32", "float64"} else {}
+    ours: dict[str, Any] = {"precise": True} if {x.dtype, dtype} == {"float32", "float64"} else {}
     return make("cast", x, to=dtype, shape=x.shape, dtype=dtype, **ours)
 
 
@@ -97,7 +100,8 @@ def _split_weight(node: Node) -> tuple[Node, int, int]:
     """The weight as (groups, a, b, *kernel), with the axes of the out and in channels per group."""
     weight, groups = node.inputs[1], node["groups"]
     shape = (groups, weight.shape[0] // groups, *weight.shape[1:])
-    return reshape(weight, shape), *((2, 1) if node["transposed"] else (1, 2))
+    out_axis, in_axis = (2, 1) if node["transposed"] else (1, 2)
+    return reshape(weight, shape), out_axis, in_axis
 
 
 def _taps_apart(node: Node) -> bool:

@@ -33,8 +33,8 @@ def filled(node: Node, context: Context) -> Node | None:
 @rule("arithmetic of numbers", "cast", *(name for name, operator in OPERATORS.items() if operator.kind == "pointwise"),
       law="f(c, d) is a number", condition="every operand is filled with one number", exactness=Exactness.ROUNDING)
 def of_numbers(node: Node, context: Context) -> Node | None:
-    numbers = [number_of(i) for i in node.inputs]
-    if None in numbers or node.dtype not in (*_FLOATS, *INTEGERS, "bool"):
+    numbers = [n for i in node.inputs if (n := number_of(i)) is not None]
+    if len(numbers) < len(node.inputs) or node.dtype not in (*_FLOATS, *INTEGERS, "bool"):
         return None
     # In the model's own types: what it rounds, or what overflows, is part of what it says.
     operands = (n if i.op == "constant" else torch.full((1,) * i.rank, n, dtype=torch_dtype(i.dtype))

@@ -134,7 +134,8 @@ class Decisions:
         while stack:
             node = stack[-1]
             needed = node.inputs if node not in replaced else (replaced[node],)
-            missing = [n for n in needed if form(n) is None]
+            parts = {n: found for n in needed if (found := form(n)) is not None}
+            missing = [n for n in needed if n not in parts]
             if node in mine:
                 stack.pop()
             elif missing:
@@ -142,10 +143,10 @@ class Decisions:
                 if any(n in replaced for n in missing) or steps > self.most:
                     raise NoFixpoint(repr(node))
             elif node in replaced:
-                mine[node] = overlay[node] = form(replaced.pop(node))
+                mine[node] = overlay[node] = parts[replaced.pop(node)]
                 stack.pop()
             else:
-                built = rebuild(node, tuple(form(i) for i in node.inputs))
+                built = rebuild(node, tuple(parts[i] for i in node.inputs))
                 replacement = self.rewrite(built, context)
                 if replacement is not None:
                     replaced[node] = replacement

@@ -56,8 +56,10 @@ def of_affine(node: Node, context: Context) -> Node | None:
             if any(n.op == "input" for n in walk([other])):
                 return None  # the variance of what is NaN throughout is NaN, whatever x is
             return result if result.shape == node.shape else make("expand", result, shape=node.shape)
-        of_number, of_node = (abs, "abs") if node.op == "std" else (lambda a: a**2, "square")
-        factor = constant(of_number(other["value"])) if other.op == "constant" else make(of_node, other)
+        if other.op == "constant":
+            factor = constant(abs(other["value"]) if node.op == "std" else other["value"]**2)
+        else:
+            factor = make("abs" if node.op == "std" else "square", other)
         return make(x.op, result, factor)
     return None
 

@@ -16,8 +16,7 @@ from kernelwright.codegen.cuda.emulation.compile import EmulationError, compile_
 def load_emulated(text: str, kernels: str, name: str) -> ModuleType:
     """The module of an emitted CUDA file, its kernels compiled for the emulation; inputs live on the CPU."""
     module = load_text(text, name)
-    module._KERNELWRIGHT_DEVICE = "cpu"
-    module._kernelwright_library = emulated_library(kernels)
+    vars(module).update(_KERNELWRIGHT_DEVICE="cpu", _kernelwright_library=emulated_library(kernels))
     return module
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.capture.nodes import item_of, operator_of
 from kernelwright.ir.node import Node, make
 
 _PERMUTING = ("permute", "transpose", "t", "numpy_T", "swapaxes", "movedim", "moveaxis", "adjoint", "mT")
@@ -49,8 +50,9 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     source = next((a for a in node.args if isinstance(a, torch.fx.Node)), None)
     if source is None:
         return None
-    if all(a.alias_info is None for a in node.target._schema.arguments) and \
-            node.target.overloadpacket.__name__ not in _SOMETIMES_IDENTITY:
+    called = operator_of(node)
+    if all(a.alias_info is None for a in called._schema.arguments) and \
+            called.overloadpacket.__name__ not in _SOMETIMES_IDENTITY:
         return None
 
     def without_data(operand: torch.fx.Node) -> Any:
@@ -62,8 +64,8 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     arguments, keywords = torch.fx.node.map_arg((node.args, {k: v for k, v in node.kwargs.items() if k != "device"}),
                                                 probes.__getitem__)
     try:
-        found = node.target(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError, TypeError):
+        found = called(*arguments, **keywords)
+    except (RuntimeError, TypeError):
         return source  # unknown: a write will ask for an inverse, and there is none for what is not listed here
     first = found[0] if isinstance(found, (tuple, list)) else found
     return source if first.untyped_storage()._cdata == probes[source].untyped_storage()._cdata else None
@@ -74,7 +76,8 @@ def viewed_part(node: torch.fx.Node, index: int) -> torch.fx.Node | None:
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.overloadpacket.__name__ not in _ONE_VIEW_EACH:
         return None
     listed = node.args[0] if node.args else None
-    return listed[index] if isinstance(listed, (list, tuple)) else None
+    part = listed[index] if isinstance(listed, (list, tuple)) else None
+    return part if isinstance(part, torch.fx.Node) else None
 
 
 def writes(node: torch.fx.Node) -> bool:
@@ -84,8 +87,9 @@ def writes(node: torch.fx.Node) -> bool:
 
 def written(node: torch.fx.Node) -> list[tuple[str, Any]]:
     """The operands that a call changes, by their names in its schema."""
-    given = {**dict(zip((a.name for a in node.target._schema.arguments), node.args, strict=False)), **node.kwargs}
-    return [(a.name, given.get(a.name)) for a in node.target._schema.arguments
+    declared = operator_of(node)._schema.arguments
+    given = {**dict(zip((a.name for a in declared), node.args, strict=False)), **node.kwargs}
+    return [(a.name, given.get(a.name)) for a in declared
             if a.alias_info is not None and a.alias_info.is_write]
 
 
@@ -130,15 +134,16 @@ def scattered(view: torch.fx.Node, source: Node, value: Node, arguments: dict[st
     meta = view.meta["val"]
     if view.target is operator.getitem:
         return _scattered_part(view, source, value, call)
-    name = view.target.overloadpacket.__name__
+    called = operator_of(view)
+    name = called.overloadpacket.__name__
     if writes(view) or name in _SAME:
         return value
     if name in _RESHAPING:
         return value if value.shape == source.shape else make("reshape", value, shape=source.shape)
     if name in _PERMUTING:
         probe = torch.empty(tuple(range(2, 2 + source.rank)), device="meta")
-        names = [a.name for a in view.target._schema.arguments]
-        moved = view.target(probe, *(arguments[n] for n in names[1:]))
+        names = [a.name for a in called._schema.arguments]
+        moved = called(probe, *(arguments[n] for n in names[1:]))
         axes = [probe.shape.index(s) for s in moved.shape]
         inverse = tuple(axes.index(a) for a in range(source.rank))
         return make("permute", value, axes=inverse)
@@ -162,10 +167,11 @@ def scattered(view: torch.fx.Node, source: Node, value: Node, arguments: dict[st
 def _scattered_part(view: torch.fx.Node, source: Node, value: Node,
                     call: Callable[[Any, dict[str, Any], Any], Node]) -> Node:
     """A write into one of the parts of a split, chunk or unbind."""
-    split, index = view.args
-    name = split.target.overloadpacket.__name__
-    names = [a.name for a in split.target._schema.arguments]
-    given = {**dict(zip(names, split.args, strict=False)), **split.kwargs}
+    split, index = item_of(view)
+    called = operator_of(split)
+    name = called.overloadpacket.__name__
+    names = [a.name for a in called._schema.arguments]
+    given: dict[str, Any] = {**dict(zip(names, split.args, strict=False)), **split.kwargs}
     dim = given.get("dim", 0) % max(1, source.rank)
     like = torch.empty(source.shape, dtype=view.meta["val"].dtype, device="meta")
     if name == "unbind":

@@ -33,7 +33,7 @@ def _axis(node: Node, axes: dict[Node, int | None], size: int) -> int | None:
         if node.rank == 0 or logical_shape(node)[0] != size:
             raise _Mixed
         return node.get("order", (0,)).index(0)
-    batched = [(i, axes[i]) for i in node.inputs if axes[i] is not None]
+    batched = [(i, place) for i in node.inputs if (place := axes[i]) is not None]
     if not batched:
         if node.get("serial", -1) >= 0:
             raise _Mixed

@@ -23,7 +23,7 @@ def _filled(a: Arguments) -> Node:
     like = a.get("self")
     number = a["s"] if operator == "scalar_tensor" else a.get("fill_value", 0)
     number = next((n for name, n in _NUMBERS.items() if name in operator), number)
-    shape = like.shape if operator.endswith("_like") else tuple(a.get("size", ()))
+    shape = like.shape if like is not None and operator.endswith("_like") else tuple(a.get("size", ()))
     if not isinstance(number, (bool, int, float)) or not all(isinstance(size, int) for size in shape) \
             or a.get("layout") not in (None, torch.strided):
         raise NotConvertible(f"a tensor filled with {number!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelwright.capture.convert import Arguments, NotConvertible, converts, float_only, permuted, reshape, spread
 from kernelwright.ir.node import Node, constant, make
 
@@ -19,7 +21,8 @@ def _matmul(a: Arguments) -> Node:
     return make("matmul", float_only(left), right)
 
 
-def _convolution_node(a: Arguments, *, transposed: bool, padding: tuple[int, ...], output_padding=None) -> Node:
+def _convolution_node(a: Arguments, *, transposed: bool, padding: tuple[int, ...],
+                      output_padding: tuple[int, ...] | None = None) -> Node:
     x = a["input"]
     rank = a["weight"].rank - 2
     squeeze = x.rank == rank + 1
@@ -93,7 +96,8 @@ def _einsum(a: Arguments) -> Node:
     second = arranged(operands[1], right, batch, summed, columns)
     # Where nothing but axes of one element is summed, eager multiplies: a product may be -0, a sum starts at 0.
     if _count(summed, sizes) > 1:
-        product = make("matmul", first, second, **({} if batch else {"batch": True}))
+        flags: dict[str, Any] = {} if batch else {"batch": True}
+        product = make("matmul", first, second, **flags)
     else:
         product = make("mul", first, second)
     order = batch + rows + columns

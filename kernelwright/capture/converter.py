@@ -33,6 +33,7 @@ from kernelwright.capture.aliases import (
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
+from kernelwright.capture.nodes import item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
@@ -138,7 +139,9 @@ class Converter:
                 value = copied(value)
             seen = None if observed is None else observed[place]
             if seen is not None and isinstance(seen.given, int) and not is_given(value):
-                value = in_own_order(inputs[seen.given])  # what an operator without a converter hands on
+                given_as = inputs[seen.given]
+                assert given_as is not None  # a tensor is what comes back
+                value = in_own_order(given_as)  # what an operator without a converter hands on
             strides = tuple(result.meta["val"].stride()) if seen is None or seen.strides is None else seen.strides
             value = stored_as(in_own_memory(value, self.group[result], taken), strides)
             number = numbers.setdefault(value if seen is None else seen.same, len(outputs))
@@ -159,7 +162,7 @@ class Converter:
         knows."""
         if getattr(getattr(target, "overloadpacket", None), "__name__", "") not in _VIEWS_IN_PLACE:
             return target
-        if node.args[0].op == "placeholder":
+        if operand_of(node, 0).op == "placeholder":
             raise NotCapturable(f"{name_of(target)} changes the shape of a tensor that it was given")
         return functional_of(target)
 
@@ -168,6 +171,7 @@ class Converter:
         kept = []
         for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
+                assert spec.target is not None  # the buffer
                 self.updates[self._first_name(spec.target)] = self.values[result]
             elif spec.kind == OutputKind.USER_OUTPUT:
                 kept.append(result)
@@ -181,7 +185,7 @@ class Converter:
         return f"{self.first_paths[self.model.get_submodule(path)]}.{own}".lstrip(".")
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
-        value = node.meta.get("val")
+        value: Any = node.meta.get("val")
         self.group[node] = len(self.group)
         self.members[self.group[node]] = [node]
         if spec.kind == InputKind.USER_INPUT:
@@ -231,8 +235,8 @@ class Converter:
 
     def _call(self, node: torch.fx.Node) -> Any:
         if node.target is operator.getitem:
-            source = node.args[0]
-            operand = self.source.get(source) or viewed_part(source, node.args[1])  # a split, or a list of views
+            source, index = item_of(node)
+            operand = self.source.get(source) or viewed_part(source, index)  # a split, or a list of views
             if operand is not None:
                 self.source[node] = operand
             self.group[node] = self.group[operand] if operand is not None else self._new_group()
@@ -280,7 +284,8 @@ class Converter:
 
     def _item(self, node: torch.fx.Node) -> Any:
         """One of several results."""
-        value, index = self.values[node.args[0]], node.args[1]
+        source, index = item_of(node)
+        value = self.values[source]
         if not isinstance(value, Node):
             return value[index]
         meta = node.meta["val"]
@@ -292,7 +297,7 @@ class Converter:
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
-            used = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)
+            used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
             try:
                 result = converted(converter, {**arguments, **_told(node, target, used)}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
@@ -307,10 +312,10 @@ class Converter:
         """The arguments of a call, laid out as in the trace where it draws random numbers."""
         if not _draws(node.target, arguments):
             return arguments
-        names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+        names = [a.name for a in operator_of(node)._schema.arguments]
         traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        return {name: in_memory_order(value, traced[name].meta["val"])
-                if isinstance(value, Node) and isinstance(traced.get(name), torch.fx.Node) else value
+        return {name: in_memory_order(value, at.meta["val"])
+                if isinstance(value, Node) and isinstance(at := traced.get(name), torch.fx.Node) else value
                 for name, value in arguments.items()}
 
     def _stamped(self, result: Any, origin: Origin) -> Any:
@@ -360,7 +365,7 @@ class Converter:
             if kind is None:
                 raise NotCapturable(f"{target} has no functional form")
             twin = str(kind).removeprefix("aten.")
-            names = [a.name for a in node.target._schema.arguments if a.name in arguments]  # type: ignore[union-attr]
+            names = [a.name for a in operator_of(node)._schema.arguments if a.name in arguments]
             own = [a.name for a in kind._schema.arguments]
             converter = CONVERTERS.get(twin)
             try:
@@ -408,8 +413,9 @@ class Converter:
     def _view_again(self, node: torch.fx.Node) -> Any:
         """The value of a view whose memory has changed."""
         if node.target is operator.getitem:
-            if viewed_part(*node.args) is not None:
-                self.values[node.args[0]] = self._view_again(node.args[0])
+            source, index = item_of(node)
+            if viewed_part(source, index) is not None:
+                self.values[source] = self._view_again(source)
             return self._item(node)
         if writes(node):
             return self.values[self.source[node]]
@@ -431,12 +437,13 @@ class Converter:
         if not a["training"]:
             return make("batch_norm_inference", x, mean, variance, *rest, origin=origin, eps=a["eps"],
                         affine=bool(rest))
-        running = None
+        running: tuple[str, ...] | None = None
+        statistics: list[torch.fx.Node] = []
         if mean is not None:
-            places = [self.buffers.get(self.group[n]) for n in node.args[3:5]]
-            if None in places or mean.op != "buffer" or variance.op != "buffer":
+            statistics = [operand_of(node, 3), operand_of(node, 4)]
+            running = tuple(name for n in statistics if (name := self.buffers.get(self.group[n])) is not None)
+            if len(running) < 2 or mean.op != "buffer" or variance.op != "buffer":
                 raise NotCapturable("batch norm updates statistics that are not plain buffers")
-            running = tuple(places)
         result = make("batch_norm_training", x, *rest, origin=origin, eps=a["eps"], affine=bool(rest),
                       momentum=a["momentum"], running=running)
         if running:
@@ -449,12 +456,12 @@ class Converter:
                 kept = make("mul", cast(old, wide.dtype), constant(1.0 - momentum))
                 self.updates[name] = cast(make("add", kept, make("mul", new, constant(momentum))), old.dtype)
                 self.owners[name] = result
-            for fx_node, value in ((node.args[3], self.updates[running[0]]), (node.args[4], self.updates[running[1]])):
+            for fx_node, value in zip(statistics, (self.updates[name] for name in running), strict=True):
                 self.values[fx_node] = value
         return result
 
     def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
-        schema = node.target._schema  # type: ignore[union-attr]
+        schema = operator_of(node)._schema
         result = {}
         for position, argument in enumerate(schema.arguments):
             if position < len(node.args):

@@ -131,7 +131,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
 
 def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:
     """Those of all tensors that a forward returns, in order."""
-    outputs = zip(program.graph_signature.output_specs, program.graph.output_node().args[0], strict=True)
+    returned: Any = program.graph.output_node().args[0]  # a tuple
+    outputs = zip(program.graph_signature.output_specs, returned, strict=True)
     values = [node.meta.get("val") for spec, node in outputs
               if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, torch.fx.Node)]
     return [tuple(value.stride()) for value in values if isinstance(value, torch.Tensor)]

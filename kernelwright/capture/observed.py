@@ -114,8 +114,9 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _on_meta(model: torch.nn.Module) -> Iterator[None]:
     """While active, the parameters and buffers of ``model`` are tensors of the meta device: one for each."""
-    homes = [(home, name, tensor) for module in model.modules() for home in (module._parameters, module._buffers)
-             for name, tensor in home.items() if tensor is not None]
+    tables: list[dict[str, Any]] = [table for module in model.modules()
+                                    for table in (module._parameters, module._buffers)]
+    homes = [(home, name, tensor) for home in tables for name, tensor in home.items() if tensor is not None]
     others: dict[int, torch.Tensor] = {}
     for _, _, tensor in homes:
         if id(tensor) not in others:

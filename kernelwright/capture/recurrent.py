@@ -84,7 +84,7 @@ def recurrent_layers_marked() -> Iterator[None]:
     """While active, nn.LSTM, nn.GRU and nn.RNN call the markers."""
     layers = torch.nn.modules.rnn
     original = layers._VF
-    layers._VF = _Marked(original)  # type: ignore[assignment]
+    layers._VF = _Marked(original)  # pyrefly: ignore[bad-assignment]  # in place of a module
     try:
         yield
     finally:

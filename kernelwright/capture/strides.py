@@ -37,11 +37,11 @@ def strides_of_eager() -> Iterator[None]:
         results = rule(mode, func, types, args, kwargs or {})
         return _as_eager(mode, func, args, kwargs or {}, results) if func.overloadpacket.__name__ in ASKED else results
 
-    FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign, assignment]
+    FakeTensorMode.dispatch = dispatch  # pyrefly: ignore[bad-assignment]  # around PyTorch's own
     try:
         yield
     finally:
-        FakeTensorMode.dispatch = rule  # type: ignore[method-assign]
+        FakeTensorMode.dispatch = rule
 
 
 def _as_eager(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, results: Any) -> Any:

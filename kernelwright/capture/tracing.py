@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
+from kernelwright.capture.nodes import item_of, operand_of
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
 
@@ -235,13 +236,13 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
 
     for name in functions:
         setattr(torch, name, noted(name))
-    torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment, method-assign]
-    torch.nn.Module.training = property(training, set_training)  # type: ignore[assignment]
+    torch.autograd.Function.apply = classmethod(applied)
+    torch.nn.Module.training = property(training, set_training)  # pyrefly: ignore[bad-assignment]  # asked instead of read
     try:
         yield
     finally:
         del torch.nn.Module.training
-        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        torch.autograd.Function.apply = apply
         for name, function in functions.items():
             setattr(torch, name, function)
 
@@ -270,13 +271,13 @@ def answer(question: str) -> bool:
 
 
 def _is_compiling() -> bool:
-    from kernelwright.capture.tracing import answer
-    return answer("is_compiling")
+    from kernelwright.capture import tracing
+    return tracing.answer("is_compiling")
 
 
 def _is_exporting() -> bool:
-    from kernelwright.capture.tracing import answer
-    return answer("is_exporting")
+    from kernelwright.capture import tracing
+    return tracing.answer("is_exporting")
 
 
 @contextmanager
@@ -303,12 +304,13 @@ def _data_detached() -> Iterator[None]:
     """``tensor.data`` gives ``tensor.detach()``: the same memory, but in sight of the trace, which otherwise loses
     what is written there. Without gradients the two differ in the count of versions only."""
     inherited = torch._C.TensorBase.data
-    torch.Tensor.data = property(  # type: ignore[assignment]
+    torch.Tensor.data = property(  # pyrefly: ignore[no-access]  # the class has it at run time
+        # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
         lambda tensor: tensor.detach(), inherited.__set__, inherited.__delete__)
     try:
         yield
     finally:
-        del torch.Tensor.data
+        del torch.Tensor.data  # pyrefly: ignore[no-access]  # the property from above
 
 
 @contextmanager
@@ -345,8 +347,9 @@ def without_scopes(program: torch.export.ExportedProgram) -> torch.export.Export
 
 def _inline(module: torch.fx.GraphModule, scope: torch.fx.Node) -> None:
     """Put the nodes of a scope in its place. Its arguments: the mode, the scope's graph, and what that graph reads."""
-    _, attribute, *given = scope.args
-    inside = getattr(module, attribute.target).graph
+    attribute, given = operand_of(scope, 1), scope.args[2:]
+    region = getattr(module, str(attribute.target))
+    inside = region.graph
     copies: dict[torch.fx.Node, Any] = {}
     places = iter(given)
     with module.graph.inserting_before(scope):
@@ -356,13 +359,13 @@ def _inline(module: torch.fx.GraphModule, scope: torch.fx.Node) -> None:
             elif node.op != "output":
                 if node.op == "get_attr":  # a scope in the scope
                     nested = f"{attribute.target}_{node.target}"
-                    setattr(module, nested, getattr(getattr(module, attribute.target), node.target))
+                    setattr(module, nested, getattr(region, node.target))
                     copies[node] = module.graph.get_attr(nested)
                 else:
                     copies[node] = module.graph.node_copy(node, copies.__getitem__)
-    results = torch.fx.node.map_arg(inside.output_node().args[0], copies.__getitem__)
+    results: Any = torch.fx.node.map_arg(inside.output_node().args[0], copies.__getitem__)
     for part in list(scope.users):
-        part.replace_all_uses_with(results[part.args[1]])
+        part.replace_all_uses_with(results[item_of(part)[1]])
         module.graph.erase_node(part)
     module.graph.erase_node(scope)
     if not attribute.users:

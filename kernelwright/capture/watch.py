@@ -38,11 +38,11 @@ def watched(model: torch.nn.Module, found: list[str]) -> Iterator[None]:
 
     hooks = (model.register_forward_pre_hook(lambda *_: before.update(plain_state(model))),
              model.register_forward_hook(compare))
-    torch.nn.Module.__setattr__ = note  # type: ignore[method-assign]
+    torch.nn.Module.__setattr__ = note  # pyrefly: ignore[bad-assignment]  # the stubs take modules and tensors only
     try:
         yield
     finally:
-        torch.nn.Module.__setattr__ = original  # type: ignore[method-assign]
+        torch.nn.Module.__setattr__ = original
         for hook in hooks:
             hook.remove()
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.records import Kernel
 
 
 class Generator(Protocol):
-    """A skeleton's entry: the text of a kernel under a name."""
+    """A skeleton's entry: the text of a kernel, of the kind under which the target lists it, under a name."""
 
-    def __call__(self, kernel: Kernel, name: str) -> KernelSource: ...
+    def __call__(self, kernel: Any, name: str) -> KernelSource: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class Target:
     name: str
     device: str
     types: Mapping[str, str]
-    skeletons: Mapping[type, Generator]
+    skeletons: Mapping[type[Kernel], Generator]
     support: Callable[[Collection[str]], str]
     flags: tuple[str, ...]
     suffix: str

@@ -141,7 +141,9 @@ class _Extraction:
             raise SourceUnavailable(where=place(file, line), model=self.old_name,
                                     found="it is not defined at the top level of its file")
         self.model = owners[-1]
-        self.model_node: ast.ClassDef = self.model.nodes[-1]  # type: ignore[assignment]
+        node = self.model.nodes[-1]
+        assert isinstance(node, ast.ClassDef)  # nothing can stand on a class's lines before or behind it
+        self.model_node = node
         self.left_out: set[Unit] = set()
         self.draws = {unit for unit in self.units if any(node.lineno in draws for node in unit.nodes)}
         self.binders: dict[str, list[Unit]] = {}
@@ -168,7 +170,7 @@ class _Extraction:
     def _kept(self) -> set[Unit]:
         kept = self._closure([self.model, *self.asked])
         kept |= {unit for unit in self.units if unit.is_import and any(
-            alias.name == "*" for node in unit.nodes for alias in node.names)}  # type: ignore[attr-defined]
+            alias.name == "*" for node in unit.imports for alias in node.names)}
         # What draws random numbers moves the generator on for all that is drawn later, in constructors, too. A script
         # that runs the model is left out for all that: it would run before there are kernels.
         self.left_out = {unit for unit in self.draws if self.model in self._closure([unit])}
@@ -225,10 +227,10 @@ class _Extraction:
         """The unit's imports that are used; its own text if that is all of them."""
         statements: list[Line] = []
         trimmed = False
-        for node in unit.nodes:
-            aliases = [x for x in node.names  # type: ignore[attr-defined]
+        for node in unit.imports:
+            aliases = [x for x in node.names
                        if keep_all or x.name == "*" or (x.asname or x.name.split(".")[0]) in used]
-            trimmed |= len(aliases) < len(node.names)  # type: ignore[attr-defined]
+            trimmed |= len(aliases) < len(node.names)
             trimmed |= getattr(node, "level", 0) > 0
             if not aliases:
                 continue

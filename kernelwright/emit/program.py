@@ -130,10 +130,10 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             done = [names[n] for n in last[place]]
             place += 1
         else:
-            run = []
+            run: list[KernelStep] = []
             begin = place
-            while place < len(steps) and isinstance(steps[place], KernelStep):
-                run.append(steps[place])
+            while place < len(steps) and isinstance(step := steps[place], KernelStep):
+                run.append(step)
                 place += 1
             inside = {n for s in run for n in s.outputs}
             readers_inside = _readers(run)

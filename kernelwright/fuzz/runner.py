@@ -48,14 +48,16 @@ class Worker:
         """Judge one model. A process that ends or hangs meanwhile is an outcome: the model is at fault."""
         process = self._process or self._start()
         request = json.dumps({"text": text, "level": level, "target": target, "seed": seed})
+        assert process.stdin is not None and process.stdout is not None  # pipes
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(request + "\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
+            process.stdin.write(request + "\n")
+            process.stdin.flush()
         answered = self._answers(process)
-        line = process.stdout.readline() if answered else ""  # type: ignore[union-attr]
+        line = process.stdout.readline() if answered else ""
         if line:
-            known = json.loads(line)
-            return Outcome(**{**known, "notes": tuple(known["notes"])})
+            known: dict[str, Any] = json.loads(line)
+            known["notes"] = tuple(known["notes"])
+            return Outcome(**known)
         self.close()
         status = process.returncode
         return Outcome("wrong", level, "crash" if answered else "hang",
@@ -65,8 +67,9 @@ class Worker:
         """Wait for an answer or the end of the process: False where the limit is over before."""
         idle = 0.0
         before = used = processor_seconds(sessions().get(process.pid, ()))
+        assert process.stdout is not None  # a pipe
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+            selector.register(process.stdout, selectors.EVENT_READ)
             while not selector.select(_LOOK_SECONDS):
                 members = sessions().get(process.pid, ())
                 last, used = used, processor_seconds(members)

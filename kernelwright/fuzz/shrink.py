@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -47,7 +48,7 @@ def shrink(sketch: Sketch, fails: Callable[[Sketch], bool], *, seconds: float = 
 def shapes(sketch: Sketch) -> dict[str, torch.Tensor] | None:
     """Meta tensors of every value of the model by name, or None where it does not run."""
     module = nn.Module()
-    space = {"torch": torch, "nn": nn, "F": F, "self": module}
+    space: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "self": module}
     try:
         with torch.device("meta"), torch.no_grad():
             for name, text in sketch.members:

@@ -107,6 +107,7 @@ class Sketch:
                 members.append((name, text))
                 needed |= names_in(text)
         spoken = " ".join(s.text for s in kept)
-        above = tuple(t for t in self.above if re.search(rf"\b{_DEFINED.match(t)[1]}\b", spoken))
+        above = tuple(t for t in self.above if (defined := _DEFINED.match(t)) is not None
+                      and re.search(rf"\b{defined[1]}\b", spoken))
         return replace(self, statements=tuple(reversed(kept)), members=tuple(reversed(members)), above=above,
                        inputs=tuple((name, text) for name, text in self.inputs if name in needed))

@@ -48,6 +48,7 @@ class Node:
     shape: tuple[int, ...]
     dtype: str
     origin: Origin | None
+    _attributes: dict[str, Any]
 
     def __getitem__(self, attribute: str) -> Any:
         """The value of an attribute."""

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-Task = Generator["Task", Any, Result]
+Task = Generator[Generator[Any, Any, Any], Any, Result]
 """A generator that yields tasks, is sent what each returns, and returns its own result."""
 
 

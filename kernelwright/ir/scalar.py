@@ -41,7 +41,8 @@ JUMPS = ("floor", "ceil", "round", "trunc", "sign", "threshold", "hardshrink", "
          "logical_and", "logical_or", "logical_not")
 
 
-def _row(name, arity, text, reference, *, monotone=0, range=(-inf, inf), cost=1) -> None:
+def _row(name: str, arity: int, text: str, reference: Callable[..., torch.Tensor], *, monotone: int = 0,
+         range: tuple[float, float] = (-inf, inf), cost: int = 1) -> None:
     FUNCTIONS[name] = ScalarFunction(name, arity, text, reference, monotone, range, cost)
 
 

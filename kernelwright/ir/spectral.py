@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from math import prod
 
+from kernelwright.ir.registry import Applied
+
 Taps = tuple[tuple[tuple[int, int], ...], ...]
 """For each spatial axis, (phase, offset) of each tap along it."""
 
 
-def taps(node) -> Taps:
+def taps(node: Applied) -> Taps:
     """The taps of a channel_energy node."""
     found = []
     for size, stride, dilation in zip(node.inputs[1].shape[2:], node["stride"], node["dilation"], strict=True):
@@ -44,7 +46,7 @@ def grid(lags: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(2 * d + 1 for d in lags)
 
 
-def operations(node) -> int:
+def operations(node: Applied) -> int:
     """Multiply-adds (times 2) of the transform of x, the Gram matrices, their fold and the quadratic form."""
     x, groups, all_taps = node.inputs[0], node["groups"], taps(node)
     batch, in_channels, size = x.shape[0], x.shape[1] // groups, x.shape[2:]

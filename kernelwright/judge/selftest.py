@@ -134,14 +134,15 @@ def _timed(control: Any, problem: Problem, verdict: str) -> str:
 
     A busy machine can hide the reason: what a control finds in its memory, say. So there are some attempts at that.
     """
-    name = control[1].candidate.stem
+    name, other = control[1].candidate.stem, ""
     for _ in range(ATTEMPTS):
         found = _calls(control[1], problem).refusal
         if found is None:
             return f"The control {name} passed the timed calls."
         if found.verdict == verdict:
             return ""
-    return f"The control {name} was refused for another reason: {found.verdict}, {found.finding.sentence}"
+        other = f"{found.verdict}, {found.finding.sentence}"
+    return f"The control {name} was refused for another reason: {other}"
 
 
 def _problem(problem: Problem) -> TimedProblem:
@@ -160,7 +161,7 @@ def _calls(worker: Worker, problem: Problem, check: bool = True) -> TimedWorker:
 def _nothing(control: Any, clean: Any, problem: Problem, calibration: list[tuple[float, float]]) -> str:
     """Both clocks on a candidate that does nothing, less what is around its calls: about zero, and alike."""
     timed = _problem(problem)
-    sizes = (4, 68)
+    sizes, inner, outer = (4, 68), 0.0, 0.0
     for _ in range(ATTEMPTS):
         runs = [TimedWorker("nothing", control[1], True), TimedWorker("null", clean[1], True, null=True)]
         for _ in range(3):

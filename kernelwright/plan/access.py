@@ -308,9 +308,10 @@ class Puller:
     def _through_reshape(self, node: Node, position: Position, guards: tuple[Guard, ...], fill: float
                          ) -> Task[Expression]:
         x = node.inputs[0]
-        if self.buffer(x) is not None and self.resolve(x, position) is None:
+        number = self.buffer(x)
+        if number is not None and self.resolve(x, position) is None:
             flat = linear(position, node.shape, len(self.domain))
-            return _load(x, self.buffer(x), flat, guards, fill)
+            return _load(x, number, flat, guards, fill)
         return (yield self._pull(x, self.reshaped(position, node.shape, x), guards, fill))
 
     def reshaped(self, position: Position, shape: tuple[int, ...], x: Node) -> Position:

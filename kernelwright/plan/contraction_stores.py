@@ -7,6 +7,7 @@ expression is pulled from where it has the element that belongs to a point of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from kernelwright.algebra.build import REDUCTIONS
@@ -14,6 +15,7 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear
 from kernelwright.plan.compile import Apart, reduced_value
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.contraction_axes import FineDomain, indices_of
 from kernelwright.plan.expressions import Expression, Index, Reduced, walk
 from kernelwright.plan.groups import Group
@@ -42,17 +44,20 @@ class Stores:
         self.found = [Reduction("", Reduced(0))]
         self.meaning: dict[Node, Expression] = {}
 
-    @property
-    def reductions(self) -> dict[str, tuple[Reduction, ...] | int]:
-        """The fields of the record that say what is reduced."""
-        field = {"positions": "totals", "windows": "pools"}.get(self.group.over, "reductions")
-        planes, lines, size = (1, 1, *self._window)[-3:] if self.group.over == "windows" else (1, 1, 1)
-        return {field: tuple(self.found[1:]), "pool_size": size, "pool_lines": lines, "pool_planes": planes}
+    def reduced(self, record: Contraction) -> Contraction:
+        """The record with what is reduced of it."""
+        found = tuple(self.found[1:])
+        if self.group.over == "positions":
+            return replace(record, totals=found)
+        if self.group.over == "windows":
+            planes, lines, size = (1, 1, *self._window)[-3:]
+            return replace(record, pools=found, pool_size=size, pool_lines=lines, pool_planes=planes)
+        return replace(record, reductions=found)
 
     @property
     def _window(self) -> tuple[int, ...]:
         """Planes of a window, lines of each and positions of each, as far as there are several."""
-        return next(windows_below(n)["kernel"] for n in self.own)
+        return next(windows["kernel"] for n in self.own if (windows := windows_below(n)) is not None)
 
     def store(self, node: Node) -> tuple[Expression, Index]:
         """What is stored for ``node`` at each point of its domain, and where. A reduction is registered on the way.
@@ -116,14 +121,18 @@ class Stores:
             puller = Puller(domain.sizes, partial(self._result, target, known), self.buffer, fuses=True,
                             settled=self.group.settled)
             try:
-                for other in (*above, node):
+                for other in above:
                     if run(self._shown(other, puller, known, reduced)) is None:
                         raise Apart(target)
+                position = run(self._shown(node, puller, known, reduced))
+                if position is None:
+                    raise Apart(target)
                 if node in self.own:
                     x = node.inputs[0]
-                    value, position = as_real(x, puller.pull(x, known[x])), known[node]
+                    below = known[x]
+                    assert below is not None  # a reduction is shown where its operand is
+                    value = as_real(x, puller.pull(x, below))
                 else:
-                    position = known[node]
                     value = puller.pull(node, position)
                 break
             except SplitAxis as split:

@@ -142,8 +142,8 @@ class _Compiler:
             raise self.refusal() from split
         stores = Stores(self.group, record.domain, self._place, self.stored, self._buffer)
         values, places = self._stores(stores)
-        record = replace(record, left=left, right=right, input_dtypes=tuple(n.dtype for n in self.inputs),
-                         **stores.reductions)
+        record = replace(stores.reduced(record), left=left, right=right,
+                         input_dtypes=tuple(n.dtype for n in self.inputs))
         return ContractionLoop(record, len(self.rows) - 1, values, places, tuple(self.inputs))
 
     def _operand(self, number: int, sizes: tuple[int, ...], choice: Choice) -> Expression:

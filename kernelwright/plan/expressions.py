@@ -176,7 +176,7 @@ def varies(expression: Expression, axes: Sequence[int]) -> bool:
     return any(expression.axes >> axis & 1 for axis in axes)
 
 
-def walk(*roots: Expression, into: Callable[[Expression], bool] | None = None) -> Iterator[Expression]:
+def walk(*roots: Expression, into: Callable[[Apply], bool] | None = None) -> Iterator[Expression]:
     """Yield every distinct expression at and below the roots, arguments before the functions that use them.
 
     into: whether to go on below a function; if not, it is yielded as if it had no arguments.
@@ -196,6 +196,12 @@ def walk(*roots: Expression, into: Callable[[Expression], bool] | None = None) -
                 yield expression
 
 
+def loaded(expression: Expression) -> Load:
+    """An operand that lies in memory, where that has been made sure of."""
+    assert isinstance(expression, Load), expression
+    return expression
+
+
 def replaced(expression: Expression, change: Callable[[Expression], Expression | None],
              memo: dict[Expression, Expression] | None = None) -> Expression:
     """``expression`` with everything for which ``change`` answers replaced, outermost first.
@@ -209,7 +215,7 @@ def replaced(expression: Expression, change: Callable[[Expression], Expression |
         current = stack.pop()
         if current in memo:
             continue
-        if current in opened:
+        if isinstance(current, Apply) and current in opened:
             memo[current] = Apply(current.function, tuple(memo[argument] for argument in current.arguments))
             continue
         new = change(current)

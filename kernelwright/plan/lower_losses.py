@@ -146,7 +146,8 @@ def cosine_similarity(node: Node) -> Node:
             lead = 0
         norm = _norm(vector, 2.0, (axis - lead,), keepdim=True)
         units.append(make("div", vector, _make("clamp_min", norm, node["eps"])))
-    return _dot(*units, axis)
+    first, second = units
+    return _dot(first, second, axis)
 
 
 def _broadcast(x: Node, y: Node) -> tuple[int, ...]:
@@ -206,7 +207,8 @@ def _distance(x: Node, y: Node, order: float, eps: float, keepdim: bool = False)
 
 def pairwise_distance(node: Node) -> Node:
     """The norm of x - y + eps over the last axis."""
-    return _distance(*node.inputs, node["p"], node["eps"], node["keepdim"])
+    x, y = node.inputs
+    return _distance(x, y, node["p"], node["eps"], node["keepdim"])
 
 
 def triplet_margin(node: Node) -> Node:

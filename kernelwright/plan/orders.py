@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, make
 
@@ -67,7 +69,7 @@ def reshaped(x: Node, shape: tuple[int, ...]) -> Node:
     return x if x.shape == shape else make("reshape", x, shape=shape)
 
 
-def in_axes_of(order: Order, attributes: dict[str, object]) -> dict[str, object]:
+def in_axes_of(order: Order, attributes: dict[str, Any]) -> dict[str, Any]:
     """Attributes that name axes, or have an entry for each, for the tensor in ``order``."""
     changed: dict[str, object] = {}
     if "axis" in attributes:

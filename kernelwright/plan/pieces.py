@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import copysign, isfinite
+from typing import Protocol
 
 import torch
 
@@ -25,6 +26,17 @@ COPIES = ("concatenate", "pad", "roll", "triangle", "upsample_nearest")
 _NEUTRAL = -0.0
 # Every element tests the guards of all pieces: beyond this many, PyTorch's copy is cheaper.
 _MOST_PIECES = 4
+
+
+class Place(Protocol):
+    """A place along an axis, as far as guards ask: :class:`kernelwright.plan.access.Affine`, whose module imports this
+    one."""
+
+    @property
+    def coefficients(self) -> tuple[int, ...]: ...
+
+    @property
+    def constant(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ def _rolled(node: Node, position: tuple) -> list[Piece]:
     return result
 
 
-def _inside(position, size: int) -> Guard:
+def _inside(position: Place, size: int) -> Guard:
     return Guard(Index(position.coefficients, position.constant), size)
 
 

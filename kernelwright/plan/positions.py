@@ -176,4 +176,6 @@ def windows_below(node: Node) -> Node | None:
 
 def pooled(node: Node) -> Node:
     """The value whose windows a reduction is of, in the type that is reduced."""
-    return cast(windows_below(node).inputs[0], node.inputs[0].dtype)
+    windows = windows_below(node)
+    assert windows is not None, node
+    return cast(windows.inputs[0], node.inputs[0].dtype)

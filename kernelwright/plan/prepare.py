@@ -3,7 +3,7 @@ before affine maps, two stages, recomputing) and pools to reductions, and laying
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
@@ -82,7 +82,7 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
     moved, stored = inlined(graph.values.values(), graph.roles, {first for first, _, _ in graph.firsts})
     graph.move(moved)
     graph.stored |= stored
-    taken: dict[Node, Node] = {}
+    taken: dict[Node, Hashable] = {}
     for root, value in graph.values.items():
         # A pool of single elements, say, is no operator any more: what returned new memory does so still.
         own = copied(value) if is_given(value) and not is_given(root) else value

@@ -49,7 +49,8 @@ def as_product(node: Node) -> Node:
         return make("add", product, node.inputs[2], origin=node.origin) if len(node.inputs) == 3 else product
     if node.op == "contract":
         return _contracted(node)
-    return _product(*node.inputs, node)
+    left, right = node.inputs
+    return _product(left, right, node)
 
 
 def _product(a: Node, b: Node, node: Node) -> Node:

@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
+
+# pyrefly: ignore[missing-module-attribute]  # the stubs leave it out
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.errors import ConstructorRaised, InitInputsMismatch, StateWithoutValues, describe, place, where_of
@@ -135,7 +138,7 @@ def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _weights(model: nn.Module) -> int:
-    return sum(t.numel() for _, t in _named(model) if not isinstance(t, nn.parameter.UninitializedTensorMixin))
+    return sum(t.numel() for _, t in _named(model) if not isinstance(t, UninitializedTensorMixin))
 
 
 def _holds_tensor(value: Any) -> bool:

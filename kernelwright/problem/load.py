@@ -102,9 +102,13 @@ def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, 
         text = apply_tiny(module, text, path)
     kind = model_class(module, text, path, model)
     get_inputs = getattr(module, "get_inputs", None)
-    if inputs is None and not callable(get_inputs):
+    raw: Callable[[int], Any]
+    if inputs is not None:
+        raw = lambda _: inputs  # noqa: E731
+    elif callable(get_inputs):
+        raw = _called(get_inputs, path, device)
+    else:
         raise NoGetInputs(path=path, where=place(path))
-    raw: Callable[[int], Any] = (lambda _: inputs) if inputs is not None else _called(get_inputs, path, device)
     if init_inputs is not None:
         arguments = _constructor_arguments(init_inputs, kind, path, path, place(path), device, raw)
     else:

@@ -140,8 +140,9 @@ def _assignment(problem: Problem, attribute: str) -> str:
         if not isinstance(function, ast.FunctionDef) or function.name == "__init__":
             continue
         for node in ast.walk(function):
-            targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-            for target in targets if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else []:
+            if not isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+                continue
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 while isinstance(target, ast.Subscript):
                     target = target.value
                 if isinstance(target, ast.Attribute) and target.attr == name:

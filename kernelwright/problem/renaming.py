@@ -32,7 +32,8 @@ class ClassRenaming:
 
     def replace_word(self, node: ast.AST, word: str, text: str, column: int | None = None) -> None:
         """Replaces ``word`` at the node's start, or where it first stands after it on that line."""
-        line, start = node.lineno, node.col_offset if column is None else column  # type: ignore[attr-defined]
+        # pyrefly: ignore[missing-attribute]  # of many classes, which have a name, and so a place
+        line, start = node.lineno, node.col_offset if column is None else column
         raw = self.lines[line - 1].encode()
         found = re.compile(rb"\b" + re.escape(word.encode()) + rb"\b").search(raw, start)
         if found:
@@ -47,8 +48,8 @@ class ClassRenaming:
         for number in range(joined.lineno, (joined.end_lineno or joined.lineno) + 1):
             raw = self.lines[number - 1].encode()
             start = joined.col_offset if number == joined.lineno else 0
-            end = joined.end_col_offset if number == joined.end_lineno else len(raw)
-            for found in pattern.finditer(raw, start, end):
+            end = joined.end_col_offset if number == joined.end_lineno else None
+            for found in pattern.finditer(raw, start, len(raw) if end is None else end):
                 token = found.group()
                 if token == b"{" or (token == b"{{" and depth):
                     depth += len(token)
@@ -134,7 +135,8 @@ class ClassRenaming:
         if before.strip() and not before.strip().startswith("@"):
             self.replace(first.lineno, first.col_offset, 0, "\n    ")
             return "    "
-        return re.match(r"\s*", self.lines[number - 1]).group()  # type: ignore[union-attr]
+        line = self.lines[number - 1]
+        return line[:len(line) - len(line.lstrip())]
 
     def text(self, first: int, last: int) -> list[Line]:
         """Lines ``first`` to ``last`` with all replacements made, each with its original number."""

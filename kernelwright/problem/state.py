@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+# pyrefly: ignore[missing-module-attribute]  # the stubs leave it out
 from torch.nn.parameter import UninitializedTensorMixin
 
 _OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook")

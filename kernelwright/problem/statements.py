@@ -28,6 +28,11 @@ class Unit:
     names: Names
 
     @property
+    def imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """The import statements among them."""
+        return [node for node in self.nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+    @property
     def is_import(self) -> bool:
         """Whether nothing but import statements stands here."""
         return all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in self.nodes)

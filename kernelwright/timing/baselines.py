@@ -278,8 +278,8 @@ def is_slower(timing: Timing) -> bool:
     eager, candidate = timing.entries[EAGER], timing.entries[CANDIDATE]
     if timing.ratios[EAGER].value < 1.0:
         return True
-    both = eager.back_to_back_seconds, candidate.back_to_back_seconds
-    return None not in both and both[1] > _WALL_NOISE * both[0]
+    usual, own = eager.back_to_back_seconds, candidate.back_to_back_seconds
+    return usual is not None and own is not None and own > _WALL_NOISE * usual
 
 
 def _synchronize(inputs: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from math import prod
 
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule
 from kernelwright.codegen.cuda.loops.normal_form import normalise, passes
+from kernelwright.codegen.cuda.loops.schedule import Schedule
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.contraction import Contraction
@@ -86,7 +87,8 @@ def _bytes_read(kernel: LoopKernel, inputs: tuple[Node, ...]) -> int:
         joined = [(p.reductions, dict(p.exponential_sums)) for p in passes(kernel)]
         walks = [[kernel.reductions[n].expression for n in numbers if n not in pairs] for numbers, pairs in joined]
         walks.append([s.expression for s in (*kernel.row_stores, *kernel.outer_stores)])
-        kept = bool(chosen_schedule(kernel).keep)
+        schedule = chosen_schedule(kernel)
+        kept = isinstance(schedule, Schedule) and bool(schedule.keep)
     sizes = kernel.outer + kernel.row
     total = 0
     for number, node in enumerate(inputs):

@@ -44,25 +44,26 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
         return known[kernel]
 
     while True:
-        steps = [s for s in plan_of(chosen).kernels if isinstance(s.kernel, Contraction) and s.covers[0] in chosen]
-        unfit = [s for s in steps if _is_particular(s.kernel) and not fits(s.kernel)]
+        steps = [(s, s.kernel) for s in plan_of(chosen).kernels
+                 if isinstance(s.kernel, Contraction) and s.covers[0] in chosen]
+        unfit = [(s, kernel) for s, kernel in steps if _is_particular(kernel) and not fits(kernel)]
         if not unfit:
             return chosen
-        for step in unfit:
+        for step, kernel in unfit:
             node = step.covers[0]
             choice = chosen.get(node)
             if choice is None:  # its other kernel has been given up, and with it this one
                 continue
             second = choice.recompute if step.pass_number == 2 else None
-            if step.kernel.scheme == "correlation":  # has nothing but totals: what computed the rest computes all
+            if kernel.scheme == "correlation":  # has nothing but totals: what computed the rest computes all
                 chosen.pop(node)
                 if choice.recompute is not None:
                     chosen[node] = replace(choice.recompute, reduces=False, lines=False, figures=None)
                 continue
-            if step.kernel.all_reductions and (second or choice).reduces:
+            if kernel.all_reductions and (second or choice).reduces:
                 chosen[node] = without(choice, step)
                 continue
-            tiling = next((t for t in _nearest(step.kernel) if fits(replace(step.kernel, tiling=t))), None)
+            tiling = next((t for t in _nearest(kernel) if fits(replace(kernel, tiling=t))), None)
             if tiling is None:
                 del chosen[node]
             elif second is not None:

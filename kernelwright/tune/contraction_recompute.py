@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from kernelwright.codegen.cuda.direct_conv.generate import suits
 from kernelwright.codegen.cuda.gemm.generate import tilings
@@ -53,6 +54,12 @@ def contraction_steps(plan: Plan) -> list[KernelStep]:
     return [s for s in plan.kernels if isinstance(s.kernel, Contraction)]
 
 
+def contraction_of(step: KernelStep) -> Contraction:
+    """The record of a step that is a contraction."""
+    assert isinstance(step.kernel, Contraction), step.name
+    return step.kernel
+
+
 def reduces(step: KernelStep) -> bool:
     """Whether a contraction's kernel reduces: its output channels, its positions, or windows of them."""
     kernel = step.kernel
@@ -92,7 +99,7 @@ def pairs_of(plan: Plan) -> dict[Node, Pair]:
     result: dict[Node, Pair] = {}
     for second in contraction_steps(plan):
         first = firsts.get(second.covers[0]) if second.pass_number == 2 else None
-        if first is None or not all(uses_reductions(s.expression) for s in first.kernel.stores):
+        if first is None or not all(uses_reductions(s.expression) for s in contraction_of(first).stores):
             continue
         own = union(made, first.outputs)
         statistics = frozenset(n for n in second.inputs if below[n] & own)
@@ -132,7 +139,7 @@ def takes_lines(kernel: Contraction) -> bool:
 def _without_lines(choices: Mapping[Node, Choice], steps: Iterable[KernelStep], takes: Callable[[Contraction], bool]
                    ) -> dict[Node, Choice]:
     """The choices, without lines where a step pools some that no kernel takes."""
-    unfit = {s.covers[0] for s in steps if pools_lines(s) and not takes(s.kernel)}
+    unfit = {s.covers[0] for s in steps if pools_lines(s) and not takes(contraction_of(s))}
     return {n: replace(c, lines=False) if n in unfit else c for n, c in choices.items()}
 
 
@@ -166,8 +173,9 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
     fewer = _without_lines(given, (pair.second for pair in pairs.values()), takes)
     if fewer != given:
         recomputed, pairs = plan_recomputed(make, fewer, with_totals(steps))
-    for node, pair in pairs.items():
-        found[node].append((recomputed, pair.steps))
+    if recomputed is not None:
+        for node, pair in pairs.items():
+            found[node].append((recomputed, pair.steps))
     plans = {id(plan): plan for every in found.values() for plan, _ in every}
     readings = {key: Reading(plan) for key, plan in plans.items()}
     after = {variant(some[-1]): seconds_after(some, readings[id(plan)],
@@ -188,7 +196,7 @@ def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
 
 def without(choice: Choice, step: KernelStep) -> Choice:
     """The choice of a contraction of which a step's form has no room for its reductions: without lines, or any."""
-    less = {"lines": False} if pools_lines(step) else {"reduces": False}
+    less: dict[str, Any] = {"lines": False} if pools_lines(step) else {"reduces": False}
     if step.pass_number == 2 and choice.recompute is not None:
         return replace(choice, recompute=replace(choice.recompute, **less))
     return replace(choice, **less, recompute=choice.recompute if pools_lines(step) else None)
@@ -201,8 +209,10 @@ def decide_recompute(pair: Pair, first: Measured | None, second: Measured | None
     """The forms that are fastest together, of one scheme, or of which the first forms no sums; None where none are
     accurate, or where they take more than ``share`` of the torch call with all that follows it."""
     best: tuple[float, Trial, Trial] | None = None
-    for one in first.accurate if first is not None else ():
-        for other in second.accurate if second is not None else ():
+    if first is None or second is None:
+        return None
+    for one in first.accurate:
+        for other in second.accurate:
             seconds = one.seconds + other.seconds
             alike = one.form.scheme in (other.form.scheme, "correlation")
             if alike and seconds < (best[0] if best is not None else inf):
@@ -239,7 +249,7 @@ def predicted_recompute(make: Callable[[Mapping[Node, Choice]], Plan], choices: 
     found = {variant(step): step for step in steps}
     result: dict[Node, Choice] = {}
     for node, pair in pairs.items():
-        forms = [next(iter(tilings(s.kernel, core)), None) for s in pair.steps]
+        forms = [next(iter(tilings(contraction_of(s), core)), None) for s in pair.steps]
 
         def taken(*some: KernelStep, contraction: Node = node) -> float:
             own = sum(predicted_seconds(contraction, sum(n.bytes for n in s.outputs), row) for s in some)

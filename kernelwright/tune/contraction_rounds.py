@@ -75,12 +75,14 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=each, ends=ends):
         before = measured[key]
         assert before is not None
-        if found is not None:
-            measured[key] = replace(found, trials=before.trials + found.trials,
-                                    failures=before.failures + found.failures)
-        remember(key, measured[key])
+        whole = before if found is None else replace(found, trials=before.trials + found.trials,
+                                                     failures=before.failures + found.failures)
+        measured[key] = whole
+        remember(key, whole)
     for key in waiting.keys() - again.keys():  # what did not fit the memory is tried anew, as ever
-        remember(key, measured[key])
+        tried = measured[key]
+        assert tried is not None  # who waits has been tried once
+        remember(key, tried)
     return measured
 
 

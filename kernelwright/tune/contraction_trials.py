@@ -145,6 +145,7 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     inputs = [tensor_for(n, device) for n in step.inputs]
     outputs = [torch.empty(n.shape, dtype=getattr(torch, n.dtype), device=device) for n in step.outputs]
     memory = dict(zip((*step.inputs, *step.outputs), (*inputs, *outputs), strict=True))
+    given: dict[Node | str, torch.Tensor] = {**memory}
     fitting, ended = [], fatal(key)
     for form in built:
         if words(form.form) in ended:
@@ -159,7 +160,7 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     calls: dict[str, Callable[[], object]] = {}
     first: dict[str, float] = {}
     for number, form in enumerate(fitting):
-        call, name = _launch(form, memory, workspace, device), words(form.form)
+        call, name = _launch(form, given, workspace, device), words(form.form)
         try:
             with attempt(key, name):
                 took = first_call(call, name, device)

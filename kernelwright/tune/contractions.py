@@ -43,6 +43,7 @@ from kernelwright.tune.contraction_recompute import (
     Pair,
     Variant,
     as_tried,
+    contraction_of,
     contraction_steps,
     decide_recompute,
     predicted_recompute,
@@ -94,7 +95,7 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         return {}
     while True:
         steps = contraction_steps(_plan(graph, captured, {}, promising)) if promising else []
-        best = [(s, next(iter(tilings(s.kernel, core)), None)) for s in steps]
+        best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
         full = [s for s, tiling in best if tiling is None and reduces(s)]
         if not full:
             break
@@ -275,7 +276,7 @@ def _rounds(node: Node) -> bool:
     """Whether the torch call may round float32 operands to TF32."""
     if node.get("exact"):
         return False
-    return torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32)
 
 
 def _form(step: KernelStep) -> Hashable:

@@ -167,13 +167,14 @@ def _call(node: Node) -> Callable[[Memory], None]:
 
 def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leaves: Memory) -> list[Entry]:
     """The operators of a plan's graph as PyTorch's calls. Views that only a region's operators read are its own."""
-    region_of = {n: number for number, (steps, _) in enumerate(regions) for s in steps for n in s.covers}
+    region_of: dict[Node, int | None] = {n: number for number, (steps, _) in enumerate(regions)
+                                         for s in steps for n in s.covers}
     roots = _roots(plan)
     nodes = [n for n in walk(roots) if n not in leaves]
     readers: dict[Node, set[int | None]] = {n: {None} for n in roots}
     for node in reversed(nodes):
         if node.kind == "view" and node not in region_of and len(found := readers.get(node, {None})) == 1:
-            region_of[node] = next(iter(found))  # type: ignore[assignment]
+            region_of[node] = next(iter(found))
         for needed in node.inputs:
             readers.setdefault(needed, set()).add(region_of.get(node))
     last = _last([n.inputs for n in nodes], roots)

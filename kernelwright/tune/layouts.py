@@ -231,9 +231,10 @@ def faster(times: Mapping[str, Times]) -> float | None:
     if not times:
         return None
     first, last = times[FIRST], times[LAST]
-    host = first.back_to_back_seconds, last.back_to_back_seconds
+    usual, own = first.back_to_back_seconds, last.back_to_back_seconds
+    slower = usual is not None and own is not None and own > usual / _WIN
     share = _WIN if min(first.repetitions, last.repetitions) >= _FEW else _WIN_ONCE
-    if last.median >= share * first.median or (None not in host and host[1] > host[0] / _WIN):
+    if last.median >= share * first.median or slower:
         return None
     return first.median / last.median
 

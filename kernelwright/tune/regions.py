@@ -137,10 +137,12 @@ def _built(found: Sequence[list[KernelStep]], target: str
                                   *(x.text for x in launchers.values())]))
     with without_device():
         libraries = build_libraries(texts, target, [f"kernelwright_region_{number}" for number in range(len(texts))])
-    for library in libraries:
+    found_in: list[tuple[list[KernelStep], dict[KernelStep, Launcher], ctypes.CDLL]] = []
+    for (steps, launchers), library in zip(made, libraries, strict=True):
         if isinstance(library, BuildFailed):
             raise library
-    return [(steps, launchers, library) for (steps, launchers), library in zip(made, libraries, strict=True)]
+        found_in.append((steps, launchers, library))
+    return found_in
 
 
 def _promise(steps: Sequence[KernelStep], row: Device) -> float:
@@ -194,7 +196,7 @@ def kernel_calls(steps: Sequence[KernelStep], launchers: dict[KernelStep, Launch
                  device: torch.device, given: Mapping[Node, torch.Tensor] = MappingProxyType({})) -> Callable[[], None]:
     """A call of kernel steps on the ``given`` tensors, and on some of their own for other nodes. It raises RuntimeError
     where a launch fails."""
-    memory: dict[Node | str, torch.Tensor] = dict(given)
+    memory: dict[Node | str, torch.Tensor] = {**given}
     for step in steps:
         for node in (*step.inputs, *step.outputs):
             if node not in memory:

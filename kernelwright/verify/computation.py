@@ -188,7 +188,7 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
     known, own = eager if reference is None else reference, flatten(candidate)
     masks = {}
     for path, (value, right) in _pairs(eager, known).items():
-        got = own.get(path)
+        got: Any = own.get(path)
         # A subclass may answer for itself: it is refused elsewhere.
         if type(got) in (torch.Tensor, torch.nn.Parameter) and plain_tensor(got).shape == value.shape:
             small = torch.finfo(value.dtype).smallest_normal

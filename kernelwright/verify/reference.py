@@ -270,7 +270,7 @@ class _Watching(TorchDispatchMode):
 
     left = False
 
-    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         if "empty" not in func._schema.name:  # of memory that nobody has written yet
             self.left = self.left or squares_leave_range(results)
@@ -284,7 +284,7 @@ class _RoundingTo(TorchDispatchMode):
         super().__init__()
         self.kind, self.lost = kind, False
 
-    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
         views = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         if not views and "empty" not in func._schema.name:  # of memory that nobody has written yet
@@ -298,7 +298,7 @@ class _RoundingTo(TorchDispatchMode):
 
 def _uses_tf32(inputs: Any) -> bool:
     backends = torch.backends
-    return (backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32) and torch.cuda.is_available() and any(
+    return bool(backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32) and torch.cuda.is_available() and any(
         t.is_cuda for t in tensors_of(inputs))
 
 

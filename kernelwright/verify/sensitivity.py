@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,7 +101,7 @@ class Draw:
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
-          recording: bool = False, sums: float = 0.0, inexact: bool = False) -> Iterator[Draw]:
+          recording: bool = False, sums: float = 0.0, inexact: bool = False) -> Generator[Draw, None, None]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
 
     sums: that of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs
@@ -141,7 +141,7 @@ def while_memory_lasts(draws: Iterator[Draw]) -> Iterator[Draw]:
             raise
 
 
-def outputs_of(draws: Iterator[Draw]) -> list[Any]:
+def outputs_of(draws: Generator[Draw, None, None]) -> list[Any]:
     """What eager gave in ``draws``, as many as take `_SHARE_OF_MEMORY` of what is free, and one at least."""
     found: list[Any] = []
     most = 1.0

@@ -266,17 +266,17 @@ def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection
     """
     default, limits = torch.get_default_dtype(), torch.finfo
     torch.set_default_dtype(torch.float64)
-    torch.finfo = limits if as_is else _limits_of_float32  # type: ignore[misc, assignment]
-    asks = nn.functional.has_torch_function
+    torch.finfo = limits if as_is else _limits_of_float32  # pyrefly: ignore[bad-assignment]  # in place of a class
+    asks = nn.functional.has_torch_function  # pyrefly: ignore[missing-attribute]  # the stubs leave out what it imports
     if not as_is:  # attention of many heads would be one call for a mode, which then sees none of what draws in it
-        nn.functional.has_torch_function = _no_mode_looks
+        nn.functional.has_torch_function = _no_mode_looks  # pyrefly: ignore[missing-attribute]  # as above
     try:
         with nullcontext() if as_is else _InFloat64(narrowings):
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)
-        torch.finfo = limits  # type: ignore[misc]
-        nn.functional.has_torch_function = asks
+        torch.finfo = limits
+        nn.functional.has_torch_function = asks  # pyrefly: ignore[missing-attribute]  # as above
 
 
 def _no_mode_looks(operands: Any) -> bool:
@@ -290,4 +290,4 @@ _finfo = torch.finfo
 def _limits_of_float32(dtype: torch.dtype | None = None) -> torch.finfo:
     """The limits of a type, where those of float64 are asked those of float32: a model that asks for the limits of its
     tensors' type means the type that they have without us."""
-    return _finfo(torch.float32 if dtype in (None, torch.float64) else dtype)
+    return _finfo(torch.float32 if dtype is None or dtype == torch.float64 else dtype)

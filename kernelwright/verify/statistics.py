@@ -105,6 +105,12 @@ def _kind(values: torch.Tensor) -> torch.Tensor:
     return kind
 
 
+def _at(flat: int, *tensors: torch.Tensor) -> tuple[float, float, float]:
+    """The element of each of three tensors."""
+    first, second, third = (float(t.flatten()[flat]) for t in tensors)
+    return first, second, third
+
+
 def _index(
     flat: int, where: tuple[slice, slice, slice], block: torch.Size, shape: torch.Size
 ) -> tuple[int, ...]:
@@ -197,7 +203,7 @@ def _add_block(
             if not statistics.misplaced:
                 flat = int(bad.flatten().to(torch.uint8).argmax())
                 statistics.first_misplaced = _index(flat, where, c.shape, shape)
-                statistics.at_misplaced = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
+                statistics.at_misplaced = _at(flat, r, c, e)
             statistics.misplaced += count
         # Zeros leave every sum and maximum below as it is.
         same = r is e
@@ -213,7 +219,7 @@ def _add_block(
         flat = int((own.error / allowed).abs_().argmax())
         statistics.worst_units = max(own.worst_units, statistics.worst_units)
         statistics.worst_index = _index(flat, where, c.shape, shape)
-        statistics.at_worst = tuple(float(t.flatten()[flat]) for t in (r, c, e))  # type: ignore[assignment]
+        statistics.at_worst = _at(flat, r, c, e)
     statistics.failing += own.failing
     statistics.worst_absolute = max(statistics.worst_absolute, own.worst)
     if eager is not None:

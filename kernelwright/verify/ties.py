@@ -10,7 +10,7 @@ Bounds that are numbers are no ties: PyTorch keeps the element there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ def with_signs_of(candidate: Any, eager: Any, others: Sequence[Any]) -> Any:
     own, draws = flatten(candidate), [flatten(other) for other in others]
 
     def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
-        got = own.get(path)
+        got: Any = own.get(path)
         if not value.dtype.is_floating_point or type(got) not in (torch.Tensor, nn.Parameter) \
                 or (got.shape, got.dtype) != (value.shape, value.dtype):
             return value
@@ -81,8 +81,8 @@ class _Ties(TorchDispatchMode):
         self.met, self._all = False, all_of_them
         self._seed = seed
 
-    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tied = _tied(func.overloadpacket.__name__.rstrip("_"), args, kwargs or {})  # type: ignore[attr-defined]
+    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tied = _tied(func.overloadpacket.__name__.rstrip("_"), args, kwargs or {})
         results = func(*args, **(kwargs or {}))
         if tied is None:
             return results

@@ -136,8 +136,8 @@ def sums_of_products(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype:
     return result
 
 
-def operand_values(expression, domain, kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype,
-            rounding: bool = True) -> torch.Tensor:
+def operand_values(expression: Expression, domain: tuple[int, ...], kernel: Contraction,
+                   inputs: Sequence[torch.Tensor], dtype: torch.dtype, rounding: bool = True) -> torch.Tensor:
     """An operand over its domain."""
     stored = str(dtype).removeprefix("torch.")
     loop = LoopKernel(domain, (), (), (), (Store(0, Index(strides_of(domain)), expression),), kernel.input_dtypes,

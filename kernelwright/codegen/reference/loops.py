@@ -6,7 +6,7 @@ for tests and small certificates only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -93,7 +93,9 @@ def _stores(kernel: LoopKernel) -> Iterator[tuple]:
     yield from ((store, kernel.outer + kernel.row) for store in kernel.row_stores)
 
 
-def _node(node, sizes, inputs, reduced, memo, dtype) -> torch.Tensor:
+def _node(node: Expression, sizes: tuple[int, ...], inputs: Sequence[torch.Tensor],
+          reduced: Sequence[Sequence[torch.Tensor]], memo: Mapping[Expression, torch.Tensor], dtype: torch.dtype
+          ) -> torch.Tensor:
     match node:
         case Constant(value=number):
             return torch.full((1,) * len(sizes), number, dtype=torch.int64 if isinstance(number, int) else dtype)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, lcm
+from typing import TypeVar
 
 from kernelwright.plan.kernels import Progression, RegionSum
 
 Classes = tuple[tuple[Progression, ...], ...]
 
 MAXIMAL_ATOMS = 1024
+Key = TypeVar("Key", bound=Hashable)
 
 
 class TooFineError(Exception):
@@ -102,8 +104,8 @@ Found = tuple[int, int, int]
 
 
 def split_by_key(
-    size: int, cuts: Iterable[int], period: int, key: Callable[[int], Hashable]
-) -> list[tuple[Hashable, Found]]:
+    size: int, cuts: Iterable[int], period: int, key: Callable[[int], Key | None]
+) -> list[tuple[Key, Found]]:
     """Progressions of ``range(size)`` on which ``key`` is constant; a key of None is left out.
 
     Between two cuts the key must have the given period. Raises TooFineError.
@@ -111,7 +113,7 @@ def split_by_key(
     edges = sorted({0, size} | {cut for cut in cuts if 0 < cut < size})
     if len(edges) > 2 * MAXIMAL_ATOMS:
         raise TooFineError
-    found: dict[Hashable, list[Found]] = {}
+    found: dict[Key, list[Found]] = {}
     pieces = 0
     for low, high in pairwise(edges):
         step = min(period, high - low)
@@ -124,9 +126,9 @@ def split_by_key(
             if (step % d == 0 or step < period) and all(keys[i] == keys[i % d] for i in range(step))
         )
         for i in range(divisor):
-            if keys[i] is not None:
+            if (own := keys[i]) is not None:
                 count = len(range(low + i, high, divisor))
-                found.setdefault(keys[i], []).append((low + i, count, divisor if count > 1 else 1))
+                found.setdefault(own, []).append((low + i, count, divisor if count > 1 else 1))
                 pieces += 1
         if pieces > 2 * MAXIMAL_ATOMS:
             raise TooFineError
@@ -153,7 +155,7 @@ def row_atoms(classes: Classes, size: int, block: int) -> list[tuple[tuple[tuple
     cuts = {row + i for edge in edges for row in (edge // block,) for i in (0, 1)}
     period = period_of(classes)
 
-    def key(row: int) -> Hashable:
+    def key(row: int) -> tuple[tuple[int, ...], ...] | None:
         stop = min(size, (row + 1) * block)
         pattern = tuple(signature(classes, q) for q in range(row * block, stop))
         return pattern if any(pattern) else None

@@ -188,7 +188,7 @@ def plan_stream(axes: tuple[Axis, ...], score: Score, tile: int) -> Stream:
         row_axes = [*((axis, 1) for axis in (*head, *tail[:number])), (tail[number], block)]
         columns = block * tail[number].stride
     else:
-        inner = ()
+        number, inner = 0, ()
         row_axes = [(axis, 1) for axis in head]
         columns = min(tile, tile_axis.size)
 

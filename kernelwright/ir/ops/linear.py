@@ -7,11 +7,12 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 
-def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, transposed, output_padding, exact=False,
-                recompute=False):
+def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, stride: tuple[int, ...],
+                padding: tuple[int, ...], dilation: tuple[int, ...], groups: int, transposed: bool,
+                output_padding: tuple[int, ...], exact: bool = False, recompute: bool = False) -> torch.Tensor:
     """torch.convolution: weight is (out, in/groups, *kernel), or (in, out/groups, *kernel) where transposed.
 
     exact: in true float32 where the library would round its operands to TF32. Rules ask for it: they take
@@ -21,7 +22,7 @@ def convolution(x, weight, bias=None, *, stride, padding, dilation, groups, tran
     return torch.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
-def _convolution_code(inputs: list[str], node) -> str:
+def _convolution_code(inputs: list[str], node: Applied) -> str:
     rank = len(node["stride"])
     bias = inputs[2] if len(inputs) > 2 else "None"
     shared = f"{inputs[0]}, {inputs[1]}, {bias}, {node['stride']}, {node['padding']}"
@@ -30,13 +31,13 @@ def _convolution_code(inputs: list[str], node) -> str:
     return f"F.conv{rank}d({shared}, {node['dilation']}, {node['groups']})"
 
 
-def _convolution_operations(node) -> int:
+def _convolution_operations(node: Applied) -> int:
     x, weight = node.inputs[:2]
     positions = prod(x.shape[2:]) if node["transposed"] else prod(node.shape[2:])
     return 2 * node.shape[0] * positions * weight.size
 
 
-def _linear_code(inputs: list[str], node) -> str:
+def _linear_code(inputs: list[str], node: Applied) -> str:
     return f"F.linear({', '.join(inputs)})"
 
 
@@ -49,7 +50,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *, batch: bool = False) -> torch.T
     return torch.bmm(a[None], b[None])[0] if batch else torch.matmul(a, b)
 
 
-def _matmul_code(inputs: list[str], node) -> str:
+def _matmul_code(inputs: list[str], node: Applied) -> str:
     left, right = inputs
     return f"torch.bmm({left}[None], {right}[None])[0]" if node.get("batch") else f"torch.matmul({left}, {right})"
 
@@ -60,7 +61,7 @@ declare("contract", "linear", lambda a, b, *, equation: torch.einsum(equation, a
         'torch.einsum("{equation}", {0}, {1})', operations=lambda node: 2 * _contract_points(node), linear_in=(0, 1))
 
 
-def _contract_points(node) -> int:
+def _contract_points(node: Applied) -> int:
     """Number of multiply-adds of a contraction: the product of the sizes of all its letters."""
     terms = node["equation"].split("->")[0].split(",")
     sizes: dict[str, int] = {}

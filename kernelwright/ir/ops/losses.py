@@ -15,12 +15,13 @@ REDUCTIONS = ("none", "mean", "sum")
 """Names of torch's numbers 0, 1, 2."""
 
 
-def kl_div(x, target, *, reduction, log_target):
+def kl_div(x: torch.Tensor, target: torch.Tensor, *, reduction: str, log_target: bool) -> torch.Tensor:
     """t (log t - x), with 0 where t = 0; exp(t) (t - x) where the target is given as a logarithm."""
     return torch.kl_div(x, target, REDUCTIONS.index(reduction), log_target=log_target)
 
 
-def poisson_nll(x, target, *, reduction, log_input, full, eps):
+def poisson_nll(x: torch.Tensor, target: torch.Tensor, *, reduction: str, log_input: bool, full: bool,
+                eps: float) -> torch.Tensor:
     """exp(x) - t x, or x - t log(x + eps); ``full`` adds Stirling's term for t > 1."""
     return torch.poisson_nll_loss(x, target, log_input, full, eps, REDUCTIONS.index(reduction))
 
@@ -30,33 +31,37 @@ def optional(names: tuple[str, ...], rest: tuple) -> dict[str, Any]:
     return dict(zip(names, rest, strict=True))
 
 
-def cross_entropy(x, target, *rest, optionals, reduction, ignore, smoothing):
+def cross_entropy(x: torch.Tensor, target: torch.Tensor, *rest: torch.Tensor, optionals: tuple[str, ...],
+                  reduction: str, ignore: int, smoothing: float) -> torch.Tensor:
     """-log softmax(x)[target] over axis 1 (0 of a vector); the target holds classes, or their probabilities."""
     return F.cross_entropy(x, target, **optional(optionals, rest), reduction=reduction, ignore_index=ignore,
                            label_smoothing=smoothing)
 
 
-def nll(x, target, *rest, optionals, reduction, ignore):
+def nll(x: torch.Tensor, target: torch.Tensor, *rest: torch.Tensor, optionals: tuple[str, ...], reduction: str,
+        ignore: int) -> torch.Tensor:
     """-x[target] over axis 1 (0 of a vector), weighted by class."""
     return F.nll_loss(x, target, **optional(optionals, rest), reduction=reduction, ignore_index=ignore)
 
 
-def class_entry(x, target, *, axis, ignore):
+def class_entry(x: torch.Tensor, target: torch.Tensor, *, axis: int, ignore: int) -> torch.Tensor:
     """x at the class that the target names along ``axis``; at class 0 where the target is ``ignore``."""
     return torch.gather(x, axis, torch.where(target == ignore, 0, target).unsqueeze(axis)).squeeze(axis)
 
 
-def class_weight(weight, target, *, ignore):
+def class_weight(weight: torch.Tensor, target: torch.Tensor, *, ignore: int) -> torch.Tensor:
     """The weight of the class that the target names; of class 0 where it is ``ignore``."""
     return torch.take(weight, torch.where(target == ignore, 0, target))
 
 
-def binary_cross_entropy(x, target, *rest, optionals, reduction):
+def binary_cross_entropy(x: torch.Tensor, target: torch.Tensor, *rest: torch.Tensor, optionals: tuple[str, ...],
+                         reduction: str) -> torch.Tensor:
     """-(t log x + (1 - t) log(1 - x)), logarithms not below -100."""
     return F.binary_cross_entropy(x, target, **optional(optionals, rest), reduction=reduction)
 
 
-def binary_cross_entropy_with_logits(x, target, *rest, optionals, reduction):
+def binary_cross_entropy_with_logits(x: torch.Tensor, target: torch.Tensor, *rest: torch.Tensor,
+                                     optionals: tuple[str, ...], reduction: str) -> torch.Tensor:
     """The same of sigmoid(x), without its rounding; ``pos_weight`` multiplies the part of t = 1."""
     return F.binary_cross_entropy_with_logits(x, target, **optional(optionals, rest), reduction=reduction)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 
-def _triangle_code(inputs: list[str], node) -> str:
+def _triangle_code(inputs: list[str], node: Applied) -> str:
     return f"torch.{'tril' if node['lower'] else 'triu'}({inputs[0]}, {node['diagonal']})"
 
 

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 
 def _pair(rest: tuple) -> tuple:
     return rest if rest else (None, None)
 
 
-def batch_norm_training(x, *rest, eps, affine, momentum, running):
+def batch_norm_training(x: torch.Tensor, *rest: torch.Tensor, eps: float, affine: bool, momentum: float | None,
+                        running: tuple[str, str] | None) -> torch.Tensor:
     """Batch norm with the batch's own statistics. Its updates of the running ones are effects of the
     graph; ``running`` names the buffers (mean, variance) that the torch call updates, or is None."""
     weight, bias = _pair(rest)
     return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
 
 
-def batch_norm_inference(x, mean, variance, *rest, eps, affine):
+def batch_norm_inference(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, *rest: torch.Tensor, eps: float,
+                         affine: bool) -> torch.Tensor:
     """Batch norm with running statistics: affine per channel."""
     weight, bias = _pair(rest)
     return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
 
 
-def layer_norm(x, *rest, axes, eps, affine):
+def layer_norm(x: torch.Tensor, *rest: torch.Tensor, axes: int, eps: float, affine: str) -> torch.Tensor:
     """Layer norm over the last ``axes`` axes; weight or bias may be missing ("both", "weight", "none")."""
     weight = rest[0] if rest else None
     bias = rest[1] if len(rest) > 1 else None
     return F.layer_norm(x, tuple(x.shape[x.ndim - axes:]), weight, bias, eps)
 
 
-def group_norm(x, *rest, groups, eps, affine):
+def group_norm(x: torch.Tensor, *rest: torch.Tensor, groups: int, eps: float, affine: bool) -> torch.Tensor:
     """Group norm: statistics over each group of channels of each sample."""
     weight, bias = _pair(rest)
     return F.group_norm(x, groups, weight, bias, eps)
 
 
-def instance_norm(x, *rest, eps, affine):
+def instance_norm(x: torch.Tensor, *rest: torch.Tensor, eps: float, affine: bool) -> torch.Tensor:
     """Instance norm with the instance's own statistics."""
     weight, bias = _pair(rest)
     return F.instance_norm(x, None, None, weight, bias, True, 0.0, eps)
@@ -48,14 +51,14 @@ def _optional(inputs: list[str], first: int) -> str:
     return ", ".join(pair)
 
 
-def _batch_norm_training_code(inputs: list[str], node) -> str:
+def _batch_norm_training_code(inputs: list[str], node: Applied) -> str:
     running = node["running"]
     mean, variance = (f"_tensor[{n!r}]" for n in running) if running else ("None", "None")
     momentum = node["momentum"]
     return f"F.batch_norm({inputs[0]}, {mean}, {variance}, {_optional(inputs, 1)}, True, {momentum}, {node['eps']})"
 
 
-def _normalise_operations(node) -> int:
+def _normalise_operations(node: Applied) -> int:
     return 8 * node.size
 
 

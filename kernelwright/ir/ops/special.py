@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from kernelwright.ir import spectral
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 Progression = tuple[int, int, int]
 """``(start, stop, step)``: the positions of ``range(start, stop, step)``."""
 
 
-def region_sum(x, *, classes, scale, dtype):
+def region_sum(x: torch.Tensor, *, classes: tuple[tuple[tuple[Progression, ...], ...] | None, ...], scale: float,
+               dtype: str) -> torch.Tensor:
     """Sums over classes of positions, in type ``dtype``; see :class:`kernelwright.plan.kernels.RegionSum`."""
     kind = getattr(torch, dtype)
     for axis, axis_classes in enumerate(classes):
@@ -27,7 +28,8 @@ def region_sum(x, *, classes, scale, dtype):
     return x * scale if scale != 1.0 else x
 
 
-def channel_energy(x, weight, *, stride, dilation, groups, transposed):
+def channel_energy(x: torch.Tensor, weight: torch.Tensor, *, stride: tuple[int, ...], dilation: tuple[int, ...],
+                   groups: int, transposed: bool) -> torch.Tensor:
     """Sum over batch and positions of the square of an unclipped linear convolution, per channel.
 
     Output (out_channels,) float64. Unclipped: padding is dilation * (kernel - 1) for a convolution
@@ -39,11 +41,11 @@ def channel_energy(x, weight, *, stride, dilation, groups, transposed):
     return y.double().square().sum((0, *range(2, y.ndim)))
 
 
-def _operations_region_sum(node) -> int:
+def _operations_region_sum(node: Applied) -> int:
     return node.inputs[0].size
 
 
-def _not_torch(inputs: list[str], node) -> str:
+def _not_torch(inputs: list[str], node: Applied) -> str:
     raise ValueError(f"{node.op} has no torch call: it needs its kernel")
 
 

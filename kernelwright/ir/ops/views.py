@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 
 def _slice(x: torch.Tensor, *, axis: int, start: int, stop: int, step: int) -> torch.Tensor:
     return x[(slice(None),) * axis + (slice(start, stop, step),)]
 
 
-def _slice_code(inputs: list[str], node) -> str:
+def _slice_code(inputs: list[str], node: Applied) -> str:
     bounds = f"{node['start']}:{node['stop']}" + (f":{node['step']}" if node["step"] != 1 else "")
     return f"{inputs[0]}[{':, ' * node['axis']}{bounds}]"
 
 
-def _contiguous_code(inputs: list[str], node) -> str:
+def _contiguous_code(inputs: list[str], node: Applied) -> str:
     moved = "" if node["axes"] == tuple(range(node.rank)) else f".permute({node['axes']})"
     return f"{inputs[0]}{moved}.contiguous()"
 

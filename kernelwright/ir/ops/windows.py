@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
+import torch
 import torch.nn.functional as F
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 
-def _rank(node) -> int:
+def _rank(node: Applied) -> int:
     return len(node["kernel"])
 
 
-def max_pool(x, *, kernel, stride, padding, dilation, ceil):
+def max_pool(x: torch.Tensor, *, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
+             dilation: tuple[int, ...], ceil: bool) -> torch.Tensor:
     """Maximum over windows; padding never wins."""
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(kernel) - 1]
     return function(x, kernel, stride, padding, dilation, ceil)
 
 
-def average_pool(x, *, kernel, stride, padding, ceil, include_padding, divisor):
+def average_pool(x: torch.Tensor, *, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
+                 ceil: bool, include_padding: bool, divisor: int | None) -> torch.Tensor:
     """Mean over windows (``divisor`` None: the window's size, as ``include_padding`` says)."""
     if len(kernel) == 1:
         return F.avg_pool1d(x, kernel, stride, padding, ceil, include_padding)
     return (F.avg_pool2d, F.avg_pool3d)[len(kernel) - 2](x, kernel, stride, padding, ceil, include_padding, divisor)
 
 
-def adaptive_average_pool(x, *, size):
+def adaptive_average_pool(x: torch.Tensor, *, size: tuple[int, ...]) -> torch.Tensor:
     """Mean over windows that divide the axis into ``size`` parts."""
-    return (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1](x, size)
+    functions: tuple[Callable[..., torch.Tensor], ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d,
+                                                          F.adaptive_avg_pool3d)
+    return functions[len(size) - 1](x, size)
 
 
-def _average_code(inputs: list[str], node) -> str:
+def _average_code(inputs: list[str], node: Applied) -> str:
     divisor = "" if _rank(node) == 1 else f", {node['divisor']}"
     return (f"F.avg_pool{_rank(node)}d({inputs[0]}, {node['kernel']}, {node['stride']}, {node['padding']}, "
             f"{node['ceil']}, {node['include_padding']}{divisor})")
 
 
-def _window_operations(node) -> int:
+def _window_operations(node: Applied) -> int:
     return node.size * prod(node["kernel"])
 
 
@@ -52,7 +58,8 @@ declare("adaptive_average_pool", "window", adaptive_average_pool,
 
 
 
-def windows(x, *, kernel, stride, padding, dilation, fill, size):
+def windows(x: torch.Tensor, *, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...],
+            dilation: tuple[int, ...], fill: float, size: tuple[int, ...]) -> torch.Tensor:
     """A view of all windows: (..., *size, *kernel); positions in the padding hold ``fill``."""
     rank = len(kernel)
     amounts = [amount for p, d, k in zip(reversed(padding), reversed(dilation), reversed(kernel), strict=True)
@@ -65,7 +72,7 @@ def windows(x, *, kernel, stride, padding, dilation, fill, size):
     return x
 
 
-def _no_call(inputs: list[str], node) -> str:
+def _no_call(inputs: list[str], node: Applied) -> str:
     raise ValueError("a view of windows exists in kernels only")
 
 

@@ -104,7 +104,7 @@ def decide(name: str, everything: Rounds, null: Rounds, eager: CandidateTiming |
             seconds, (low, high) = max(counts.value, quantile(samples, 0.5)), median_interval(samples)
             interval = low, max(high, seconds)
     finest = resolution(null, control, said) if kind == "cpu" and eager is not None and not trusted else 0.0
-    if finest > margin and seconds < (limit := min(finest, eager.inner)):
+    if eager is not None and finest > margin and seconds < (limit := min(finest, eager.inner)):
         samples = tuple(max(limit, value) for value in samples)
         seconds, interval = max(limit, quantile(samples, 0.5)), median_interval(samples)
         note = f"at least: the machine is so busy that the judge's clock tells nothing below {say(finest)} a call"

@@ -6,7 +6,7 @@ model, whose own clock is believed: by how much that is more than the model's cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,11 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return median_interval(values) if len(values) >= MANY_ROUNDS else (min(values), max(values))
 
 
+def known(values: Iterable[float | None]) -> list[float]:
+    """Those that there are."""
+    return [value for value in values if value is not None]
+
+
 def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value, watch: Value = wall
            ) -> dict[str, Outer]:
     """What the judge sees of a call in each way, less what it sees around those of the null candidate, by the rounds
@@ -140,17 +145,18 @@ def outers(rounds: Rounds, null: Rounds, control: Rounds, kind: str, said: Value
         pairs = [(own, empty) for own, empty in zip(rounds, null) if less(own, empty) is not None]
         if not pairs:
             continue
-        seen = [less(own, empty) for own, empty in pairs]
+        seen = known(less(own, empty) for own, empty in pairs)
         told = [each(own, said, cold=cold) for own, _ in pairs]
         more = [one - claim for one, claim in zip(seen, told)]
         nothing = [each(empty, around(value, kind), cold=cold) for _, empty in pairs]
         spread = max(nothing) - min(nothing) if len(pairs) < MANY_ROUNDS else 0.0
-        load = [less(own, empty) - each(own, said, cold=cold) for own, (_, empty) in zip(control, pairs)]
+        load = [one - each(own, said, cold=cold) for own, (_, empty) in zip(control, pairs)
+                if (one := less(own, empty)) is not None]
         noise = max(0.0, _ends(load)[1]) + spread * (kind == "cpu") if load else 0.0
         # An interval of a few rounds is hardly one: then every round must say it, and on a GPU, whose calls are short
         # beside what is around them, by more than the rounds of a candidate that does nothing differ.
         few = spread if kind == "cuda" else 0.0
-        shown = seen if value is not wall else [less(own, empty, whole_wall) for own, empty in pairs]
+        shown = seen if value is not wall else known(less(own, empty, whole_wall) for own, empty in pairs)
         low, high = _ends(seen)
         found[way] = Outer(quantile(seen, 0.5), low - few, high + few, _ends(more)[0],
                            noise * (FEW_NOISE if len(pairs) < LEAST_ROUNDS else 1.0), quantile(told, 0.5), tuple(shown))

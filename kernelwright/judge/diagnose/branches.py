@@ -29,7 +29,9 @@ def alone(values: GraphValues, changes: Iterable[Change]) -> Iterator[Change]:
             continue
         node = next(iter(change.changes))
         fork = _fork(values, node) if node.kind in _KINDS else None
-        for reader in values.readers[fork] if fork is not None else ():
+        if fork is None:
+            continue
+        for reader in values.readers[fork]:
             yield replace(change, words=f"{change.words}, but only as {told(reader)} sees it", prior=change.prior + 1.0,
                           changes={reader: lambda get, c=change, f=fork, r=reader: _seen(values, get, c, f, r)})
 
@@ -51,7 +53,7 @@ def _seen(values: GraphValues, get: Get, change: Change, fork: Node, reader: Nod
 def together(changes: Iterable[Change]) -> Iterator[Change]:
     """The same change in all operators of one kind that stand in one line of the model, and in all reductions of one
     value over the same axes."""
-    groups: dict[Hashable, dict[Hashable, dict[Node, Change]]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[tuple[Hashable, ...], dict[Hashable, dict[Node, Change]]] = defaultdict(lambda: defaultdict(dict))
     members: dict[Hashable, set[Node]] = defaultdict(set)
     for change in changes:
         node = next(iter(change.changes))
@@ -71,7 +73,7 @@ def together(changes: Iterable[Change]) -> Iterator[Change]:
                               changes=changed)
 
 
-def _keys(node: Node) -> Iterator[Hashable]:
+def _keys(node: Node) -> Iterator[tuple[Hashable, ...]]:
     if node.kind != "leaf" and node.origin is not None and node.origin.line:
         yield "line", node.op, node.origin.file, node.origin.line
     if node.kind == "reduction":

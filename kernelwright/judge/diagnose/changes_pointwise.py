@@ -130,7 +130,7 @@ def _left_out(node: Node) -> Iterator[Change]:
             continue
         others = [n for i, n in enumerate(node.inputs) if i != index]
         leaf = next((n for n in others if n.op in ("parameter", "buffer")), None)
-        beneath = _parameter(others[0]) if others else None
+        weight = leaf or (_parameter(others[0]) if others else None)
         kind, prior = "missing-operator", 1.0
         words = f"without {told(node)}"
         fix = f"apply {told(node)}"
@@ -138,11 +138,11 @@ def _left_out(node: Node) -> Iterator[Change]:
             kind, prior, fix = "missing-activation", 0.5, f"apply {told(node)}"
         elif node.op in ("clamp_min", "clamp_max"):
             kind, prior = "missing-clamp", 0.6
-        elif (leaf or beneath) is not None and node.op in ("add", "sub"):
+        elif weight is not None and node.op in ("add", "sub"):
             kind, prior = "missing-bias", 0.5
-            words = f"without adding {(leaf or beneath)['name']}{place(node)}"
-            fix = f"add {(leaf or beneath)['name']}, as in {told(node)}"
-        elif (leaf or beneath) is not None and node.op in ("mul", "div"):
+            words = f"without adding {weight['name']}{place(node)}"
+            fix = f"add {weight['name']}, as in {told(node)}"
+        elif weight is not None and node.op in ("mul", "div"):
             kind, prior = "missing-weight", 0.8
         elif node.op in ("add", "sub") and others and others[0].op != "constant":
             kind, prior = "missing-addend", 1.0

@@ -158,7 +158,7 @@ class _Search:
         self.tried += 1
         try:
             results = self.values.changed(change.changes, self.roots)
-        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
+        except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
             return [Score(0.0, 0.0, 1.0)]  # shapes that do not fit: no such candidate could have run
         return [target.score(result) for target, result in zip(self.targets, results, strict=True)]
 
@@ -181,7 +181,7 @@ class _Search:
             own = flatten(values.evidence.candidate)
             try:
                 results = values.changed(change.changes, [target.node for target in targets])
-            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError, NotImplementedError):
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError):
                 return False
             for target, result in zip(targets, results, strict=True):
                 got = own.get(target.path)
@@ -278,7 +278,7 @@ class _Search:
         shape = tuple(target.got.shape)
         index = list(map(int, torch.unravel_index(target.at[at].cpu(), shape))) if shape else []
         expected = self.values.values[target.node]
-        told = {"output": target.path, "index": index, "got": float(target.values[at])}
+        told: dict[str, object] = {"output": target.path, "index": index, "got": float(target.values[at])}
         if expected.shape == target.got.shape:
             told["expected"] = float(expected[tuple(index)])
         if target.best is not None:

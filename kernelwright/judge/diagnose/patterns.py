@@ -218,10 +218,12 @@ def _weight_of_repeat(evidence: Evidence, path: str, again: torch.Tensor, differ
     """How much other bits in a further call tell: most where a result is right in one call and wrong in another, so
     that where the first call was wrong is chance."""
     eager, first = flatten(evidence.eager).get(path), flatten(evidence.candidate).get(path)
-    same_form = isinstance(eager, torch.Tensor) and isinstance(first, torch.Tensor) and \
-        eager.shape == again.shape == first.shape and eager.dtype == again.dtype == first.dtype
+    unlike = 1.9 if poison else 1.6
+    if not isinstance(eager, torch.Tensor) or not isinstance(first, torch.Tensor):
+        return unlike
+    same_form = eager.shape == again.shape == first.shape and eager.dtype == again.dtype == first.dtype
     if not same_form or eager.is_complex() or eager.layout != torch.strided:
-        return 1.9 if poison else 1.6
+        return unlike
     wrong = [measure(path, value, eager, eager).wrong for value in (first, again)]
     chance = int(((wrong[0] != wrong[1]) & differs).sum()) > 0.1 * int(differs.sum())
     if poison:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,8 +19,8 @@ def on_all_inputs(leaf: Leaf, evidence: Evidence) -> Leaf:
     """A small output on all inputs that the candidate saw, in a row: one relation for all of them tells more."""
     tensors = [[leaf.got], [leaf.eager], [leaf.best]]
     for other in evidence.others:
-        found = [flatten(value).get(leaf.path) for value in (other.candidate, other.eager, other.reference)]
-        if all(isinstance(t, torch.Tensor) and plain_tensor(t).shape == leaf.got.shape for t in found):
+        found = _at(leaf.path, (other.candidate, other.eager, other.reference))
+        if len(found) == 3 and all(plain_tensor(t).shape == leaf.got.shape for t in found):
             for row, tensor in zip(tensors, found, strict=True):
                 row.append(plain_tensor(tensor).to(leaf.got.device))
     if len(tensors[0]) == 1:
@@ -34,11 +35,17 @@ def on_all_inputs(leaf: Leaf, evidence: Evidence) -> Leaf:
     return replace(row, few=True, wrong=wrong, count=count, wrong_at=wrong.nonzero().flatten()) if count else leaf
 
 
+def _at(path: str, values: Iterable[Any]) -> list[torch.Tensor]:
+    """What there is at a place of each value, where that is a tensor."""
+    return [found for value in values if isinstance(found := flatten(value).get(path), torch.Tensor)]
+
+
 def one_value(leaf: Leaf, evidence: Evidence) -> Iterator[Seen]:
     """The same number everywhere, on all inputs, where the model's results differ: nothing was computed."""
-    outputs = [leaf.got, *(flatten(other.candidate).get(leaf.path) for other in evidence.others)]
-    wanted = [leaf.eager, *(flatten(other.eager).get(leaf.path) for other in evidence.others)]
-    if len(outputs) < 3 or not all(isinstance(t, torch.Tensor) and t.numel() for t in (*outputs, *wanted)):
+    outputs = [leaf.got, *_at(leaf.path, [other.candidate for other in evidence.others])]
+    wanted = [leaf.eager, *_at(leaf.path, [other.eager for other in evidence.others])]
+    whole = len(outputs) == len(wanted) == 1 + len(evidence.others)
+    if len(outputs) < 3 or not whole or not all(t.numel() for t in (*outputs, *wanted)):
         return
     value = float(outputs[0].reshape(-1)[0])
     differ = not all(is_constant(t) and float(t.reshape(-1)[0]) == float(wanted[0].reshape(-1)[0]) for t in wanted)

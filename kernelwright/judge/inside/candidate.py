@@ -258,7 +258,7 @@ class Session:
         if form != signature:
             assert self.candidate is not None
             state = describe(self.candidate, effects.leaf)
-        numbers = [effects.leaf(tensor) for tensor in random] if random else []
+        numbers = [effects.leaf(tensor) or {} for tensor in random] if random else []
         self._arrange(effects, payload["limit"], [])
         for storage, key, before, (at, count, _) in zip(storages, keys, saved, self._places(payload), strict=True):
             now = whole(storage)

@@ -8,9 +8,9 @@ import torch
 from inside.structure import type_name
 from inside.tensors import DTYPES, NAMES, ON_DEVICE, entry_of, extent, plain_bits, whole
 
-_layout = torch._C.TensorBase.layout.__get__
+_layout = torch._C.TensorBase.layout.__get__  # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
 _device = torch._C.TensorBase.device.__get__
-_dtype = torch._C.TensorBase.dtype.__get__
+_dtype = torch._C.TensorBase.dtype.__get__  # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
 _detach, _storage, _contiguous = torch.Tensor.detach, torch.Tensor.untyped_storage, torch.Tensor.contiguous
 _numel, _clone, _copy, _equal = torch.Tensor.numel, torch.Tensor.clone, torch.Tensor.copy_, torch.equal
 _nbytes, _data_ptr = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr

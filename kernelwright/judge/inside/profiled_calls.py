@@ -36,7 +36,7 @@ def profile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
         wall = run()
         with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
             run()
-    for event in profiler.events():
+    for event in profiler.events() or ():
         on_device = event.device_type != torch.autograd.DeviceType.CPU  # equal, not the same object
         microseconds = event.self_device_time_total if on_device else event.self_cpu_time_total
         entry = (kernels if on_device else operators).setdefault(str(event.name)[:LONGEST_NAME], [0.0, 0])
@@ -46,7 +46,7 @@ def profile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _longest(table: dict[str, list[Any]]) -> list[list[Any]]:
-    rows = sorted(([name, *found] for name, found in table.items()), key=lambda row: -row[1])
+    rows: list[list[Any]] = sorted(([name, *found] for name, found in table.items()), key=lambda row: -row[1])
     return rows[:MOST_NAMES]
 
 

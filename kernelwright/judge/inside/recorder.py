@@ -25,7 +25,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import cpp_extension
 
-_IS_CUDA, _DEVICE = torch.Tensor.is_cuda.__get__, torch.Tensor.device.__get__
+_IS_CUDA = torch.Tensor.is_cuda.__get__  # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
+_DEVICE = torch.Tensor.device.__get__
 _ELSEWHERE = ("Stream", "ExternalStream", "Event", "CUDAGraph", "graph", "make_graphed_callables")
 _MOST_BYTES = 16 << 20
 
@@ -126,23 +127,23 @@ def _plain_library(library: str, name: str, options: dict[str, Any]) -> Any:
 class _AsCuda(TorchFunctionMode):
     """CPU tensors say that they are on a CUDA device, and what is asked for there comes to the CPU."""
 
-    def __torch_function__(self, function: Any, kinds: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function == _IS_CUDA:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == _IS_CUDA:
             return True
-        if function == _DEVICE:
+        if func == _DEVICE:
             return torch.device("cuda", 0)
-        if function is torch.device:
-            return function(*arguments, **(options or {}))
-        if function is torch.Tensor.get_device:
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.get_device:
             return 0
-        if function is torch.Tensor.cuda:
-            return arguments[0]
-        if function is torch.Tensor.cpu:
-            return arguments[0].clone()
-        arguments = tuple(_here(a) for a in arguments)
-        options = {k: _here(v) if k in ("device", "other") else v for k, v in (options or {}).items()
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.cpu:
+            return args[0].clone()
+        args = tuple(_here(a) for a in args)
+        kwargs = {k: _here(v) if k in ("device", "other") else v for k, v in (kwargs or {}).items()
                    if k != "pin_memory"}
-        return function(*arguments, **options)
+        return func(*args, **kwargs)
 
 
 def _here(value: Any) -> Any:

@@ -35,7 +35,7 @@ def type_name(value: object) -> str:
     return answers + (f"{module}.{name}"[:200] if isinstance(module, str) else str(name)[:200])
 
 
-def encode(value: object, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
+def encode(value: Any, leaf: Callable[[torch.Tensor], dict[str, Any] | None],
            other: Callable[[object], dict[str, Any]] | None = None, depth: int = 0, count: list[int] | None = None
            ) -> dict[str, Any]:
     """``value`` as plain data. ``leaf`` tells a plain tensor or a parameter, ``other`` what is of another type (by

@@ -66,13 +66,13 @@ class Tape(TorchDispatchMode):
         self.storages: dict[int, torch.UntypedStorage] = {}  # which keeps them alive, so that numbers stay theirs
         self.outside: dict[int, torch.dtype] = {}
 
-    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        given = (arguments, options or {})
-        own = getattr(operator, "namespace", "") not in _LIBRARIES
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = (args, kwargs or {})
+        own = getattr(func, "namespace", "") not in _LIBRARIES
         before = None if own else tree_map(lambda leaf: self.place(leaf, made=False), given)
-        results = operator(*arguments, **(options or {}))
+        results = func(*args, **(kwargs or {}))
         if not own:
-            self.steps.append(Step(operator, before, tree_map(lambda leaf: self.place(leaf, made=True), results)))
+            self.steps.append(Step(func, before, tree_map(lambda leaf: self.place(leaf, made=True), results)))
         return results
 
     def place(self, leaf: Any, *, made: bool) -> Any:
@@ -82,7 +82,7 @@ class Tape(TorchDispatchMode):
         if leaf.is_nested or leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_conj() or leaf.is_neg():
             raise NotKnown("a tensor without plain memory")
         storage = _storage(leaf)
-        number, offset = storage._cdata, leaf.storage_offset()
+        number, offset = storage._cdata, int(leaf.storage_offset())
         if number not in self.storages:
             above = None if made else self._within(storage)
             if above is None:

@@ -28,7 +28,8 @@ _storage, _data_ptr, _set = torch.Tensor.untyped_storage, torch.UntypedStorage.d
 _nbytes, _numel = torch.UntypedStorage.nbytes, torch.Tensor.numel
 _size, _stride = torch.Tensor.size, torch.Tensor.stride
 _offset, _element_size, _empty = torch.Tensor.storage_offset, torch.Tensor.element_size, torch.empty
-_dtype, _device = torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
+_dtype = torch._C.TensorBase.dtype.__get__  # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
+_device = torch._C.TensorBase.device.__get__
 _resolve_conj, _resolve_neg = torch.Tensor.resolve_conj, torch.Tensor.resolve_neg
 _view, _reshape, _sum = torch.Tensor.view, torch.Tensor.reshape, torch.sum
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -106,5 +107,5 @@ def as_memory(tensor: torch.Tensor) -> memoryview:
     if not size:
         return memoryview(b"")
     array = (ctypes.c_char * size).from_address(tensor.data_ptr())
-    array.tensor = tensor
+    array.tensor = tensor  # pyrefly: ignore[missing-attribute]  # to be kept alive, which any attribute does
     return memoryview(array).cast("B")

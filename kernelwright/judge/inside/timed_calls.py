@@ -29,7 +29,8 @@ _copy, _reshape, _fill, _view = torch.Tensor.copy_, torch.Tensor.reshape, torch.
 _equal, _empty, _detach, _seed = torch.equal, torch.empty, torch.Tensor.detach, torch.manual_seed
 _contiguous, _no_grad, _times = torch.Tensor.contiguous, torch.no_grad, os.times
 _storage, _data_ptr = torch.Tensor.untyped_storage, torch.UntypedStorage.data_ptr
-_size, _dtype, _device = torch.Tensor.size, torch._C.TensorBase.dtype.__get__, torch._C.TensorBase.device.__get__
+_size, _device = torch.Tensor.size, torch._C.TensorBase.device.__get__
+_dtype = torch._C.TensorBase.dtype.__get__  # pyrefly: ignore[missing-attribute]  # the stubs have a value for this descriptor
 _INTEGER_POISON = 0x6B
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -173,8 +174,9 @@ class TimedCalls:
             leaf: Any = found.get(path)
             if type(leaf) in _TENSORS and list(_size(leaf)) == shape and _dtype(leaf) is dtype \
                     and _device(leaf).type == self.device.type:
-                kept.append(_detach(leaf))
-                _copy(self.snapshots[number][place], kept[-1])
+                own = _detach(leaf)
+                kept.append(own)
+                _copy(self.snapshots[number][place], own)
             else:
                 what = f"{list(_size(leaf))}, {_dtype(leaf)} on {_device(leaf).type}" if type(leaf) in _TENSORS \
                     else type(leaf).__name__

@@ -75,7 +75,9 @@ class Exchange:
             numbers = _narrow(self._spread(here, _numel(here)), 0, offset, _numel(here))
             self._exchange(here, there, _reshape(numbers, _size(here)), limit)
             return
-        here, there = line, in_order(there)
+        other = in_order(there)
+        assert other is not None  # what varies has the same strides in every draw
+        here, there = line, other
         step = PERIOD * _PERIODS.get(here.device.type, 8)
         most = min(step, _numel(here))
         mask = self._mask(kind, limit, most) if kind is not None and here.device.type == "cpu" else None

@@ -154,7 +154,7 @@ def _what_is_open(text: str, last: int) -> str:
 
 
 def _fenced(lines: list[str], fences: list[int]) -> Finding:
-    first = fences[0]
+    first = last = fences[0]
     best = ""
     for start, end in zip(fences, [*fences[1:], len(lines) + 1], strict=True):
         inside = "\n".join(lines[start:end - 1])

@@ -195,8 +195,7 @@ def _replay(source: Source, function: ast.FunctionDef | ast.AsyncFunctionDef) ->
         return ""
 
     for node in ast.walk(function):
-        key = stored(node.value) if isinstance(node, ast.Return) else ""
-        if key:
+        if isinstance(node, ast.Return) and (key := stored(node.value)):
             yield source.hint("output-cache", f"Line {node.lineno} returns what is stored under {key} of an input; "
                                               "another input "
                               "may have the same.", node.lineno, "Compute the result in every call.", key=key)

@@ -186,8 +186,8 @@ def largest_input(source: Source) -> int | None:
         if isinstance(node, ast.FunctionDef) and node.name == "get_inputs":
             for call in ast.walk(node):
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _DRAWS:
-                    one = call.args and isinstance(call.args[0], (ast.Tuple, ast.List))
-                    sizes = call.args[0].elts if one else call.args
+                    first = call.args[0] if call.args else None
+                    sizes = first.elts if isinstance(first, (ast.Tuple, ast.List)) else call.args
                     values = [fold(size, source.constants) for size in sizes]
                     product = 1
                     for value in values:

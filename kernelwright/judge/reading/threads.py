@@ -39,17 +39,17 @@ def _loop(source: Source, kernels: Kernels, index: int) -> Iterator[Finding]:
         if token.text not in _UPDATES or not place:
             continue
         start = _target(body, place)
-        name, index = body[start], body[start + 1:place]
+        name, subscript = body[start], body[start + 1:place]
         before = body[start - 1].text if start else ";"
         if name.kind != "name" or before not in (";", "{", "}", ")", "else") or name.text in own | varying or any(
-                t.text in varying for t in index):
+                t.text in varying for t in subscript):
             continue
         line, outer = kernels.place(token.line), kernels.place(pragma.line)
         loop = min(varying - {_THREAD}, default="it")
-        what = name.text if not index else f"{name.text}[...] at places that do not depend on {loop}"
+        what = name.text if not subscript else f"{name.text}[...] at places that do not depend on {loop}"
         sign = "+" if token.text == "-=" else token.text[0]
-        fix = f"Add reduction({sign}:{name.text}) to the pragma, or declare {name.text} inside the loop." if not index \
-            else f"Run another loop in parallel, one whose variable is a part of the index of {name.text}."
+        fix = f"Run another loop in parallel, one whose variable is a part of the index of {name.text}." if subscript \
+            else f"Add reduction({sign}:{name.text}) to the pragma, or declare {name.text} inside the loop."
         yield source.hint("shared-sum", f"Line {line} changes {what}, which all threads of the parallel loop of line "
                           f"{outer} share: updates are lost.", line, fix, name=name.text)
         return

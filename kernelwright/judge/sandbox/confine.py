@@ -57,9 +57,11 @@ class Plan:
     @staticmethod
     def from_json(document: dict[str, Any]) -> Plan:
         """The plan that ``to_json`` wrote."""
-        mechanisms = document.pop("mechanisms")
-        lists = {name: tuple(value) if isinstance(value, list) else value for name, value in document.items()}
-        return Plan(**lists, mechanisms=Mechanisms(**{**mechanisms, "namespaces": tuple(mechanisms["namespaces"])}))
+        mechanisms: dict[str, Any] = document.pop("mechanisms")
+        mechanisms = {**mechanisms, "namespaces": tuple(mechanisms["namespaces"])}
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                  for name, value in document.items()}
+        return Plan(**fields, mechanisms=Mechanisms(**mechanisms))
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ def program(protected: Iterable[int] = ()) -> bytes:
         if (wanted := number(name)) is not None:
             lines += [_at(_EQUAL, wanted, 0, 1), _refuse()]
     # clone3 passes its flags in memory, which a filter cannot read; libc falls back to clone where there is none
-    lines += [_at(_EQUAL, number("clone3"), 0, 1), _refuse(errno.ENOSYS)]
+    lines += [_at(_EQUAL, _number("clone3"), 0, 1), _refuse(errno.ENOSYS)]
     namespaces = sum(NEW_NAMESPACE.values()) | 0x02000000 | 0x04000000  # control groups, host names
     lines += _when("clone", [_at(_LOAD, _word(0)), _at(_ANY_BIT, namespaces, 0, 1), _refuse()])
     lines += _when("socket", [_at(_LOAD, _word(0)), _at(_EQUAL, _LOCAL_SOCKETS, 1, 0), _refuse()])
@@ -95,10 +95,17 @@ def program(protected: Iterable[int] = ()) -> bytes:
 
 def _when(names: str | tuple[str, ...], lines: list[bytes]) -> list[bytes]:
     """Instructions for these calls alone, after which they are allowed: the number stays loaded for those behind."""
-    wanted = [number(name) for name in ((names,) if isinstance(names, str) else names)]
+    wanted = [_number(name) for name in ((names,) if isinstance(names, str) else names)]
     body = [*lines, _at(_RETURN, _ALLOW)]
     over = _at(_JUMP, len(body))  # of any length; a condition's is at most 255
     return [*(_at(_EQUAL, value, len(wanted) - index, 0) for index, value in enumerate(wanted)), over, *body]
+
+
+def _number(name: str) -> int:
+    """The number of a call that every machine with a filter has."""
+    wanted = number(name)
+    assert wanted is not None, name
+    return wanted
 
 
 def _word(argument: int, half: int = _LOW) -> int:

@@ -77,6 +77,7 @@ class Exchange:
     def _map(self, shared: SharedMemory, empty: bool = False) -> None:
         """Tell the worker of the present device memory. What it cannot map is given up."""
         memory = shared.device_memory
+        assert memory is not None  # there is nothing to tell of otherwise
         descriptor = memory.take_descriptor()
         payload = {"memory": shared.name, "bytes": memory.bytes, "empty": empty}
         try:

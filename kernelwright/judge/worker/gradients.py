@@ -40,6 +40,7 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    # pyrefly: ignore[bad-override]  # the stubs give what once_differentiable returns no type
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         link, leaves = ctx.remote.link, ctx.leaves
         given = [gradients[number] for number in ctx.differentiable]

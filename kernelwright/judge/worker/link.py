@@ -80,7 +80,8 @@ class Link:
         self.expected: list[int] | None = None
         self.poisons = self.keeps_inputs = False
         self.calls = 0
-        self.last, self.ever_late, self.launch_errors = Last(), False, ()
+        self.last, self.ever_late = Last(), False
+        self.launch_errors: tuple[str, ...] = ()
         self.attribute_names: tuple[str, ...] = ()
         self.raised: CandidateRaised | None = None
         self._earlier: deque[list[StorageWeakRef | None]] = deque(maxlen=KEPT_CALLS)
@@ -221,11 +222,11 @@ class Link:
             self._set_random_state([protocol.item(changed, number) for number in random])
         self._remember(reply["memory"]["storages"], storages)
         launch_error = protocol.field(reply, "launch_error", str, type(None))
+        seconds, returned = (float(protocol.field(reply, name, float, int)) for name in ("seconds", "returned_seconds"))
         self.last = Last(
             protocol.field(reply, "late", bool), launch_error[:100] if launch_error else None,
             tuple((path, type(leaf).__name__) for path, leaf in flatten(outputs).items() if isinstance(leaf, Foreign)),
-            *(float(protocol.field(reply, name, float, int)) for name in ("seconds", "returned_seconds")),
-            protocol.field(reply, "threads", int), tuple(protocol.texts(reply, "warnings", 20)))
+            seconds, returned, protocol.field(reply, "threads", int), tuple(protocol.texts(reply, "warnings", 20)))
         self.calls += 1
         self.ever_late = self.ever_late or self.last.late
         if self.last.launch_error:

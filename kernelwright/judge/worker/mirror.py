@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ class Mirror:
 
     def __init__(self, module: nn.Module) -> None:
         # The module has this mirror: it would otherwise live, with all of the state, until Python looks for cycles.
-        self.module: nn.Module = weakref.proxy(module)
+        self.module = cast(nn.Module, weakref.proxy(module))
         self.places: list[tuple[str, str, nn.Module, str]] = []
         """(kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute."""
         self._sent: dict[tuple[str, str], list[tuple[torch.Tensor, int]]] = {}
@@ -105,7 +105,9 @@ class Mirror:
     def _owner(self, prefix: str) -> nn.Module:
         owner = self.module
         for name in filter(None, prefix.split(".")):
-            owner = owner._modules.setdefault(name, nn.Module())  # type: ignore[assignment]
+            below = owner._modules.setdefault(name, nn.Module())
+            assert below is not None  # they are this function's own
+            owner = below
         return owner
 
     @staticmethod

@@ -64,10 +64,10 @@ class Worker(Exchange):
         self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
         self._memory = self.limits.memory_bytes or int(MEMORY_SHARE * free_bytes())
         self._oom_kills = oom_kills()
-        self._process: isolation.Sandboxed | zygote.Forked | None = None
+        self._started: isolation.Sandboxed | zygote.Forked | None = None
         self._own: process_tree.Process | None = None  # the one that runs the candidate
-        self._line: socket.socket | None = None
-        self._printed: Printed | None = None
+        self._ours: socket.socket | None = None
+        self._output: Printed | None = None
         variables = isolation.environment(self.folder, overrides(device, cuda_visible))
         try:
             self._furnish()
@@ -92,17 +92,17 @@ class Worker(Exchange):
         Raises SandboxError, and WorkerFailure where it does not answer, or does not reach its device.
         """
         self._failed, self._unread = None, b""
-        self._printed = Printed(self.limits.output_bytes, self.limits.flood_bytes)
-        self._line, theirs = socket.socketpair()
+        self._output = Printed(self.limits.output_bytes, self.limits.flood_bytes)
+        self._ours, theirs = socket.socketpair()
         mechanisms = isolation.available(self.device.type == "cuda")
         with theirs:
             passed = (theirs.fileno(), self.inputs.descriptor, self.outputs.descriptor)
             given = (self.limits, variables, self._printed.descriptor, mechanisms)
             if forks is not None:
-                self._process = forks.start(self.folder, passed, *given)
+                self._started = forks.start(self.folder, passed, *given)
             else:
                 command = [sys.executable, "-I", "-P", "-B", str(self.folder / "worker.py"), *map(str, passed)]
-                self._process = isolation.start(command, self.folder, passed, *given)
+                self._started = isolation.start(command, self.folder, passed, *given)
         self._printed.begin()
         self.isolation = self._process.isolation
         try:
@@ -115,6 +115,21 @@ class Worker(Exchange):
             raise WorkerFailure("JUDGE-NO-DEVICE", str(reply.get("error", {}).get("message", ""))[:500],
                                 self.printed(), "start")
         self.isolation += self.share_first()
+
+    @property
+    def _process(self) -> isolation.Sandboxed | zygote.Forked:
+        assert self._started is not None  # nobody has a worker that did not start
+        return self._started
+
+    @property
+    def _line(self) -> socket.socket:
+        assert self._ours is not None
+        return self._ours
+
+    @property
+    def _printed(self) -> Printed:
+        assert self._output is not None
+        return self._output
 
     def request(self, kind: str, payload: dict[str, Any], *, seconds: float, stage: str,
                 descriptors: list[int] | None = None) -> dict[str, Any]:
@@ -171,7 +186,7 @@ class Worker(Exchange):
 
     def pause(self) -> None:
         """Stop everything that the worker started, until the next request: others are timed meanwhile."""
-        if self.failure is None and self._process is not None:
+        if self.failure is None and self._started is not None:
             self._paused = True
             process_tree.signal_members(self._process.pid, signal.SIGSTOP)
 
@@ -187,7 +202,7 @@ class Worker(Exchange):
 
     def printed(self) -> str:
         """The end of what the worker has printed so far."""
-        return self._printed.text() if self._printed is not None else ""
+        return self._printed.text() if self._output is not None else ""
 
     def close(self) -> None:
         """End everything that the worker started and remove its folder. May be called again."""
@@ -197,11 +212,11 @@ class Worker(Exchange):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self) -> None:
-        if self._line is not None:
+        if self._ours is not None:
             self._line.close()
-        if self._process is not None:
+        if self._started is not None:
             self._process.end()
-        if self._printed is not None:
+        if self._output is not None:
             self._printed.close()
 
     def __enter__(self) -> Worker:
@@ -298,7 +313,7 @@ class Worker(Exchange):
             verdict = "CRASH-MEMORY" if self._asked else "JUDGE-ERROR"  # who is not asked for anything needs no more
             self._fail(verdict, f"The system ended the candidate's process {when}, because memory had run out.", stage)
         elif status < 0:
-            name = signal.Signals(-status).name if -status in iter(signal.Signals) else f"signal {-status}"
+            name = signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
             self._fail("CRASH-FLOOD" if name == "SIGXFSZ" else "CRASH-SIGNAL",
                        f"The candidate's process was ended by {name} {when}.", stage)
         else:

@@ -89,7 +89,8 @@ class SharedMemory:
         """
         if at >= ON_DEVICE:
             _flat(tensor).copy_(self._part(at, tensor))
-            self.device_memory.settle()  # type: ignore[union-attr]
+            assert self.device_memory is not None  # of which that was a part
+            self.device_memory.settle()
             return
         for begin, piece in _pieces(_flat(tensor)):
             here = piece if piece.device.type == "cpu" else _staged(piece)

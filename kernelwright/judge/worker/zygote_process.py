@@ -88,4 +88,5 @@ def _become_worker(passed: list[int], status: int, folder: Path, known: Handlers
     with contextlib.suppress(RuntimeError):
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     os.chdir(folder / "work")
-    serve(*passed, folder, known)
+    line, inputs, outputs = passed
+    serve(line, inputs, outputs, folder, known)

@@ -164,8 +164,9 @@ def _pools(reductions: Iterable[Node], roles: Mapping[Node, str], readers: Mappi
     found: dict[Node, dict[Node, Node]] = {}
     for node in reductions if free else ():
         some = [a for a in anchors.members(sums.by(*node.inputs) & free) if is_pool(node, a, elements)]
-        if some:
-            found.setdefault(some[-1], {})[node] = windows_below(node)
+        windows = windows_below(node)
+        if some and windows is not None:
+            found.setdefault(some[-1], {})[node] = windows
     return {node: anchor for anchor, pools in found.items() for node in pools
             if len({w["kernel"] for w in pools.values()}) == 1
             and _all_uses_pass(anchor, list(pools), roles, readers, roots, joined=None)}

@@ -75,7 +75,9 @@ def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping
         build.place(node)
     chosen = {build.moved[n]: replace(choice, recompute=None) for n, choice in anchors.items() if n not in recomputed}
     for node in joined.anchors.members(joined.anchors.some(recomputed)):
-        chosen |= {build.firsts[node][node]: anchors[node], build.moved[node]: anchors[node].recompute}
+        second = anchors[node].recompute
+        assert second is not None  # what is recomputed has one
+        chosen |= {build.firsts[node][node]: anchors[node], build.moved[node]: second}
     return Recomputed(build.moved, chosen, build.stored, build.firsts)
 
 

@@ -86,7 +86,7 @@ def _is_of_lines(node: Node, roles: Mapping[Node, str], readers: Mapping[Node, l
     """Whether windows have one element along the last axis, so that neighbours of the results are made of neighbours,
     and what is computed from the results point by point is neither for windows nor for more points."""
     windows = windows_below(node)
-    if windows["kernel"][-1] != 1 or windows["stride"][-1] != 1:
+    if windows is None or windows["kernel"][-1] != 1 or windows["stride"][-1] != 1:
         return False
     stack, seen = [node], {node}
     while stack:

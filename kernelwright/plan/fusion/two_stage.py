@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from kernelwright.algebra.build import NARROW, reduce, reshape
 from kernelwright.algebra.collapse import cast
@@ -94,7 +95,9 @@ def _two_stage(node: Node, x: Node, elements: Elements, of_lines: int) -> tuple[
         count = positions_of(anchor)
         shape = _apart(operand.shape, count) if count > 1 else None
         if shape is not None:
-            return _total(node, x, shape, first_position(shape, count))
+            first = first_position(shape, count)
+            assert first is not None  # which taking an axis apart has made
+            return _total(node, x, shape, first)
     return None
 
 
@@ -139,7 +142,7 @@ def _total(node: Node, x: Node, shape: tuple[int, ...], first: int) -> tuple[Nod
     return cast(result, node.dtype), firsts
 
 
-def _correction(op: str) -> dict[str, int]:
+def _correction(op: str) -> dict[str, Any]:
     return {"correction": 0} if op == "var" else {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
@@ -113,7 +114,7 @@ class ColumnArrays:
         scope: Scope,
         first: str,
         last: str,
-        finish,
+        finish: Callable[[Scope], list[str]],
         skip: bool = False,
         step: int = 1,
     ) -> list[str]:

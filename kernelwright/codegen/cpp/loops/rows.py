@@ -320,7 +320,7 @@ class _Rows:
             lines += braces(f"for (int64_t point = 0; point < {self.points}; ++point)", body)
         return lines, table + largest * self.points * chunks
 
-    def _load_results(self, nodes, done: list[list[int]], scope: Scope) -> list[str]:
+    def _load_results(self, nodes: list[tuple[Reduced, str, str]], done: list[list[int]], scope: Scope) -> list[str]:
         finished = {number for numbers in done for number in numbers}
         lines = []
         for place, (node, name, _) in enumerate(nodes):

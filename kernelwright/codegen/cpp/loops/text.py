@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Protocol
 
 from kernelwright.codegen.cpp.expressions import (
     TYPES,
@@ -41,8 +42,21 @@ def braces(head: str, lines: Sequence[str]) -> list[str]:
     return [f"{head} {{".lstrip(), *indented(lines), "}"]
 
 
+class Record(Protocol):
+    """A kernel's record, as far as its operands' types: a loop's, a scan's, an extremum's."""
+
+    @property
+    def input_dtypes(self) -> tuple[str, ...]: ...
+
+    @property
+    def output_dtypes(self) -> tuple[str, ...]: ...
+
+    @property
+    def compute(self) -> str: ...
+
+
 def definition(
-    kernel: LoopKernel, name: str, comment: str, body: Sequence[str], workspace: int = 0
+    kernel: Record, name: str, comment: str, body: Sequence[str], workspace: int = 0
 ) -> KernelSource:
     """The host function around ``body``."""
     arguments = [f"const {TYPES[d]}* __restrict__ in{n}" for n, d in enumerate(kernel.input_dtypes)]
@@ -96,7 +110,7 @@ def _mentions(lines: Sequence[str], word: str) -> bool:
     return any(word in line for line in lines)
 
 
-def store_lines(stores: Sequence[Store], kernel: LoopKernel, scope: Scope, names: Sequence[str]) -> list[str]:
+def store_lines(stores: Sequence[Store], kernel: Record, scope: Scope, names: Sequence[str]) -> list[str]:
     """Assignments of values that ``scope`` holds."""
     lines = []
     for store in stores:
@@ -251,12 +265,11 @@ def float16_stores(
     body: Sequence[str], kernel: LoopKernel | None, names: Sequence[str], lane: int
 ) -> tuple[list[str], dict[Store, str]]:
     """``body`` with runs of float16 written into arrays instead, and the stores that these stand for."""
-    stores = [*kernel.row_stores, *kernel.outer_stores] if kernel is not None else []
     places = {
         f"out{store.buffer}[{index_text(store.index, names)}]": store
-        for store in stores
+        for store in (*kernel.row_stores, *kernel.outer_stores)
         if kernel.output_dtypes[store.buffer] == "float16" and store.index.strides[lane] == 1
-    }
+    } if kernel is not None else {}
     lines, results = [], {}
     for line in body:
         target, assigns, value = line.partition(" = ")

@@ -13,6 +13,7 @@ state per column.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, prod
 
 from kernelwright.codegen.cpp.expressions import Scope, cost, literal
@@ -29,7 +30,7 @@ from kernelwright.codegen.cpp.loops.text import (
 )
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.ops.scans import SCANS
-from kernelwright.plan.expressions import Reduced
+from kernelwright.plan.expressions import Expression, Reduced
 from kernelwright.plan.kernels import Scan
 
 BLOCK = 1024
@@ -153,7 +154,7 @@ def _columns(kernel: Scan) -> list[str]:
         place = f"state[{column} - first]"
         return [f"{place} = {operation}::of({place}, {wide}({inner.text(kernel.expression)}));"]
 
-    def step(roots: list, finish) -> list[str]:
+    def step(roots: list[Expression], finish: Callable[[Scope], list[str]]) -> list[str]:
         inner = scope.nested("s")
         head = hoist(roots, inner, names, [lane], reduced_varies=True)
         inner.bound[_STATE] = f"real(state[{column} - first])"

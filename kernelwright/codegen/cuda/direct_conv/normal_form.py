@@ -45,7 +45,7 @@ def _indexed(kernel: Contraction, left: Callable[[tuple[int, ...]], tuple[int, .
              right: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Contraction:
     """The kernel with the strides of its indices changed: of the left operand and the stores, of the right."""
 
-    def changed(expression: Expression, change) -> Expression:
+    def changed(expression: Expression, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Expression:
         def index(old: Index) -> Index:
             return Index(change(old.strides), old.offset)
 

@@ -177,7 +177,7 @@ def _tiles(cells: list[int], run_axis: int, run: int, threads: int, pairs: int
     widths = {ceil(longest / n) for n in range(1, 17)} | {w for w in (32, 64, 128) if w < longest}
     widths = {w for w in widths if 8 <= w <= threads or w == longest <= 2 * threads}
     waste = {w: (ceil(longest / w) * w / longest * ceil(w / 32) * 32 / w, -w) for w in widths}
-    for width in sorted(widths, key=waste.get)[:3]:
+    for width in sorted(widths, key=waste.__getitem__)[:3]:
         tile = [1] * len(cells)
         tile[last] = width * own[last]
         rest = max(1, threads // width)

@@ -139,8 +139,9 @@ def needed(definitions: Sequence[str], body: Sequence[str]) -> list[str]:
     """The definitions that a body, or a later one of them, uses, and the body."""
     lines = list(body)
     for line in reversed(definitions):
-        name = re.search(r"(\w+) = ", line)[1]
-        if any(re.search(rf"\b{name}\b", other) for other in lines):
+        defined = re.search(r"(\w+) = ", line)
+        assert defined is not None, line
+        if any(re.search(rf"\b{defined[1]}\b", other) for other in lines):
             lines.insert(0, line)
     return lines
 

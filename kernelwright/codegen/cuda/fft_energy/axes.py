@@ -58,7 +58,7 @@ def codelet_cost(points: int) -> float:
 
 def factor(length: int, real: bool) -> tuple[int, ...] | None:
     """Radices whose product is ``length``: as few as possible, then balanced; None if there are none."""
-    best: tuple[tuple[float, ...], tuple[int, ...]] | None = None
+    best: tuple[tuple[int, int, float, int, tuple[int, ...]], tuple[int, ...]] | None = None
 
     def walk(rest: int, chosen: tuple[int, ...]) -> None:
         nonlocal best

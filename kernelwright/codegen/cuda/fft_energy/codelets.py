@@ -101,9 +101,10 @@ class Codelet:
         sums = [(self.add(a[0], b[0]), self.add(a[1], b[1])) for a, b in pairs]
         differences = [(self.subtract(a[0], b[0]), self.subtract(a[1], b[1])) for a, b in pairs]
         result: list[Value] = [(None, None)] * points
-        result[0] = tuple(  # type: ignore[assignment]
+        first, second = (
             self.combine([(values[0][part], 1.0), *((s[part], 1.0) for s in sums)]) for part in (0, 1)
         )
+        result[0] = first, second
         for k in range(1, half + 1):
             roots = [unit_root(k * q, points) for q in range(1, half + 1)]
             even = [

@@ -205,7 +205,7 @@ def axis_kernel(layout: Layout, number: int) -> str:
     ]
     if last:
         # Lines are contiguous; tile[line][position].
-        pitch, stride, inner = axis.slots, 1, 1
+        pitch, stride, inner, factor = axis.slots, 1, 1, 1
         text += [
             f"  const long long begin = static_cast<long long>(blockIdx.x) * {width};",
             f"  const int valid = lines - begin < {width} ? static_cast<int>(lines - begin) : {width};",
@@ -220,7 +220,7 @@ def axis_kernel(layout: Layout, number: int) -> str:
         middle = [i for i in range(layout.real, 2) if i != number]
         extents = {i: axes[i].slots if i < number else axes[i].size for i in middle}
         inner = prod(axes[i].slots for i in range(number + 1, 3))
-        input_inner = prod(axes[i].size for i in range(number + 1, 3))
+        factor = prod(axes[i].size for i in range(number + 1, 3))
         tiles = ceil(axes[2].size / width)
         text += [
             f"  const int begin = static_cast<int>(blockIdx.x % {tiles}u) * {width};",
@@ -254,7 +254,6 @@ def axis_kernel(layout: Layout, number: int) -> str:
             "  }",
             "  __syncthreads();",
         ]
-    factor = 1 if last else input_inner
 
     def load(position: str) -> str:
         return f"(line < valid ? __ldg(source + {source_offset} + {position} * {factor}LL) : 0.0f)"

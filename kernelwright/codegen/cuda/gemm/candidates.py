@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import Any
 
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import LIGHT
 from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
@@ -83,7 +84,7 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
                                 yield from (replace(tiling, fragments=True) for tiling in every)
 
 
-def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, int]], *, neighbours: bool
+def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, Any]], *, neighbours: bool
               ) -> Iterator[Tiling]:
     """A tiling, and where they make sense with whole sectors, both phases of the last axis, parts of the steps."""
     if 1 < tiling.teams < 4 and tiling.rows <= 2 * SUBTILE_ROWS:

@@ -25,13 +25,13 @@ from kernelwright.codegen.cuda.gemm.row_buffered import reduce_positions as row_
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab import core as swap_ab
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned, geometry_of
 from kernelwright.codegen.cuda.gemm.tap_folding import joined
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.host import alignment_check, head
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction import Contraction, Tiling
 
 _TYPES = {"repack": "unsigned", "left_scales": "float", "right_scales": "float", "left": "unsigned short",
           "right": "unsigned short",
@@ -64,6 +64,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     tiling = kernel.tiling or next(iter(tilings(kernel, "wgmma")), None)
     if tiling is None:
         raise ValueError(f"{name}: no tiling takes all of the kernel's reductions")
+    assert isinstance(tiling, Tiling)  # a number is one of the scheme float32
     original = kernel
     if tiling.joined > 1:
         kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
@@ -73,7 +74,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     if tiling.core == "wgmma":
         core = sm90.core(geometry, finish, name, packed.again)
-    elif tiling.core == "turned":
+    elif isinstance(geometry, Turned):
         core = swap_ab.core(geometry, finish, name)
     else:
         core = sm80.core(geometry, finish, name)

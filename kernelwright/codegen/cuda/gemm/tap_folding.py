@@ -24,7 +24,7 @@ from itertools import pairwise
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
-from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load
+from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load, loaded
 
 
 def joinable(kernel: Contraction) -> int:
@@ -64,8 +64,8 @@ def joined(kernel: Contraction, count: int) -> Contraction:
     own = tuple(Tap(e, 0, (taps[e * count].offset - phase) // stride + before) for e in range(entries))
     changed = ContractionAxis(size, axis.out_size, entries, axis.in_stride // stride, 1, own)
     first = phase - stride * before
-    left = [_part(kernel.left, kernel, t, stride, first + t * apart, axis.in_size) for t in range(count)]
-    right = [_part(kernel.right, kernel, t, numbered * count, taps[0].number + numbered * t, axis.kernel)
+    left = [_part(loaded(kernel.left), kernel, t, stride, first + t * apart, axis.in_size) for t in range(count)]
+    right = [_part(loaded(kernel.right), kernel, t, numbered * count, taps[0].number + numbered * t, axis.kernel)
              for t in range(count)]
     return replace(kernel, in_channels=count * kernel.in_channels, axes=(*kernel.axes[:-1], changed),
                    left=_sum(left), right=_sum(right))

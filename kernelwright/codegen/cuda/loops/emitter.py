@@ -13,7 +13,7 @@ is the innermost row axis when it is unrolled beside the lanes (pooling).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelwright.codegen.cuda.expressions import affine_text, apply_text, literal
@@ -114,8 +114,7 @@ class Emitter:
     def depends(self, node: Expression) -> tuple[bool, bool]:
         """The level of a node: whether it depends on the row, and on the lane."""
         site = self.site
-        row, lane = varies(node, site.walked), site.lanes > 1 and varies(node, (site.lane_axis,))
-        window = site.window > 1 and varies(node, (site.window_axis,))
+        row, lane, window = (varies(node, axes) for axes in (site.walked, site.lane_axes, site.window_axes))
         return row or window, lane or window or (node.reduced and site.per_outer)
 
     def value(self, node: Expression) -> str:
@@ -236,13 +235,13 @@ class Emitter:
         return stored
 
     def _scalar(
-        self, load: Load, target: str, source: str, c_type: str, lane: str, window: str | dict
+        self, load: Load, target: str, source: str, c_type: str, lane: str, window: str | Mapping[Guard, int]
     ) -> list[str]:
         if not load.guards:
             return [f"{target} = {source};"]
         texts = []
         for guard in load.guards:
-            if lane == "e":
+            if not isinstance(window, str):
                 strides = (window[guard],)
                 moved = affine_text(strides, ("e",), 0, False)
             else:

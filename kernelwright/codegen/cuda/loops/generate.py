@@ -57,6 +57,7 @@ def generate(
         if kernel.reductions and not prod(kernel.row):
             kernel = without_row(kernel)
         if kernel.reductions:
+            assert not isinstance(schedule, TileSchedule)  # which is of points
             launches.reduce(normalise(kernel), schedule)
         else:
             if kernel.row_stores and prod(kernel.row):

@@ -27,7 +27,7 @@ def interior(kernel: LoopKernel, site: Site) -> str:
 def _test(guard: Guard, site: Site) -> str:
     """``0 <= index < size`` over the row and the lanes, in one unsigned comparison; "" if it can't hold."""
     split, index = len(site.outer), guard.index
-    lane = index.strides[site.lane_axis] if site.lanes > 1 else 0
+    lane = sum(index.strides[a] for a in site.lane_axes)
     low, high = reach(Index((*index.strides[split:], lane)), (*site.row, site.lanes))
     room = guard.size - (high - low)
     if room <= 0:

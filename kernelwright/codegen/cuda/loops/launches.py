@@ -68,8 +68,10 @@ class Launches:
             kernel = along_row(kernel)
             self._add(reduction_kernel(kernel, [], [], schedule, buffers, self._next(), comment))
             return
-        make = tiles_kernel if isinstance(schedule, TileSchedule) else points_kernel
-        self._add(make(kernel, schedule, buffers, self._next(), comment))
+        if isinstance(schedule, TileSchedule):
+            self._add(tiles_kernel(kernel, schedule, buffers, self._next(), comment))
+        else:
+            self._add(points_kernel(kernel, schedule, buffers, self._next(), comment))
 
     def reduce(self, kernel: LoopKernel, schedule: Schedule | None) -> None:
         """Add the kernels of a kernel with reductions, whose axes are normal."""

@@ -40,16 +40,25 @@ class Site:
         """Whether lanes are different outer points."""
         return self.lanes > 1 and self.lane_axis not in self.walked
 
+    @property
+    def lane_axes(self) -> tuple[int, ...]:
+        """The axis of the lanes, where there are several."""
+        return (self.lane_axis,) if self.lane_axis is not None and self.lanes > 1 else ()
+
+    @property
+    def window_axes(self) -> tuple[int, ...]:
+        """The axis of the window, where it has several elements."""
+        return (self.window_axis,) if self.window_axis is not None and self.window > 1 else ()
+
     def lane_strides(self, index: Index) -> tuple[int, int]:
         """The strides of an index per lane and per window element."""
-        lane = index.strides[self.lane_axis] if self.lanes > 1 else 0
-        return lane, index.strides[self.window_axis] if self.window > 1 else 0
+        return sum(index.strides[a] for a in self.lane_axes), sum(index.strides[a] for a in self.window_axes)
 
     def base(self, index: Index) -> str:
         """Text of an index at lane 0 and window element 0."""
         strides = list(index.strides)
-        if self.window > 1:
-            strides[self.window_axis] = 0
+        for axis in self.window_axes:
+            strides[axis] = 0
         return affine_text(strides, self.names, index.offset, self.long)
 
     def aligned(self, index: Index) -> bool:
@@ -65,8 +74,7 @@ class Site:
 
     def depends(self, indices: Sequence[Index]) -> tuple[bool, bool]:
         """Whether indices move along the row walk, and whether they differ between lanes."""
-        row = any(index.strides[a] for index in indices for a in self.walked)
-        row = row or (self.window > 1 and any(index.strides[self.window_axis] for index in indices))
+        row = any(index.strides[a] for index in indices for a in (*self.walked, *self.window_axes))
         return row, any(any(self.lane_strides(index)) for index in indices)
 
 

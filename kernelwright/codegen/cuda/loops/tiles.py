@@ -48,7 +48,7 @@ class TileEmitter(Emitter):
         if tile is None:
             return super()._load(load, row, lane)
         name = self.fresh("x")
-        step = tile.pitch[self.site.lane_axis] if self.site.lanes > 1 else 0
+        step = sum(tile.pitch[a] for a in self.site.lane_axes)
         if step:
             moved = "v" if step == 1 else f"v * {step}"
             lines = loops(self.site, [f"{name}{self.load_step}[v] = {tile.at(moved)};"], window=False)
@@ -178,6 +178,7 @@ class _Tiles:
             cost = sum(conflicts(turn, pitch, self.words) for turn in (reader, writer))
             if best is None or cost < best[0]:
                 best = cost, tuple(pitch), step
+        assert best is not None  # none is a padding, too
         return Tile(name, best[1], best[2])
 
     def _blocks(self) -> list[int]:

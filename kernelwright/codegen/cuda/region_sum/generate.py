@@ -54,7 +54,7 @@ def generate(kernel: RegionSum, name: str) -> KernelSource:
         raise ValueError(f"a region sum cannot work from {kernel.input_dtype} to {kernel.dtype}")
     axes = join_axes(kernel)
     size = ITEM_BYTES[kernel.input_dtype]
-    names = {
+    names: dict[str, object] = {
         "NAME": name,
         "IN": SCALARS[kernel.input_dtype],
         "OUT": SCALARS[kernel.dtype],

@@ -34,7 +34,7 @@ def generate(kernel: Extremum, name: str, schedule: Schedule | None = None) -> K
     return source(kernel, name, writer)
 
 
-class _Writer(AxisWalk):
+class _Writer(AxisWalk[Extremum]):
     """The device kernels of one extremum."""
 
     def __init__(self, kernel: Extremum, name: str, schedule: Schedule) -> None:

@@ -42,7 +42,7 @@ def generate(kernel: Scan, name: str, schedule: Schedule | None = None) -> Kerne
     return source(kernel, name, writer)
 
 
-class _Writer(AxisWalk):
+class _Writer(AxisWalk[Scan]):
     """The device kernels of one scan."""
 
     def __init__(self, kernel: Scan, name: str, schedule: Schedule) -> None:

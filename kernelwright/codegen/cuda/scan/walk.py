@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import Generic, TypeVar
 
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.host import alignment_check, head
@@ -127,10 +128,13 @@ def source(kernel: Scan | Extremum, name: str, writer: AxisWalk | None) -> Kerne
     return KernelSource(name, definition, size, ("check", *sorted(snippets_of(definition))))
 
 
-class AxisWalk:
+Record = TypeVar("Record", Scan, Extremum)
+
+
+class AxisWalk(Generic[Record]):
     """How the threads of one kernel walk the axis. Subclasses write what they do there."""
 
-    def __init__(self, kernel: Scan | Extremum, name: str, schedule: Schedule) -> None:
+    def __init__(self, kernel: Record, name: str, schedule: Schedule) -> None:
         self.kernel, self.name, self.schedule = kernel, name, schedule
         self.long = is_long(kernel.as_loop)
         self.vectors: set[str] = set()

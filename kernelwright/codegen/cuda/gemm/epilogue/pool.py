@@ -108,8 +108,8 @@ class Pool(EpilogueOperation):
         self.row_of = f"{self.window} * {self.rows_each}" if self.rows_each > 1 else self.window
         window = f"{self.size}{', of two lines' * (self.lines > 1)}"
         self.comment = f"a thread takes a window of {window}, and a part of the columns"
-        self.table = ColumnTable(geometry, name, tuple(part.expression for part in (*kernel.pools, *kernel.stores)),
-                                 entries=True)
+        parts = (*kernel.pools, *kernel.stores)
+        self.column_table = ColumnTable(geometry, name, tuple(part.expression for part in parts), entries=True)
         self.pooled = [self.table.without(pool.expression) for pool in kernel.pools]
         stores = self.table.stores(kernel.stores)
         last = len(self.names) - 1

@@ -105,11 +105,12 @@ class StoreRuns(EpilogueOperation):
         # A multiple of 4 floats, and 4 or 12 modulo 16: a core's fragments lie 8 rows x 4 pairs of columns.
         self.strides = (phases, self.positions + 4)
         self.floats = self.columns * self.strides[1]
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
+        self.column_table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores))
 
     def emit(self, walked: tuple[int, ...], lanes: int, kind: type[PointEmitter]) -> None:
         """Give the operation an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
         stores = collapsed(self.table.stores(self.stores), self.kernel, self.outer)
+        assert stores is not None  # as who makes a walk over runs has looked
         last = len(self.domain) - 1
         self.emitter = emitter_of(self.kernel, self.domain, (*self.names[:3 + self.outer], "d"), (), stores,
                                   walked=walked, lane_axis=last, lanes=lanes, kind=kind)

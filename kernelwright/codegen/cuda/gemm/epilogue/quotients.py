@@ -84,8 +84,11 @@ def decaying(roots: Sequence[Expression], reductions: Sequence[tuple[str, Expres
         if kind != "sum" or root not in powers:
             rest = replaced(root, lambda node: Constant(0.0) if node in found else None)
             powers -= set(walk(rest))
-    return [replaced(root, lambda node: Apply(_DECAY, node.arguments) if node in powers else None)
-            for root in everything]
+
+    def change(node: Expression) -> Expression | None:
+        return Apply(_DECAY, node.arguments) if isinstance(node, Apply) and node in powers else None
+
+    return [replaced(root, change) for root in everything]
 
 
 def _tells(node: Expression) -> bool:

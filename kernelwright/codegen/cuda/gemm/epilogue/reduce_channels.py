@@ -55,7 +55,7 @@ class ReduceChannels(EpilogueOperation):
     are ``pitch`` floats apart. Raises ValueError for two phases where channels are neighbours in the output."""
 
     emitter_kind = QuotientEmitter
-    emitter: QuotientEmitter
+    emitter: QuotientEmitter  # pyrefly: ignore[bad-override-mutable-attribute]  # of `emitter_kind`
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
@@ -131,6 +131,7 @@ class ReduceChannels(EpilogueOperation):
     def _new_emitter(self) -> QuotientEmitter:
         """An emitter of passes over the channels, which has met nothing."""
         emitter = self.emitter_with(self.table)
+        assert isinstance(emitter, QuotientEmitter)  # of `emitter_kind`
         emitter.name = self.name
         emitter.reduced[0, 0] = "sum"
         return emitter

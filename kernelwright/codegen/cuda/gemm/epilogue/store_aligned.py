@@ -53,6 +53,7 @@ def _in_twos(kernel: Contraction, geometry: Geometry, outer: int) -> bool:
     even = geometry.tiling.phases == 2 or (geometry.extents[-1] % PAIR == 0 and kernel.axes[-1].out_size % PAIR == 0)
     sizes = domain_of_runs(kernel, outer)
     stores = collapsed(ordinary_stores(kernel), kernel, outer)
+    assert stores is not None  # of `_outer`
     return even and sizes[-1] % PAIR == 0 and all(
         kernel.output_dtypes[store.buffer] == "float32" and lies_at_multiples(store.index, sizes, PAIR)
         for store in stores)
@@ -63,9 +64,9 @@ class StoreAligned(StoreRuns):
     unless `stores_aligned`."""
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if not stores_aligned(geometry):
-            raise ValueError(f"{name}: no warps that begin at multiples of {_SECTOR} bytes: {geometry.tiling}")
         outer = _outer(geometry)
+        if outer is None or not stores_aligned(geometry):
+            raise ValueError(f"{name}: no warps that begin at multiples of {_SECTOR} bytes: {geometry.tiling}")
         super().__init__(geometry, name, outer)
         self.lanes = PAIR if _in_twos(self.kernel, geometry, outer) else 1
         self.layout = self.spread(32, self.lanes)
@@ -102,7 +103,9 @@ class StoreAligned(StoreRuns):
     @property
     def _store(self) -> Index:
         """Where the first output's elements are, over runs."""
-        return collapsed(self.stores[:1], self.kernel, self.outer)[0].index
+        stores = collapsed(self.stores[:1], self.kernel, self.outer)
+        assert stores is not None  # of `_outer`
+        return stores[0].index
 
     def _before(self) -> str:
         """Elements from the begin of a sector to the tile's first position of a run, of column 0; a multiple of

@@ -101,9 +101,10 @@ class StoreOverlapped(StoreRuns):
     multiple = CHUNK
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if not stores_densely(geometry) or geometry.tiling.overlap < least_overlap(geometry):
+        outer = outer_axes(geometry)
+        if outer is None or not stores_densely(geometry) or geometry.tiling.overlap < least_overlap(geometry):
             raise ValueError(f"{name}: no tiles that overlap: {geometry.tiling}")
-        super().__init__(geometry, name, outer_axes(geometry))
+        super().__init__(geometry, name, outer)
         self.chunks = self.positions // CHUNK
         self.layout = self.spread(self.chunks, CHUNK)
         self.comment = f"a thread takes {CHUNK} neighbouring positions, and walks over a part of the columns"

@@ -93,10 +93,10 @@ class EpilogueOperation:
     """
 
     comment = ""
-    strides = (0, 0)
+    strides: tuple[int, int] = (0, 0)
     floats = 0
     emitter: PointEmitter
-    table: ColumnTable | None = None
+    column_table: ColumnTable | None = None
     row_of = ""
     phase_of: str | None = None
     parameters: tuple[tuple[str, str], ...] = ()
@@ -195,11 +195,11 @@ class EpilogueOperation:
                 f"static __constant__ int {self.name}_classes[{len(classes)}][{len(self.kernel.axes)}][2] = {{\n"
                 f"  {rows}}};\n"]
 
-    def _class(self, axis: int) -> tuple[str | int, str | int]:
+    def _class(self, axis: int) -> tuple[str, str] | tuple[int, int]:
         """The first position of the class along an axis, and the number of them."""
         if len(self.geometry.classes) > 1:
-            first, count = (f"{self.name}_classes[phase_class][{axis}][{i}]" for i in (0, 1))
-            return first, count
+            own = f"{self.name}_classes[phase_class][{axis}]"
+            return f"{own}[0]", f"{own}[1]"
         (only,) = self.geometry.classes
         return only.phases[axis], only.counts[axis]
 
@@ -208,7 +208,7 @@ class EpilogueOperation:
         several = len(self.geometry.classes) > 1
         counts = [self._class(a)[1] for a in range(len(self.kernel.axes))]
         return " || ".join(f"u{a} >= {count}" for a, count in enumerate(counts)
-                           if several or count < self.geometry.extents[a])
+                           if several or isinstance(count, str) or count < self.geometry.extents[a])
 
     def in_bounds(self) -> str:
         """The in-bounds predicate of ``row``: whether it is a position of the class, and its output phase has it."""

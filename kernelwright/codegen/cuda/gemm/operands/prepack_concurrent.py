@@ -118,10 +118,12 @@ def definitions(layout: Layout, name: str) -> str:
             "__syncwarp();", "kw_copies_see_global();"]
     waits = ["const unsigned* left_ready", "int group", f"{kind} first", "int rows", "int part", "unsigned mark",
              "int lane"]
-    functions = [("Asks for chunks of an item, from `chunk` of its part on.", f"{name}_ask", parameters, ask),
-                 ("Waits until rows of x are packed, of one part of their chunks. All lanes of a warp call it.",
-                  f"{name}_await", waits, wait)]
-    return "\n".join(device_function(comment, "void", *function) for comment, *function in functions)
+    functions: list[tuple[str, str, list[str], list[str]]] = [
+        ("Asks for chunks of an item, from `chunk` of its part on.", f"{name}_ask", parameters, ask),
+        ("Waits until rows of x are packed, of one part of their chunks. All lanes of a warp call it.",
+         f"{name}_await", waits, wait)]
+    return "\n".join(device_function(comment, "void", function, taken, body)
+                     for comment, function, taken, body in functions)
 
 
 def _row_tiles(geometry: Geometry) -> int:

@@ -213,6 +213,15 @@ class WorkTile(Geometry):
         return self.kernel.batch * self.outer_positions
 
     @property
+    def line_rows(self) -> int:
+        """Rows of a line in shared memory, which `Strips` knows."""
+        raise NotImplementedError
+
+    def row_of(self, offset: int) -> int:
+        """The row of the first position's tap, which `Strips` knows."""
+        raise NotImplementedError
+
+    @property
     def brought_chunks(self) -> int:
         """Chunks of x that hold channels."""
         return -(-self.kernel.in_channels // CHUNK)

@@ -76,9 +76,9 @@ class RowBufferedPool(RowBufferedOperation):
         if kernel.pool_lines > 1:
             lines += [f"if ({line} % {kernel.pool_lines} != {kernel.pool_lines - 1}) return;",
                       f"const int i = {line} / {kernel.pool_lines};"]
-        return [*lines, *self._store()]
+        return [*lines, *self._store_pools()]
 
-    def _store(self) -> list[str]:
+    def _store_pools(self) -> list[str]:
         """Exchange what lanes have, and store it."""
         kernel, size = self.kernel, self.kernel.pool_size
         fours = -(-self.blocks * _BLOCK // size // _FOUR)

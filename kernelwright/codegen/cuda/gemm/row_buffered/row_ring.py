@@ -134,7 +134,7 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     piece = ["int image", f"int {line}", "int first_position", "int piece", "int lane"]
     closer = []
     if prefetches(numbers):
-        index = operand.expression.index
+        index = loaded(operand.expression).index
         at = emitter_of(kernel, operand.domain, operand.names, [operand.expression]).site.base(index)
         first = f"first_position + {row} * {ITEM_ROWS} + lane / {CHUNK} * {ITEM_ROWS - 1}"
         closer = [device_function(

@@ -170,8 +170,8 @@ def values(numbers: SwapAB) -> dict[str, object]:
     """What stands for names in the core's text, where x comes as it lies."""
     kernel, tiling = numbers.kernel, numbers.tiling
     position, group, channel = left_strides(kernel)
-    by_channels, offset = channel == 1, kernel.left.index.offset
-    left = f"in{kernel.left.buffer}" + (f" + {offset}LL" if offset else "") \
+    by_channels, offset = channel == 1, loaded(kernel.left).index.offset
+    left = f"in{loaded(kernel.left).buffer}" + (f" + {offset}LL" if offset else "") \
         + (f" + group * {group}LL" if kernel.groups > 1 else "") + f" + row * {position}LL + c * {channel}LL"
     # Of 16 bytes of a copy: lanes have so many of a line, which has that many floats.
     lanes, pitch = (16, RAW_PITCH) if by_channels else (8, WARP_POSITIONS)

@@ -61,6 +61,7 @@ from kernelwright.codegen.cuda.gemm.swap_ab.text import (
 from kernelwright.codegen.cuda.host import alignment_check, ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.template import fill
+from kernelwright.plan.expressions import loaded
 
 #: Up to which power of two the greatest magnitude of a row of x or w leaves sums as they should be, and its inverse.
 _USUAL = 80
@@ -78,16 +79,16 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     layout, merging = wgmma_swapped_in_pairs(numbers.positions), 4 * slabs * subtile_floats
     shared = numbers.shared_bytes(merging)
     group, channels_apart, columns_apart = right_strides(kernel)
-    weight = f"in{kernel.right.buffer}"
+    weight = f"in{loaded(kernel.right).buffer}"
     finishing = [p for p in epilogue.parameters if p[1] not in ("right_scales", weight)]
     taken = [("float*", "right_scales"), ("const float* __restrict__", weight)]
     if tiling.raw_left:
-        taken += [("float*", "left_scales"), ("const float* __restrict__", f"in{kernel.left.buffer}")]
+        taken += [("float*", "left_scales"), ("const float* __restrict__", f"in{loaded(kernel.left).buffer}")]
     else:
         taken.insert(0, ("const unsigned short* __restrict__", "left"))
     parameters = list(dict.fromkeys([*taken, *([("float* __restrict__", "partial")] if tiling.split > 1
                                                else finishing)]))
-    by_channels, offset = channels_apart == 1, kernel.right.index.offset
+    by_channels, offset = channels_apart == 1, loaded(kernel.right).index.offset
     apart, ends, count = (columns_apart, kernel.in_channels, 4) if by_channels else \
         (channels_apart, kernel.out_channels, 2)
     together = not any(number % count for number in (apart, offset, ends, group))
@@ -164,7 +165,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     aligned = (f'if (reinterpret_cast<uintptr_t>({weight}) % {4 * count} != 0)\n'
                f'    return "{name}: {weight} must be aligned to {4 * count} bytes";',) * together
     if tiling.raw_left:
-        aligned += ("\n  ".join(alignment_check(name, [f"in{kernel.left.buffer}"])),)
+        aligned += ("\n  ".join(alignment_check(name, [f"in{loaded(kernel.left).buffer}"])),)
     launches = _launches(numbers, name, parameters, epilogue, shared, merging)
     return Core(text, (*aligned, *launches), support, numbers.threads, shared)
 

@@ -40,6 +40,7 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import wrapped
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.template import fill, fill_some
+from kernelwright.plan.expressions import loaded
 
 if TYPE_CHECKING:
     from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
@@ -72,7 +73,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
                   *epilogue.parameters]
     checks, support = [], epilogue.support | {"mma_sync"}
     if tiling.raw_right:
-        raw = f"in{kernel.right.buffer}"
+        raw = f"in{loaded(kernel.right).buffer}"
         # The block writes scales itself. The epilogue may read the operand, too, to compute sums again.
         own = {"left": 0, "right_scales": 1, raw: 2}
         parameters = [parameters[0], ("float*", "right_scales"), ("const float* __restrict__", raw),
@@ -137,7 +138,7 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
             "STEP": text.PACKED_STEP, "SCALES": "", "WRITTEN": "", "AFTER": "",
             "PROMOTE": text.PROMOTE if tiling.promote else ""}
     group, channels_apart, columns_apart = raw_strides(kernel)
-    by_channels, offset = channels_apart == 1, kernel.right.index.offset
+    by_channels, offset = channels_apart == 1, loaded(kernel.right).index.offset
     return result | {
         "ALL_COLUMNS": "", "RIGHT_PLACES": raw_text.RAW_PLACES,
         "COPY_RIGHT": raw_text.RAW_COPY_CHANNELS if by_channels else raw_text.RAW_COPY_COLUMNS,
@@ -146,7 +147,7 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
         "AFTER": raw_text.RAW_AFTER, "SCALES": raw_text.RAW_SCALES, "PROMOTE": raw_text.RAW_PROMOTE,
         "WRITTEN": raw_text.RAW_WRITTEN + text.FILL_RAW_TABLE * table,
         "RAW_STRIDE": str(columns_apart if by_channels else channels_apart),
-        "RAW": f"in{kernel.right.buffer}" + (f" + {offset}LL" if offset else "")
+        "RAW": f"in{loaded(kernel.right).buffer}" + (f" + {offset}LL" if offset else "")
         + (f" + place.group * {group}LL" if kernel.groups > 1 else ""),
         "CHANNELS": str(kernel.in_channels), "OUT_CHANNELS": str(kernel.out_channels)}
 

@@ -40,6 +40,7 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry, strides_of_raw_right, suits_pairs
 from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.expressions import loaded
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Most sums of a warp along rows and along columns, and most columns of a block.
@@ -88,7 +89,7 @@ def raw_strides(kernel: Contraction) -> tuple[int, int, int]:
     """
     group, channel, column = strides_of_raw_right(kernel)
     apart = column if channel == 1 else channel
-    if 1 not in (channel, column) or apart <= 0 or apart % 4 or group % 4 or kernel.right.index.offset % 4 \
+    if 1 not in (channel, column) or apart <= 0 or apart % 4 or group % 4 or loaded(kernel.right).index.offset % 4 \
             or (kernel.groups > 1 and kernel.out_channels % 8):
         raise ValueError("the right operand has to be packed: nothing of it lies in 16 bytes")
     return group, channel, column

@@ -205,16 +205,17 @@ def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
     split = tiling.split > 1
     margin = "\n" + " " * (2 if split else 8)
     scale = f"{margin}const float scale_of_row = @NAME@_row_scale(left_scales, thread, group, first_row);"
-    values = {"ROW_SCALE": scale if epilogue.row_scales else "",
+    values: dict[str, object] = {"ROW_SCALE": scale if epilogue.row_scales else "",
               "PASS_SCALE": ", scale_of_row" if epilogue.row_scales else ""}
     if not epilogue.column_floats:
         empty = ("COLUMN_TABLE", "COLUMN_ARGUMENTS", "TABLE_OF", "FILL_TABLE", "FILL_MERGE_TABLE")
-        return values | dict.fromkeys(empty, "")
+        return {**values, **dict.fromkeys(empty, "")}
     of, fill_it, merge = results.TABLE_OF, results.FILL_TABLE, results.FILL_MERGE_TABLE
     if epilogue.entry_rows:
         of, fill_it, merge = (results.TABLE_OF_ENTRIES, results.FILL_TABLE_OF_ENTRIES,
                               results.FILL_MERGE_TABLE_OF_ENTRIES)
-    return values | {
+    return {
+        **values,
         "COLUMN_TABLE": f", slab + {epilogue.floats}", "TABLE_AT": epilogue.floats, "ENTRY_ROWS": epilogue.entry_rows,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
         "TABLE_OF": "" if split else of, "FILL_TABLE": "" if split else fill_it,
