@@ -166,9 +166,9 @@ class Factored:
         runs: list[list[_Atom]] = []
         for atom in (atom for factors in self.factors for atom in factors):
             last = runs[-1][-1] if runs else None
-            joins = last is not None and last.is_whole and atom.is_whole and after.get(last) is atom
             # Memory has gaps where an inner axis is sliced.
-            if joins and (last.axis == atom.axis or self.slices[atom.axis] == (0, 1, self.source.shape[atom.axis])):
+            if last is not None and last.is_whole and atom.is_whole and after.get(last) is atom and (
+                    last.axis == atom.axis or self.slices[atom.axis] == (0, 1, self.source.shape[atom.axis])):
                 runs[-1].append(atom)
             else:
                 runs.append([atom])

@@ -157,7 +157,8 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     for node, pair in tries.pairs.items():
-        choice = decide_recompute(pair, *(found.get(variant(s)) for s in pair.steps), _WIN)
+        one, two = (found.get(variant(s)) for s in pair.steps)
+        choice = decide_recompute(pair, one, two, _WIN)
         once = took.get(node, inf)
         if choice is not None and (recomputed := seconds_of(choice) + after[variant(pair.second)]) < once:
             say(line_recompute(node, choice, recomputed, once))

@@ -25,7 +25,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered import reduce_positions as row_
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab import core as swap_ab
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import Turned, geometry_of
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB, geometry_of
 from kernelwright.codegen.cuda.gemm.tap_folding import joined
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.host import alignment_check, head
@@ -74,7 +74,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     if tiling.core == "wgmma":
         core = sm90.core(geometry, finish, name, packed.again)
-    elif isinstance(geometry, Turned):
+    elif isinstance(geometry, SwapAB):
         core = swap_ab.core(geometry, finish, name)
     else:
         core = sm80.core(geometry, finish, name)

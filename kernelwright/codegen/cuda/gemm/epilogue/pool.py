@@ -140,7 +140,7 @@ class Pool(EpilogueOperation):
         lines += [*self.emitter.fixed_lines, *self.windows.fixed_lines]
         return lines + self.table.steps("first", "last", self._step(), max(READ, UNROLL // self.size))
 
-    def _class(self, axis: int) -> tuple[str | int, str | int]:
+    def _class(self, axis: int) -> tuple[str, str] | tuple[int, int]:
         """As of every operation; along the last axis positions end where whole windows do, and so do lines."""
         if axis == len(self.kernel.axes) - 1:
             return 0, self.kernel.pooled_domain[-1] * self.rows_each

@@ -74,8 +74,8 @@ class ReduceChannels(EpilogueOperation):
         self.sum = self.element = f"row_sums[o * {self.pitch}]"
         self.parts, self.part_number = READ, "v"
         roots = [*self.kernel.reductions, *self.kernel.stores]
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not self.turns)
+        self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                        entries=not self.turns)
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.once = [s for s in self.kernel.stores if not s.index.strides[2]]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])

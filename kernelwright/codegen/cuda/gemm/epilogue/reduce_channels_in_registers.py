@@ -98,7 +98,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         super().__init__(geometry, name)
         self.comment = "threads reduce the channels that they have, then " + (
             "one takes a position and stores them" if self.phases == 2 else "two lanes take a position and store them")
-        self.table = folded_table(geometry, name)
+        self.column_table = folded_table(geometry, name)
         known = [*zip((reduction.kind for reduction in self.kernel.reductions), self.reduced, strict=True)]
         changed = decaying([shares(store.expression, known) for store in self.along], known)
         self.along = [replace(s, expression=e) for s, e in zip(self.along, changed[:len(self.along)], strict=True)]

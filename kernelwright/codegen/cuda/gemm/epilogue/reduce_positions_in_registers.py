@@ -100,7 +100,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         self.together = self.columns // 4 if self.columns in (8, 16) else 8
         self.distinct = distinct_totals(self.kernel)
         self.counts, self.ones, self.floats = shared_floats(geometry)
-        self.table = ColumnTable(geometry, name, self.distinct)
+        self.column_table = ColumnTable(geometry, name, self.distinct)
         everything = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(self.kernel, self.kernel.domain, self.names, list(self.distinct), walked=everything)
         self.emitter.reduced[0, 0] = "sum"

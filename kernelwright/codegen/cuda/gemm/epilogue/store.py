@@ -106,8 +106,8 @@ class StorePositions(EpilogueOperation):
             self.row_of, self.phase_of = "thread / 2", "thread % 2"
             self.comment = "a thread takes one of 128 positions, and walks over columns"
         roots = (*self.stores, *self.kernel.totals)
-        self.table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                 entries=not self.kernel.totals)
+        self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
+                                        entries=not self.kernel.totals)
         self._emit()
 
     def _emit(self) -> None:

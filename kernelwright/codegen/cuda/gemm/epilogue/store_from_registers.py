@@ -60,7 +60,7 @@ class StoreFromRegisters(EpilogueOperation):
         super().__init__(geometry, name)
         self.hold_tile()
         self.both = self.phases == 2
-        self.table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
+        self.column_table = ColumnTable(geometry, name, tuple(store.expression for store in self.stores), entries=True)
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(kernel, kernel.domain, self.names, (), stores, walked=walked,

@@ -147,7 +147,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     done = operation(geometry)(geometry, name)
     runs = isinstance(done, StoreRuns)
     body = done.body()
-    used = done.emitter.used | (done.table.used if done.table else set())
+    used = done.emitter.used | (done.column_table.used if done.column_table else set())
     again = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
@@ -167,7 +167,7 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
                   careful_functions(geometry, name, done.names)]
     if again is not None:
         texts.append(_again(geometry, name, done.names, again, heads))
-    table, column_parameters = done.table.definition if done.table else ("", ())
+    table, column_parameters = done.column_table.definition if done.column_table else ("", ())
     row_scale = done.row_scale()
     slab = [*done.heads,
             *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
@@ -183,9 +183,9 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
         definitions = of_rounded(definitions)
     return Epilogue(definitions, tuple(parameters), *done.strides, done.floats,
                     snippets_of(definitions) | done.support, frozenset(done.emitter.vectors),
-                    done.table.floats if done.table else 0, column_parameters, bool(row_scale),
+                    done.column_table.floats if done.column_table else 0, column_parameters, bool(row_scale),
                     done.columns, height, runs, done.in_registers,
-                    done.table.entry_rows if done.table else 0)
+                    done.column_table.entry_rows if done.column_table else 0)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:

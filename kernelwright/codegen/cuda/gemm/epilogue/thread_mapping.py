@@ -85,8 +85,8 @@ def operand_pointers(kernel: Contraction) -> list[str]:
 class EpilogueOperation:
     """What all operations over the sums of a tile share: its ``body`` are the statements of ``NAME_finish``.
 
-    ``strides``: of a subtile's rows and columns; ``floats``: its size; ``table``: of columns; ``row_of``: a thread's
-    row of the subtile, where it has one; ``phase_of``: its output phase, of tiles of two where it has one;
+    ``strides``: of a subtile's rows and columns; ``floats``: its size; ``column_table``: where it has one; ``row_of``:
+    a thread's row of the subtile, where it has one; ``phase_of``: its output phase, of tiles of two where it has one;
     ``parameters``: (C type, name) of pointers that `NAME_finish` takes besides tensors and scales; ``emitter_kind``: of
     `emitter_with`; ``support``: the snippets that it names itself; ``in_registers``: whether it takes the registers of
     a warpgroup's whole tile instead of a subtile in shared memory.
@@ -113,6 +113,12 @@ class EpilogueOperation:
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))
         past = geometry.blocks[0] * geometry.tiling.rows
         self.kind = "long long" if past >= 2**31 else "int"
+
+    @property
+    def table(self) -> ColumnTable:
+        """The table of columns, of an operation that has one."""
+        assert self.column_table is not None, self.name
+        return self.column_table
 
     def hold_tile(self) -> None:
         """Have the operation take all sums of a warpgroup's tile: ``sums[set][register]`` with the layout `wgmma`, the

@@ -12,6 +12,7 @@ LeVeque, 1979), in an order that does not depend on anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import careful_functions
@@ -43,7 +44,7 @@ class Finish:
     pooled: str
 
 
-def operation(numbers: RowBuffered) -> type[RowBufferedOperation]:
+def operation(numbers: RowBuffered) -> Callable[[RowBuffered, tuple[str, ...]], RowBufferedOperation]:
     """What finishes the sums of work tiles."""
     kernel = numbers.kernel
     if kernel.pools:

@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     value_call,
 )
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, RowBuffered
-from kernelwright.plan.expressions import Load
+from kernelwright.plan.expressions import Load, loaded
 
 #: What brings the line that is asked for next closer.
 _PREFETCH = """

@@ -26,6 +26,7 @@ there are none.
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import RAW_PITCH, RAWS, WARP_POSITIONS, SwapAB, left_strides
+from kernelwright.plan.expressions import loaded
 
 INIT = """
   for (int i = threadIdx.x; i < 4 * STAGES; i += @THREADS@)
