@@ -13,16 +13,17 @@ from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
+from kernelwright.algebra.rows import ROW_RULES
 from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
 from kernelwright.algebra.scans import SCAN_RULES
 from kernelwright.algebra.views import VIEW_RULES
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
-from kernelwright.ir.node import Node, made_for, rebuild, walk
+from kernelwright.ir.node import Node, made_for, rebuild, users, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
 RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *PRECISION, *SCAN_RULES,
-                          *VIEW_RULES)
+                          *VIEW_RULES, *ROW_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
@@ -90,6 +91,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     order = list(graph.nodes())
     most = _MOST_STEPS + _STEPS_PER_NODE * len(order)
     context.laid |= _laid(graph.outputs, order)
+    context.readers, context.roots = users(graph.roots()), frozenset(graph.roots())
 
     def rewritten(built: Node, context: Context) -> Node | None:
         """What the first rule that applies makes of a node whose inputs are in normal form."""
@@ -120,9 +122,13 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
                 built = rebuild(node, tuple(results[i] for i in node.inputs))
                 if node in context.laid:
                     context.laid.add(built)
+                if node in context.readers:
+                    context.original.setdefault(built, node)
                 replacement = rewritten(built, context)
                 if replacement is not None:
                     replacements[node] = replacement
+                    if node in context.laid:
+                        context.laid.update(_views([replacement]))
                 else:
                     results[node] = built
                     results.setdefault(built, built)
@@ -152,7 +158,11 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
 
 def _laid(outputs: Iterable[Node], order: Iterable[Node]) -> set[Node]:
     """The views that results show, and those that are given to calls that draw numbers."""
-    stack = [*outputs, *(i for n in order if n.get("serial", -1) >= 0 for i in n.inputs)]
+    return _views([*outputs, *(i for n in order if n.get("serial", -1) >= 0 for i in n.inputs)])
+
+
+def _views(stack: list[Node]) -> set[Node]:
+    """The views among these nodes, and those below them."""
     found: set[Node] = set()
     while stack:
         node = stack.pop()

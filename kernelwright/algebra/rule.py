@@ -41,13 +41,17 @@ class Context:
     allowed: origins of the linear operators ("anchors") that may be collapsed in this attempt.
     used: anchors on which a rule was applied. dropped: what the rules of this attempt may not do, and where a rule may
     not be applied. laid: views of which it is seen how they lie in memory: by the caller, or by a call that draws
-    a number for each element in the order of memory.
+    a number for each element in the order of memory. original: for nodes on inputs that were rewritten those of the
+    graph that is rewritten. readers: who reads each of these. roots: those that are results, or asked for otherwise.
     """
 
     allowed: frozenset[int] = frozenset()
     used: set[int] = field(default_factory=set)
     dropped: frozenset[Exactness | Use] = frozenset()
     laid: set[Node] = field(default_factory=set)
+    original: dict[Node, Node] = field(default_factory=dict)
+    readers: dict[Node, list[Node]] = field(default_factory=dict)
+    roots: frozenset[Node] = frozenset()
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
         """Whether a rule may be applied to a node of that origin in this attempt."""

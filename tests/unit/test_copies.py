@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from graph_tools import assert_close, graph_of, leaf, random_values, run_plan
@@ -132,3 +133,47 @@ def test_kernels_read_through_a_view_that_a_call_reads():
     values = {name: v.float() for name, v in random_values(graph.outputs).items()}
     for found, node in zip(run_plan(plan, values)[0], graph.outputs, strict=True):
         assert_close(found, evaluate([node], values)[0], 1e-5)
+
+
+class Encoder(nn.Module):
+    """A block of an encoder whose attention is captured through the slow path of nn.MultiheadAttention."""
+
+    def __init__(self, batch_first: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, bias=bias, batch_first=batch_first)
+        self.norm, self.last = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.wide, self.narrow = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.narrow(F.gelu(self.wide(self.last(x))))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_attention_of_a_batch_reads_views_of_the_projection(bias):
+    """As PyTorch's fast path: nothing is copied but heads into rows, which flash attention's memory does not need."""
+    torch.manual_seed(0)
+    model, x = Encoder(bias=bias), torch.randn(3, 10, 32)
+    plan, found = planned(model, x)
+    with torch.no_grad():
+        assert_close(found[0], model(x), 1e-5)
+    copies, strided = copying(plan)
+    assert strided == []
+    assert len(copies) <= 1
+    assert all(words.startswith("reshape(permute[3, 10, 4, 8]") for words in copies)
+    calls = [s.node for s in plan.steps if isinstance(s, TorchStep)]
+    attention = next(n for n in calls if n.op == "opaque" and "attention" in n["target"])
+    for operand in attention.inputs:
+        assert [operand.op, operand.inputs[0].op, operand.inputs[0].inputs[0].op] == ["permute", "reshape", "slice"]
+        assert operand.inputs[0].inputs[0].inputs[0].op == "linear"
+
+
+def test_attention_of_positions_first_stays():
+    """What is no batch-first tensor is multiplied as it lies already."""
+    torch.manual_seed(0)
+    model, x = Encoder(batch_first=False), torch.randn(10, 3, 32)
+    plan, found = planned(model, x)
+    with torch.no_grad():
+        assert_close(found[0], model(x), 1e-5)
+    assert copying(plan)[1] == []
