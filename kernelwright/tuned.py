@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.build.library import BuiltAhead
+from kernelwright.build.library import BuiltAhead, spare_processors
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import has_skeleton
 from kernelwright.codegen.reference.plan import values_of
@@ -62,7 +62,7 @@ class Tuning:
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
         with many processors, of which a build or a check of one file leaves most idle."""
-        if not self._may_contract() or not self.stages.budget.measures:
+        if not self._may_contract() or not self.stages.budget.measures or not spare_processors():
             return
         try:
             found: dict[str, str] = {}

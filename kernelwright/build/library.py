@@ -30,6 +30,11 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 
 
+def spare_processors() -> int:
+    """Those that may compile ahead while something else goes on; none of few."""
+    return processors() // _SHARED
+
+
 def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
     """The libraries of several texts, compiled at the same time; in place of each that does not compile, why.
 
@@ -90,7 +95,7 @@ class BuiltAhead:
     """
 
     def __init__(self, sources: Sequence[str], target: str, names: Sequence[str], workers: int | None = None) -> None:
-        count = processors() // _SHARED if workers is None else workers
+        count = spare_processors() if workers is None else workers
         self._waiting = deque(zip(sources, names, strict=True))
         self._target = target
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(count, len(sources)))]

@@ -214,11 +214,11 @@ class WorkTile(Geometry):
 
     @property
     def line_rows(self) -> int:
-        """Rows of a line in shared memory, which `Strips` knows."""
+        """Rows of a line in shared memory, which `RowBuffered` knows."""
         raise NotImplementedError
 
     def row_of(self, offset: int) -> int:
-        """The row of the first position's tap, which `Strips` knows."""
+        """The row of the first position's tap, which `RowBuffered` knows."""
         raise NotImplementedError
 
     @property
