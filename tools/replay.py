@@ -80,7 +80,8 @@ def _kernels(module: str, every: int) -> Iterator[tuple[str, Kernel, str]]:
         for case in loaded.cases()[::every]:
             yield from ((case.name, case.kernel, target) for target in TARGETS)
         return
-    for case, tiling in islice(dict.fromkeys(_given(list(vars(loaded).values()))), 0, None, every):
+    named = [value for name, value in vars(loaded).items() if not name.startswith("__")]  # not all of Python's builtins
+    for case, tiling in islice(dict.fromkeys(_given(named)), 0, None, every):
         yield from ((case.name, kernel, "cuda") for kernel in dict.fromkeys(_forms(case.kernel, tiling)))
 
 

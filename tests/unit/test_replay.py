@@ -5,6 +5,7 @@ Those of every fortieth case are generated here; ``tools/replay.py --check`` gen
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import sys
 
@@ -29,3 +30,10 @@ def test_texts_are_those_of_the_record(replay):
     other = sorted({name for module in replay.modules() for name, keys in replay.texts_of(module, every=40).items()
                     if keys - record.get(name, set())})
     assert not other, f"other texts, if on purpose: python tools/replay.py --record: {other[:10]}"
+
+
+def test_what_python_has_built_in_is_no_case(replay, monkeypatch):
+    """Who evaluates an annotation of a builtin class makes the builtins a dictionary that holds itself."""
+    cases = list(replay._kernels("test_contraction_rounded", 1))
+    monkeypatch.setitem(vars(builtins), "__builtins__", vars(builtins))
+    assert list(replay._kernels("test_contraction_rounded", 1)) == cases != []
