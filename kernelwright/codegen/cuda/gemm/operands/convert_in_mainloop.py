@@ -95,7 +95,7 @@ FILL = """
           __syncwarp();
           if (lane == 0) kw_barrier_arrive(filled);
         }
-        if (++stage == STAGES) stage = 0, parity ^= 1;@COUNT_FILLS@
+        @NEXT_STAGE@@COUNT_FILLS@
         if (++depth == DEPTHS) depth = 0, ++piece;
         if (@PASS_TURN@ && ++turn == TURNS) turn = 0;
       }

@@ -22,15 +22,26 @@ benchmarks/notes/contractions.md has what is generated):
 
 from __future__ import annotations
 
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import frame
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.operands.convert_in_mainloop import SECOND_RUN
 from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
+from kernelwright.codegen.cuda.gemm.precision.split_fp16 import PAIRS, first_pair
 from kernelwright.codegen.cuda.gemm.row_buffered import row_ring
 from kernelwright.codegen.cuda.gemm.row_buffered.epilogue import Finish, finish
 from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
-from kernelwright.codegen.cuda.gemm.row_buffered.text import CORE, FOLDED, MULTIPLY, STEP
+from kernelwright.codegen.cuda.gemm.row_buffered.text import (
+    CONSTANTS,
+    CONSUMERS,
+    FOLDED,
+    MULTIPLY,
+    PRODUCERS,
+    START,
+    STEP,
+    TABLE,
+)
 from kernelwright.codegen.cuda.host import ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.template import fill, fill_some
@@ -74,18 +85,33 @@ def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[st
         "STEP": FOLDED if numbers.kernel.reductions else STEP, "BESIDE": numbers.channel_blocks,
         "RESULTS": numbers.results_bytes // (8 * tiling.teams),
         "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions) + _ENDS * tiling.aligned,
-        "ENDS_INIT": _ENDS_INIT * tiling.aligned, "ENDS": numbers.ends, "END_FLOATS": SECTOR * ROWS,
+        "ENDS": numbers.ends, "END_FLOATS": SECTOR * ROWS,
         "OWN_LINE": _own_line(numbers),
-        "PRODUCT": "kw_wgmma_f16", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
+        "CONSTANTS": CONSTANTS, "START": START, "PRODUCERS": PRODUCERS, "CONSUMERS": CONSUMERS, **_barriers(numbers),
+        "AWAIT_ORDER": frame.await_order("team", "(turn + item) / TEAMS"),
+        "PASS_ORDER": frame.pass_order("team", "TEAMS", "TEAMS > 1 && part == 0" if numbers.kernel.reductions
+                                       else "TEAMS > 1 && phase == 0"),
+        "PRODUCT": "kw_wgmma_f16", "PAIRS": PAIRS, "FIRST_PAIR": first_pair(numbers.terms),
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),
         "APART": ", ".join(str(p.apart) for p in products)}
-    texts = [row_ring.definitions(numbers, name), ending.definitions, MULTIPLY, CORE]
-    text = fill("\n".join(texts), values, spare=values)
+    texts = [row_ring.definitions(numbers, name), ending.definitions, MULTIPLY, TABLE + frame.KERNEL]
+    text = fill("\n".join(texts), frame.USUAL | values, spare=frame.USUAL | values)
     text = "\n".join(wrapped(text.split("\n")))
     support = snippets_of(text) | {"tensor_core", f"wgmma_f16_{tiling.rows}"}
     launches = _launches(numbers, name, threads, [p for _, p in parameters], again)
     return Core(text, launches, support, threads, numbers.shared_bytes), ending
+
+
+def _barriers(numbers: RowBuffered) -> dict[str, object]:
+    """The barriers of a block, behind w and the ring."""
+    found = [frame.Barriers("full", "SLOTS", "4", "the producers' warps"),
+             frame.Barriers("finished", "FINISHED", "4", "a team's warps"), frame.ordered("TEAMS")]
+    if numbers.tiling.aligned:
+        found.append(frame.Barriers("ended", f"{numbers.ends}", "4", "a team's warps",
+                                    at=f"turns + 8 * TEAMS + 16 * SLOTS + {numbers.ends} * 4 * {SECTOR * ROWS}"))
+    return frame.barrier_values("ring + SLOTS * TERMS * TERM_ROWS * 16", found,
+                                "  const unsigned weights = kw_shared(shared), ring = weights + W_ROWS * 16;\n")
 
 
 def _places(numbers: RowBuffered, half: tuple[int, tuple[int | None, ...]]) -> str:
@@ -108,9 +134,6 @@ _RESULTS = """
     float* const results = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""
 
 #: Ends of lines, and barriers that say that they are there, in shared memory behind all else.
-_ENDS_INIT = """
-    for (int i = 0; i < @ENDS@; ++i)
-      kw_barrier_init(turns + 8 * TEAMS + 16 * SLOTS + @ENDS@ * 4 * @END_FLOATS@ + 8 * i, 4);  // a team's warps"""
 _ENDS = """
     const unsigned ended = turns + 8 * TEAMS + 16 * SLOTS + @ENDS@ * 4 * @END_FLOATS@;
     float* const ends = reinterpret_cast<float*>(shared + (turns - weights) + 8 * TEAMS + 16 * SLOTS);"""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-CORE = """
+TABLE = """
 // Which row of packed w each half of a product takes, for each line and phase of the output in it: entry of the window
 // times chunks, plus chunk; -1 where there is none.
 static __constant__ int @NAME@_of_w[][2][@LINES_OF_W@] = {@OF_W@};
+"""
 
-static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
-    @PARAMETERS@) {
+#: Of the frame's kernel: its constants, what is brought before all else, its producers (one warpgroup), its consumers.
+CONSTANTS = """\
   constexpr int POSITIONS = @POSITIONS@, COLUMNS = @COLUMNS@;       // of an item: positions, output channels
   constexpr int SEGMENTS = @SEGMENTS@, BESIDE = @BESIDE@;            // items of a line
   constexpr int BLOCKS = @BLOCKS@, ITEMS = SEGMENTS * BESIDE, TEAMS = @TEAMS@, SLOTS = @SLOTS@;
@@ -18,18 +19,9 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   constexpr int PHASES = @PHASES@, PRODUCTS = @PRODUCTS@, WINDOW = @WINDOW@, SPAN = @SPAN@, STRIDE = @STRIDE@;
   // Strips: all, beside each other, one below the other, of so many lines, of all lines of the output.
   constexpr int STRIPS = @STRIPS@, ACROSS = @ACROSS@, PARTS = @PARTS@, EACH = @EACH@, LINES = @LINES@;
-  constexpr int CHUNKS = @CHUNKS@, FINISHED = @FINISHED@, W_ROWS = TERMS * PRODUCTS * 2 * BLOCKS * 64;
-@SECOND_RUN@  KW_DYNAMIC_SHARED(unsigned char, shared);
-  const unsigned weights = kw_shared(shared), ring = weights + W_ROWS * 16;
-  const unsigned full = ring + SLOTS * TERMS * TERM_ROWS * 16, finished = full + 8 * SLOTS;
-  const unsigned turns = finished + 8 * FINISHED;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < SLOTS; ++s) kw_barrier_init(full + 8 * s, 4);      // the producers' warps
-    for (int i = 0; i < FINISHED; ++i) kw_barrier_init(finished + 8 * i, 4);  // a team's warps
-    for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);@ENDS_INIT@
-    kw_barriers_ready();
-  }
-  // All of w, and zeros where no x will be.
+  constexpr int CHUNKS = @CHUNKS@, FINISHED = @FINISHED@, W_ROWS = TERMS * PRODUCTS * 2 * BLOCKS * 64;"""
+START = """\
+// All of w, and zeros where no x will be.
   uint4* const operands = reinterpret_cast<uint4*>(shared);
   const uint4 zeros = make_uint4(0, 0, 0, 0);
   for (int i = threadIdx.x; i < W_ROWS; i += @THREADS@) {
@@ -43,9 +35,8 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   }
   for (int i = threadIdx.x; i < SLOTS * TERMS * TERM_ROWS; i += @THREADS@) operands[W_ROWS + i] = zeros;
   kw_shared_written();
-  __syncthreads();
-  // From lane 0, so that the compiler knows that warps do not part.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  __syncthreads();"""
+PRODUCERS = """\
   if (warp < 4) {  // The producers: they bring line after line, and have several on their way.
     constexpr int PIECES = @PIECES@, AHEAD = @AHEAD@;  // of a warp: pieces of a line; lines on their way
     int* const last = reinterpret_cast<int*>(shared + (turns - weights) + 8 * TEAMS) + warp * SLOTS;
@@ -91,17 +82,15 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         }
       }
     }
-  } else {  // The teams.
+  }"""
+CONSUMERS = """\
     const int team = warp / 4 - 1, thread = threadIdx.x % 128, block = team % BESIDE;
     int turn = 0, lines = 0;  // items and lines of x of the strips before@RESULTS_BEGIN@
     for (int strip = blockIdx.x; strip < STRIPS; strip += gridDim.x) {
       const int begin = strip % PARTS * EACH, count = min(EACH, LINES - begin);@BEGIN_TOTALS@
       for (int item = (team - turn % TEAMS + TEAMS) % TEAMS; item < count * ITEMS; item += TEAMS) {
         const int line = item / ITEMS, segment = item % ITEMS / BESIDE, first = lines + line * STRIDE;
-        if (TEAMS > 1) {  // Teams multiply in turns: each waits until the one before has asked for its products.
-          const int round = (turn + item) / TEAMS - (team == 0);
-          kw_barrier_wait(turns + 8 * team, round & 1);
-        }
+        if (TEAMS > 1) @AWAIT_ORDER@
         float sums[POSITIONS / 2];@POOLED@
 #pragma unroll 1
         for (int phase = 0; phase < PHASES; ++phase) {
@@ -114,10 +103,7 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         }
       }@END_TOTALS@
       turn += count * ITEMS, lines += (count - 1) * STRIDE + SPAN;
-    }
-  }
-}
-"""
+    }"""
 
 MULTIPLY = """
 // The sums of an item: of output channels whose w begins at `weights`, at positions of a line whose first window begins
@@ -135,7 +121,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@
   for (int i = 0; i < @WINDOW@; ++i) lines[i] = ring + (first + i) % @SLOTS@ * SLOT;
   kw_wgmma_fence();
 #pragma unroll
-  for (int pair = @FIRST_PAIR@; pair < 3; ++pair) {  // of terms of x and w: low high, high low, high high
+  @PAIRS@  // of terms of x and w
 #pragma unroll
     for (int k = 0; k < PRODUCTS; ++k) {
       const unsigned x = lines[LINE[k]] + (ROW[k] + (pair == 0 ? @TERM_ROWS@ : 0)) * 16;
@@ -150,8 +136,7 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@
 #: A work tile's products of a line, and what becomes of their sums.
 STEP = """\
           @NAME@_multiply(sums, weights + block * 1024, ring + segment * (POSITIONS * 16), line_of_x);
-          if (TEAMS > 1 && phase == 0 && lane == 0)
-            kw_barrier_arrive(turns + 8 * (team + 1 == TEAMS ? 0 : team + 1));
+          @PASS_ORDER@
           kw_wgmma_wait<0>();
           kw_wgmma_hold(sums);
           const int unit = ((turn / ITEMS + line) * PHASES + phase) * ITEMS + item % ITEMS;
@@ -165,8 +150,7 @@ FOLDED = """\
           for (int part = 0; part < BLOCKS; ++part) {
             const @NAME@_channels own = channels[part];
             @NAME@_multiply(sums, weights + part * 1024, ring + segment * (POSITIONS * 16), line_of_x);
-            if (TEAMS > 1 && part == 0 && lane == 0)
-              kw_barrier_arrive(turns + 8 * (team + 1 == TEAMS ? 0 : team + 1));
+            @PASS_ORDER@
             kw_wgmma_wait<0>();
             kw_wgmma_hold(sums);
             const int unit = turn + item;

@@ -128,7 +128,7 @@ PRODUCE = """
         if (lane == 0) kw_barrier_arrive(full + 8 * stage);
         ask(place);
         if (++place == RAWS) place = 0;
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        @NEXT_STAGE@
       }
       // Sums are of x itself at last: see below of w.
       const bool usual = greatest == 0.0f || (greatest > 0x1p-@USUAL@f && greatest < 0x1p@USUAL@f);
@@ -186,7 +186,7 @@ def values(numbers: SwapAB) -> dict[str, object]:
     most = {"rows": "@BATCH@LL - row > 32 ? 32 : static_cast<int>(@BATCH@LL - row)",
             "channels": "static_cast<int>(@IN_CHANNELS@LL - c)"}
     return {
-        "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": numbers.warps, "INIT": INIT,
+        "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": numbers.warps, "INIT_SHARED": INIT,
         "OWN": (_OWN_ROWS if by_channels else _OWN_LINES).lstrip("\n"), "RAWS": RAWS,
         "RAW_FLOATS": numbers.raw_floats, "RAW": tiling.stages * (numbers.stage_bytes + 8 * numbers.positions + 16),
         "LANE_ROW": across if by_channels else along, "LANE_CHANNEL": along if by_channels else across,

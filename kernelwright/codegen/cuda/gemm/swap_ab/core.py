@@ -31,26 +31,28 @@ from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, wgmma_swapped_in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue, subtile_columns
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import frame
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.points import wrapped
+from kernelwright.codegen.cuda.gemm.precision.split_fp16 import PAIRS, first_pair
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import LOSS, factor
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.gemm.swap_ab.convert_in_mainloop import values as values_of_raw
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB, right_strides
 from kernelwright.codegen.cuda.gemm.swap_ab.text import (
-    AWAIT_TURN,
-    CORE,
+    CONSTANTS,
+    CONSUMERS,
     FILL_TABLE,
     FINISH,
+    FUNCTIONS,
     IDLE,
-    INIT_TURNS,
     MAKE_UP,
     MERGE,
     PARTIAL,
-    PASS_TURN,
     PREFETCH,
     PRODUCE,
+    PRODUCERS,
     PROMOTE,
     SCALES,
     SCALES_OF_PARTS,
@@ -138,15 +140,17 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "OWN_CHANNEL": layout.text(CHANNEL, row="thread / 4"), "OWN_PLACE": layout.text(POSITION, quad="thread % 4"),
         "BLOCK_PLACE": layout.text(POSITION, block="j % 8"), "PAIR_PLACE": layout.text(POSITION, pair="e % 2"),
         "HALF_CHANNEL": layout.text(CHANNEL, half="e / 2"),
-        "BARRIERS": shared - 16 * tiling.stages - 8 * numbers.workers,
         "MORE": f"kw_registers_{'more' if numbers.registers > numbers.launched_registers else 'fewer'}"
-        f"<{numbers.registers}>();", "FIRST_PAIR": 0 if numbers.terms == 2 else 2,
+        f"<{numbers.registers}>();", "PAIRS": PAIRS, "FIRST_PAIR": first_pair(numbers.terms),
         "USUAL": _USUAL, "MAKE_UP": MAKE_UP if numbers.terms == 2 else "",
         # Of a step's products the low terms come first, so that each of high ones finds so much more of the sum.
         "LOST": f"{factor(LOSS * (tiling.depth / 16 + 1) / 2):.3e}"}
-    turns = {"INIT_TURNS": INIT_TURNS, "AWAIT_TURN": AWAIT_TURN, "PASS_TURN": PASS_TURN,
-             "BEGIN_TURNS": "\n    unsigned turn = 0;"}
-    values |= turns if numbers.in_turns else dict.fromkeys(turns, "")
+    # Left to themselves warpgroups multiply at one time, and split and add at one time.
+    values |= {
+        "TURN": ", turn = 0",
+        "AWAIT_ORDER": f"        {frame.await_order('worker', 'turn')}\n        ++turn;\n        __syncwarp();\n",
+        "PASS_ORDER": f"\n        {frame.pass_order('worker', 'WORKERS')}"} if numbers.in_turns else \
+        dict.fromkeys(("TURN", "AWAIT_ORDER", "PASS_ORDER"), "")
     across = tiling.columns // 32
     values |= {
         # Blocks that read w alone wait for memory: 128 x 32768 x 32768 1.59 ms for 1.69 (H100). Of several that share
@@ -157,8 +161,15 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "LINE_CHANNEL": "line % 2 * 32" if by_channels else f"line / {across}",
         "WEIGHT_OF_LINE": f"{base} + o * {columns_apart}LL + c * {channels_apart}LL"}
     left = values_of_raw(numbers) if tiling.raw_left else {
-        "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1, "INIT": ""}
-    text = fill(CORE, values | left, spare=values | left)
+        "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1}
+    barriers = [frame.Barriers("full", "STAGES", "@FILLERS@", "warps that bring x"),
+                frame.Barriers("empty", "STAGES", "4 * WORKERS", "warps that multiply"),
+                *[frame.ordered("WORKERS")] * numbers.in_turns]
+    values = frame.USUAL | values | left | {
+        "CONSTANTS": CONSTANTS, "PRODUCERS": PRODUCERS, "CONSUMERS": CONSUMERS, "NEXT_STAGE": frame.NEXT_STAGE,
+        **frame.barrier_values(f"stages + {shared - 16 * tiling.stages - 8 * numbers.workers}", barriers,
+                               "  const unsigned stages = kw_shared(shared);\n")}
+    text = fill(FUNCTIONS + frame.KERNEL + "@PARTS@", values, spare=values)
     text = "\n".join(wrapped(text.split("\n")))
     support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"} \
         | ({"mma_sync"} if tiling.raw_left else set())

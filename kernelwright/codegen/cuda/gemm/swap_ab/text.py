@@ -88,7 +88,7 @@ PRODUCE = """
           const unsigned to = stages + stage * STAGE_BYTES + line * (POSITIONS * 16);
           kw_bulk_copy(to, from, POSITIONS * 16, full + 8 * stage);
         }
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        @NEXT_STAGE@
       }
     }"""
 #: What the others do: nothing, or they bring the block's channels of w closer, to the second-level cache, as many steps
@@ -104,7 +104,7 @@ PREFETCH = """
             const long long o = column_block * COLUMNS + @LINE_COLUMN@, c = step * @DEPTH@LL + @LINE_CHANNEL@;
             if (o < @OUT_CHANNELS@ && c < @IN_CHANNELS@) kw_prefetch(@WEIGHT_OF_LINE@);
           }
-          if (++stage == STAGES) stage = 0, parity ^= 1;
+          @NEXT_STAGE@
         }
         continue;
       }"""
@@ -113,18 +113,7 @@ PROMOTE = """
 #pragma unroll
         for (int i = 0; i < POSITIONS / 2; ++i) sums[i] = fmaf(products[i], factor[i / 2 % 2], sums[i]);"""
 
-#: Warpgroups multiply in turns: each waits until the one before has asked for its products, so that these are formed
-#: while it splits and adds. Left to themselves they multiply at one time, and split at one time.
-INIT_TURNS = """
-    for (int w = 0; w < WORKERS; ++w) kw_barrier_init(empty + 8 * STAGES + 8 * w, 4);  // warps of the one before"""
-AWAIT_TURN = """        kw_barrier_wait(empty + 8 * STAGES + 8 * worker, (turn - (worker == 0)) & 1);
-        ++turn;
-        __syncwarp();
-"""
-PASS_TURN = """
-        if (lane == 0) kw_barrier_arrive(empty + 8 * STAGES + 8 * ((worker + 1) % WORKERS));"""
-
-CORE = """
+FUNCTIONS = """
 // A thread's part of w in a step, which begins at `from`: of rows o and o + 1 four channels of every 16. What products
 // take as their terms k, k + 1, k + 8, k + 9 are four neighbours; x is packed in the same order.
 static __device__ __forceinline__ void @NAME@_take(const float* __restrict__ from, float (&x)[4][2][4]@WHERE@) {
@@ -191,33 +180,25 @@ static __device__ __forceinline__ void @NAME@_results(
                   column_block * COLUMNS + number % ACROSS * SLAB_COLUMNS);
   }
 }
+"""
 
-static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
-    @PARAMETERS@) {
+#: Of the frame's kernel: its constants, its producers (one warpgroup), its consumers.
+CONSTANTS = """\
   constexpr int COLUMNS = @COLUMNS@, POSITIONS = @POSITIONS@;         // of a tile: output channels, positions
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, WORKERS = @WORKERS@;  // chunks of 8 channels of a step; warpgroups
   constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, DEPTHS = @DEPTHS@, SPLIT = @SPLIT@;
-  constexpr int WORKS = @WORKS@;  // parts of tiles
-  KW_DYNAMIC_SHARED(unsigned char, shared);@INIT@
-  const unsigned stages = kw_shared(shared);
-  const unsigned full = stages + @BARRIERS@, empty = full + 8 * STAGES;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, @FILLERS@);  // warps that bring x
-      kw_barrier_init(empty + 8 * s, 4 * WORKERS);  // warps that multiply
-    }@INIT_TURNS@
-    kw_barriers_ready();
-  }
-  __syncthreads();
-  // From lane 0, so that the compiler knows that warps do not part.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
-  int stage = 0;
-  unsigned parity = 0;
+  constexpr int WORKS = @WORKS@;  // parts of tiles"""
+PRODUCERS = """\
   if (warp < 4) {  // the producers
-    kw_registers_fewer<@FEWER@>();@PRODUCE@
-  } else {
+    kw_registers_fewer<@FEWER@>();
+    int stage = 0;
+    unsigned parity = 0;@PRODUCE@
+  }"""
+CONSUMERS = """\
     @MORE@
-    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;@BEGIN_TURNS@
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    int stage = 0;
+    unsigned parity = 0@TURN@;
     for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
       const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
@@ -240,19 +221,20 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
         kw_barrier_wait(full + 8 * stage, parity);
         __syncwarp();
         const unsigned long long right = kw_operand(stages + stage * STAGE_BYTES, POSITIONS * 16);
-@AWAIT_TURN@        kw_wgmma_fence();
+@AWAIT_ORDER@        kw_wgmma_fence();
         // Terms of w and x: low high, high low, high high. Low ones come first, because tensor cores cut sums.
 #pragma unroll
-        for (int pair = @FIRST_PAIR@; pair < 3; ++pair)
+        @PAIRS@
 #pragma unroll
           for (int k = 0; k < 4; ++k)
             kw_wgmma_f16(products, pair == 0 ? low[k] : high[k],
                          right + (pair == 1 ? CHUNKS * POSITIONS : 0) + 2 * k * POSITIONS,
                          pair > @FIRST_PAIR@ || k > 0);
-        kw_wgmma_commit();@PASS_TURN@
+        }
+        kw_wgmma_commit();@PASS_ORDER@
         kw_wgmma_wait<0>();
         kw_wgmma_hold(products);@PROMOTE@
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        @NEXT_STAGE@
       }
 @MAKE_UP@      // Sums are of w itself. Where that is not finite, or so large or small that sums in float32 might not
       // hold it, the epilogue is told to compute them again.
@@ -264,7 +246,4 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
           @SCALES@
         }
       }@RESULTS@
-    }
-  }
-}
-@PARTS@"""
+    }"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import accumulate_text as parts
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import output_parity as phases
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.frame import pass_order
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import make_up
 from kernelwright.codegen.template import fill_some
@@ -20,7 +21,7 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
     ``free``: frees the stage ``before`` if there is one; ``arrive``: frees the stage ``@STAGE@`` in any case.
     """
     common = {
-        "FREE": free, "NEXT_STAGE": parts.NEXT_STAGE, "ADD_FUNCTION": parts.ADD if layout.parts else "",
+        "FREE": free, "ADD_FUNCTION": parts.ADD if layout.parts else "",
         "ADD_PARAMETER": ", int add" if layout.parts else "",
         "FREE_THIS": fill_some(arrive, {"STAGE": "stage"}),
         "OWN_PIECES": "" if layout.written_out else parts.OWN_PIECES,
@@ -34,10 +35,11 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
 
 
 def _yield(layout: Layout, last: str, margin: int) -> str:
-    """The line with which the turn passes on: where there are teams."""
+    """The line that lets the next team multiply, once all of the tile's products are on their way: where there are
+    teams."""
     if layout.geometry.tiling.teams == 1:
         return ""
-    return "\n" + " " * margin + fill_some(parts.YIELD, {"LAST": last and f"{last} && "})
+    return "\n" + " " * margin + pass_order("worker", "TEAMS", last)
 
 
 def _no_steps(layout: Layout) -> str:

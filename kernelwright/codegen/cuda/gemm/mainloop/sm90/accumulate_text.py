@@ -7,9 +7,6 @@
 OWN_PIECES = """
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];"""
 
-# The turn passes once all of the tile's products are on their way.
-YIELD = "if (@LAST@lane == 0) kw_barrier_arrive(turns + 8 * ((worker + 1) % TEAMS));  // the next team's turn"
-
 ADD = """
 // Adds up what tensor cores have summed, of sets of 64 rows.
 template <int FIRST, int END>
@@ -29,8 +26,6 @@ ZERO = """
       for (int p = @FIRST@; p < @END@; ++p)
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; ++i) @ZEROS@ = 0.0f;"""
-
-NEXT_STAGE = "if (++stage == STAGES) stage = 0, parity ^= 1;"
 
 # One set of registers beside the sums, or none. They begin as zeros, so that they do not live from tile to tile.
 LOOP = """

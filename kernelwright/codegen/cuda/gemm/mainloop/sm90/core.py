@@ -40,6 +40,7 @@ from math import prod
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import RESULTS_IN_REGISTERS
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import accumulate as sums
+from kernelwright.codegen.cuda.gemm.mainloop.sm90 import frame
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import output_parity as phases
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import results_text as results
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import text as parts
@@ -49,6 +50,7 @@ from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as conve
 from kernelwright.codegen.cuda.gemm.operands import prepack_concurrent as ahead
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
+from kernelwright.codegen.cuda.gemm.precision.split_fp16 import PAIRS, first_pair
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
 from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
@@ -93,8 +95,10 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
     cluster, promoted = tiling.cluster > 1, layout.parts > 0
     who, how = parts.FREE_CLUSTER if cluster else parts.FREE_ONE
     values = {
-        "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "BLOCKS": layout.blocks,
-        "PARAMETERS": "".join(",\n    " + " ".join(parameter) for parameter in _parameters(geometry, epilogue)),
+        "NAME": name, "TABLES": _tables(layout, name), "THREADS": layout.threads, "RESIDENT": layout.blocks,
+        "PARAMETERS": "@LEFT_PARAMETER@const unsigned short* __restrict__ right" + "".join(
+            ",\n    " + " ".join(parameter) for parameter in _parameters(geometry, epilogue)),
+        "CONSTANTS": parts.CONSTANTS, "PLACE": parts.PLACE, "CONSUMERS": parts.CONSUMERS, **_barriers(layout),
         **_producers(layout),
         **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
@@ -104,7 +108,6 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "RESULTS": results.PARTIAL if tiling.split > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
         else results.RESULTS,
         "MERGE": addition(name, tiling.split, geometry.sums_of_part) + results.MERGE if tiling.split > 1 else "",
-        "SHARED_SLABS": 0 if tiling.split > 1 else layout.workers,
         "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
         "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
@@ -134,13 +137,14 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "OTHER_CLASS": parts.OTHER_CLASS * (layout.order in parts.REFILLED), **_order(layout),
         "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
-        **({"SKIP": parts.SKIP, "TURN": ", turn = 0", "TURNS": parts.TURNS,
-            "TURN_BARRIERS": ", turns = empty + 8 * STAGES"} if tiling.teams > 1 else
-           {"SKIP": "@FILL_TABLE@", **dict.fromkeys(("TURN", "TURNS", "TURN_BARRIERS"), "")}),
+        "PAIRS": PAIRS, "FIRST_PAIR": first_pair(geometry.terms), "NEXT_STAGE": frame.NEXT_STAGE,
+        **({"SKIP": parts.SKIP, "TURN": ", turn = 0",
+            "AWAIT_ORDER": frame.await_order("worker", "(turn - 1) / TEAMS")} if tiling.teams > 1 else
+           {"SKIP": "@FILL_TABLE@", "TURN": ""}),
         **sums.values(layout, f"if (before >= 0 && {who}) {fill_some(how, {'STAGE': 'before'})}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
     }
-    text = fill(parts.CORE, values, spare=values)
+    text = fill(parts.FUNCTIONS + frame.KERNEL + "@MERGE@", frame.USUAL | values, spare=frame.USUAL | values)
     lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
@@ -241,6 +245,17 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
         if guessed(geometry, "left"):
             found += (("unsigned*", "marks"), ("bool", "again"))
     return found
+
+
+def _barriers(layout: Layout) -> dict[str, object]:
+    """The barriers of a block, behind its stages and the epilogue's subtiles."""
+    tiling = layout.geometry.tiling
+    slabs = "" if tiling.split > 1 else f" + {layout.workers} * SLAB * 4"
+    found = [frame.Barriers("full", "STAGES", "@FULL_ARRIVALS@", "@WHO_FILLS@"),
+             frame.Barriers("empty", "STAGES", "4 * WORKERS / TEAMS * CLUSTER", "warps that multiply")]
+    found += [frame.ordered("TEAMS")] * (tiling.teams > 1)
+    return frame.barrier_values(f"stages + STAGES * STAGE_BYTES{slabs}", found,
+                                "  const unsigned stages = kw_shared(shared);\n")
 
 
 def _producers(layout: Layout) -> dict[str, object]:

@@ -29,12 +29,12 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
             "TAPS": f"int TAPS{half}", "TAPS_NOTE": f"TAPS taps{' and one half of the rows' if half else ''}",
             "TAP_SUMS": "p", "TAP": "",
             "ALL_SUMS": "PRODUCTS", "SUM_SETS": products, "SECOND_TAPS": "", "ADVANCE": "last - first",
-            "ADD": "pair == FIRST && tap == 0 && k == 0 ? add : 1" if promoted else "1",
+            "ADD": "pair == @FIRST_PAIR@ && tap == 0 && k == 0 ? add : 1" if promoted else "1",
             "STAGED": "const float (&sums)[@COLUMNS@ / 2]", "STAGED_SUMS": "sums[p]",
             "STORE": _store_places(strides[1]) if epilogue.places else _store(*strides)}
     tap = "\n      const int phase = tap < TAPS0 ? 0 : 1;  // the tap feeds its sums"
     if promoted:
-        tap += "\n      const int kept = pair == FIRST && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
+        tap += "\n      const int kept = pair == @FIRST_PAIR@ && (tap == 0 || tap == TAPS0) ? add & 1 << phase : 1;"
     counted = promoted and not layout.halves and not (layout.parts == 2 and layout.single_steps)
     named = (counted or len(variants(layout)) > 1) and not layout.written_out
     return {

@@ -27,7 +27,7 @@ SKIP = """
         if (stage >= STAGES) stage -= STAGES, parity ^= 1;
         continue;
       }@FILL_TABLE@
-      kw_barrier_wait(turns + 8 * worker, ((turn - 1) / TEAMS & 1) ^ (worker == 0));
+      @AWAIT_ORDER@
       __syncwarp();"""
 
 # Each stage has the same step of every tile of a class, and these the same w.
@@ -65,10 +65,6 @@ ORDERS = {"": _BANDS, "one": _BANDS,
           "side by side": (SIDE_BY_SIDE, "a block keeps to a class of positions, whose w stays in shared memory."),
           "in turn": (IN_TURN, "all blocks go from one class of positions to the next. Its w stays in shared memory.")}
 REFILLED = ("side by side", "in turn")
-
-TURNS = """
-    // Teams multiply in turns: each waits until the one before has asked for the last products of its tile.
-    for (int t = 0; t < TEAMS; ++t) kw_barrier_init(turns + 8 * t, 4);"""
 
 BEGIN = "const int begin = 0, end = (last_piece - first_piece) * DEPTHS;"
 
@@ -136,13 +132,13 @@ COPY = """
 @BRING_RIGHT@
         }
         if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+        @NEXT_STAGE@
         if (++depth == DEPTHS) depth = 0, ++piece;
       }
     }
   }"""
 
-CORE = """
+FUNCTIONS = """
 @TABLES@@SECOND_TAPS@
 
 @TILE_NOTE@
@@ -168,10 +164,9 @@ template <@TAPS@>
 static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2], unsigned long long a,
                                                        unsigned long long b, const int (*taps)[@NUMS@]@ADD_PARAMETER@) {
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, PITCH = @PITCH@, COLUMNS = @COLUMNS@;
-  constexpr int FIRST = TERMS == 2 ? 0 : 2;  // of the pairs of terms of x and w: low high, high low, high high
   kw_wgmma_fence();
 #pragma unroll
-  for (int pair = FIRST; pair < 3; ++pair) {
+  @PAIRS@  // of terms of x and w
 #pragma unroll
     for (int tap = @FIRST_TAP@; tap < @END_TAP@; ++tap) {@TAP@
       const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
@@ -186,9 +181,10 @@ static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@]
   }
   kw_wgmma_commit();
 }
-@ADD_FUNCTION@
-static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
-    @LEFT_PARAMETER@const unsigned short* __restrict__ right@PARAMETERS@) {
+@ADD_FUNCTION@"""
+
+#: Of the frame's kernel: its constants, and where a block begins.
+CONSTANTS = """\
   constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
   constexpr int APART = @APART@;                // rows from one tile to the next
   constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
@@ -200,24 +196,12 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   constexpr int DEPTHS = @DEPTHS@, CLUSTER = @CLUSTER@, SPLIT = @SPLIT@;
   constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
   constexpr int X_CHUNKS = @X_CHUNKS@, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
-  constexpr @TILE@ TILES = @TILES@;
-@SECOND_RUN@  KW_DYNAMIC_SHARED(unsigned char, shared);
-  const unsigned stages = kw_shared(shared);
-  const unsigned full = stages + STAGES * STAGE_BYTES + @SHARED_SLABS@ * SLAB * 4;
-  const unsigned empty = full + 8 * STAGES@TURN_BARRIERS@;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < STAGES; ++s) {
-      kw_barrier_init(full + 8 * s, @FULL_ARRIVALS@);                               // @WHO_FILLS@
-      kw_barrier_init(empty + 8 * s, 4 * WORKERS / TEAMS * CLUSTER);  // warps of a team
-    }@TURNS@
-    kw_barriers_ready();
-  }
-  @START@
-  // From lane 0, so that the compiler knows that warps do not part.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-  const int lane = threadIdx.x % 32, rank = @RANK@;
-  const @TILE@ first_tile = blockIdx.x / CLUSTER@FIRST_TILE@, next_tile = gridDim.x / CLUSTER;
-@PRODUCERS@ else {
+  constexpr @TILE@ TILES = @TILES@;"""
+PLACE = """
+  const int rank = @RANK@;
+  const @TILE@ first_tile = blockIdx.x / CLUSTER@FIRST_TILE@, next_tile = gridDim.x / CLUSTER;"""
+
+CONSUMERS = """\
     @MORE@
     const int worker = warp / 4 - @PRODUCER_GROUPS@, thread = threadIdx.x % 128;
     const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
@@ -229,10 +213,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       row_block = row_block * CLUSTER + rank;@OWN_PIECES@
       @OWN_BEGIN@@SKIP@@SUMS@
 @RESULTS@
-    }
-  }@END@
-}
-@MERGE@"""
+    }"""
 
 
 def registers(layout: Layout, count: int) -> str:
