@@ -295,10 +295,11 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
 def describe(tiling: Tiling) -> str:
     """A tiling in one word."""
     return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth} s{tiling.stages} c{tiling.cluster} " \
-        f"p{tiling.promote} t{tiling.teams} x{tiling.split}" + f" o{tiling.phases}" * (tiling.phases > 1) \
-        + " raw" * tiling.raw_right + f" v{tiling.overlap}" * (tiling.overlap > 0) + " lies" * tiling.raw_left \
-        + " packs" * tiling.packs_left + " a" * tiling.aligned + " f" * tiling.fragments \
-        + f" j{tiling.joined}" * (tiling.joined > 1)
+        f"p{tiling.promote} t{tiling.pingpong} x{tiling.split_k}" + f" o{tiling.parities}" * (tiling.parities > 1) \
+        + " raw" * tiling.converts_right \
+        + f" v{tiling.overlap}" * (tiling.overlap > 0) + " lies" * tiling.converts_left \
+        + " packs" * tiling.packs_concurrently + " a" * tiling.sector_aligned + " f" * tiling.from_registers \
+        + f" j{tiling.folded_taps}" * (tiling.folded_taps > 1)
 
 
 def parsed(text: str) -> Tiling:

@@ -30,8 +30,8 @@ from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncati
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 
-PAIRS = Tiling("wgmma", 128, 64, 8, 8, teams=2, overlap=12, raw_left=True)
-TOTALS = Tiling("wgmma", 256, 64, 8, 4, raw_left=True)
+PAIRS = Tiling("wgmma", 128, 64, 8, 8, pingpong=2, overlap=12, converts_left=True)
+TOTALS = Tiling("wgmma", 256, 64, 8, 4, converts_left=True)
 KINDS = ("normal", "x positive", "both positive")
 
 

@@ -50,28 +50,31 @@ def in_groups(axis: ContractionAxis, count: int = 2) -> ContractionAxis:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a contraction runs on tensor cores: a block computes ``rows`` positions of ``columns`` output channels.
+    """How a contraction runs on tensor cores.
 
-    Sums advance by ``depth`` channels a step through ``stages`` buffers in shared memory (of 8 channels by two entries
-    of the window a step); ``cluster`` blocks that differ in their rows share what they read of the weight; every
-    ``promote`` steps (0: never) the tensor cores' sums, which they truncate, are added to sums in float32 registers.
-    With several ``teams`` a block has as many tiles in work, so that the epilogues of some overlap with the products of
-    another. ``core`` is "wgmma" (compute capability 9.0), "mma" (8.0 and later), "strips" (9.0: a block goes down
-    strips of lines of the output; ``rows`` are positions of a line, ``stages`` lines of x in shared memory), or
-    "turned" (9.0: output channels are the rows of a product, and the weight goes straight into registers). With
-    ``raw_right`` blocks read the right operand in float32, as it lies in memory, and split it themselves: once for
-    every block of rows, and it is never packed. With ``split`` above 1 the steps of a block are shared among so many,
-    whose sums a second kernel adds in order. With two ``phases`` a block has both output phases of the last axis (of
-    out_stride 2), which are neighbours in the output: twice as many positions as rows. Where windows of two lines are
-    pooled the phases are those of the axis before it, the two lines. With an ``overlap`` a block computes that many
-    rows of the next one, too, so that each stores whole sectors of memory, wherever they begin. With ``raw_left``
-    blocks of a convolution read x as it lies in memory, and round or split it themselves, once for every run of a
-    tile's rows: it is never packed; so do those of "turned" whose steps are shared, once for every block of output
-    channels. With ``packs_left`` some warps of each block pack x while the others multiply what is packed. With
-    ``aligned`` warps begin to store at multiples of 32 bytes, wherever results lie, and nothing is computed twice for
-    that; strips store what two lines share of such a sector once. With ``fragments`` threads finish the sums that they
-    have: they store them, in lines of whole sectors, not by way of shared memory, or reduce channels in registers. Of
-    few channels so many neighbouring taps of the last axis are ``joined`` to one, of as many times the channels.
+    ``core``: "wgmma" (compute capability 9.0), "mma" (8.0 and later), "row_buffered" (9.0: a block goes down strips of
+    lines of the output with all weights resident) or "swap_ab" (9.0: output channels are the rows of a product, and the
+    weight goes straight into registers).
+    ``rows``, ``columns``: of a tile, positions and output channels; of "row_buffered" positions of one line.
+    ``depth``, ``stages``: channels of a step (8: of two taps, 8 channels each), and steps that shared memory holds; of
+    "row_buffered" the lines of x that it holds.
+    ``cluster``: blocks that differ in their rows and share what they read of the weight.
+    ``promote``: steps of an accumulation interval, after which sums move to float32 registers, as tensor cores truncate
+    them; 0: never.
+    ``pingpong``: consumer warpgroups that have a tile each, so that the epilogues of some overlap with the products of
+    another; 1: all of a block share one tile.
+    ``converts_left``, ``converts_right``: whether an operand is converted in the mainloop: read as it lies in memory,
+    and rounded or split for every tile; nothing of it is packed.
+    ``packs_concurrently``: whether some warps of each block pack x while the others multiply what is packed.
+    ``split_k``: blocks that share the steps of a tile, whose sums a second kernel adds in order.
+    ``parities``: output-parity classes of a tile, 1 or 2: both of the last axis (of out_stride 2), which are neighbours
+    in the output, or where windows of two lines are pooled the two lines.
+    ``overlap``: rows of the next tile that a tile computes, too, so that each stores whole sectors of memory.
+    ``sector_aligned``: whether warps begin to store at multiples of 32 bytes, wherever results lie; "row_buffered"
+    stores once what two lines share of a sector.
+    ``from_registers``: whether threads finish the sums that they have, without shared memory: they store them, in lines
+    of whole sectors, or reduce channels.
+    ``folded_taps``: neighbouring taps of the last axis that are one, of as many times the channels.
     """
 
     core: str
@@ -81,21 +84,21 @@ class Tiling:
     stages: int
     cluster: int = 1
     promote: int = 0
-    teams: int = 1
-    raw_right: bool = False
-    split: int = 1
-    phases: int = 1
+    pingpong: int = 1
+    converts_right: bool = False
+    split_k: int = 1
+    parities: int = 1
     overlap: int = 0
-    raw_left: bool = False
-    packs_left: bool = False
-    aligned: bool = False
-    fragments: bool = False
-    joined: int = 1
+    converts_left: bool = False
+    packs_concurrently: bool = False
+    sector_aligned: bool = False
+    from_registers: bool = False
+    folded_taps: int = 1
 
     @property
     def takes_left(self) -> bool:
         """Whether blocks read x as it lies in memory: no kernel before them packs it."""
-        return self.raw_left or self.packs_left
+        return self.converts_left or self.packs_concurrently
 
 
 #: Schemes of a `Contraction` whose operands have 11 bits or fewer.

@@ -76,8 +76,9 @@ def _is_particular(kernel: Contraction) -> bool:
     """Whether a kernel asks something of its results or its operands that another plan may not give."""
     tiling = kernel.tiling
     return bool(kernel.all_reductions) or kernel.scheme == "correlation" or (isinstance(tiling, Tiling) and (
-        tiling.overlap > 0 or tiling.aligned or tiling.fragments or tiling.phases > 1 or tiling.joined > 1
-        or tiling.raw_right or tiling.core == "strips"))
+        tiling.overlap > 0 or tiling.sector_aligned or tiling.from_registers or tiling.parities > 1
+        or tiling.folded_taps > 1
+        or tiling.converts_right or tiling.core == "row_buffered"))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:
@@ -86,9 +87,9 @@ def _nearest(kernel: Contraction) -> Iterator[Tiling]:
     tiling = kernel.tiling
     if not isinstance(tiling, Tiling):
         return
-    plain = replace(tiling, overlap=0, aligned=False, fragments=False)
+    plain = replace(tiling, overlap=0, sector_aligned=False, from_registers=False)
     yield plain
-    yield replace(plain, phases=1)
-    yield replace(tiling, joined=1)
-    yield replace(plain, joined=1)
+    yield replace(plain, parities=1)
+    yield replace(tiling, folded_taps=1)
+    yield replace(plain, folded_taps=1)
     yield from tilings(replace(kernel, tiling=None), tiling.core)

@@ -121,9 +121,9 @@ def words(form: Choice) -> str:
     tiling = form.tiling
     if not isinstance(tiling, Tiling):
         return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
-    others = (("cluster", 1), ("promote", 0), ("teams", 1), ("raw_right", False), ("split", 1),
-              ("phases", 1), ("overlap", 0), ("raw_left", False),
-              ("packs_left", False), ("aligned", False), ("fragments", False), ("joined", 1))
+    others = (("cluster", 1), ("promote", 0), ("pingpong", 1), ("converts_right", False), ("split_k", 1),
+              ("parities", 1), ("overlap", 0), ("converts_left", False),
+              ("packs_concurrently", False), ("sector_aligned", False), ("from_registers", False), ("folded_taps", 1))
     extra = [f", {name} {value}" for name, usual in others if (value := getattr(tiling, name)) != usual]
     return f"{form.scheme} {tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}, {tiling.stages} stages" \
         + "".join(extra)

@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
-PACKS, WIDE_TEAMS = replace(SMALL, packs_left=True), replace(TEAMS, packs_left=True)
+PACKS, WIDE_TEAMS = replace(SMALL, packs_concurrently=True), replace(TEAMS, packs_concurrently=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 MANY = convolution(2, 1, 64, 24, (5, 70), (3, 3), padding=1)
 #: Of 140 channels there are three parts of chunks, the last one of which is not whole.
@@ -32,15 +32,16 @@ PARTS = convolution(2, 1, 140, 24, (5, 40), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((case, PACKS) for case in cases()[::2] if case.kernel.axes),
     *((case, WIDE_TEAMS) for case in cases("fp16")[1::3] if case.kernel.axes),
-    (with_epilogue(FEW), replace(PACKS, stages=3)), (with_epilogue(FEW), replace(PACKS, rows=128, stages=3, teams=2)),
+    (with_epilogue(FEW), replace(PACKS, stages=3)),
+    (with_epilogue(FEW), replace(PACKS, rows=128, stages=3, pingpong=2)),
     (FEW, replace(PACKS, depth=8)), (PARTS, PACKS),
     # One warpgroup packs here; with two the cluster would have more threads than the emulation.
     (with_epilogue(PARTS), replace(WIDE_TEAMS, depth=32, columns=128, cluster=2)),
     (MANY, replace(PACKS, depth=64, rows=128, stages=2)), (MANY, replace(PACKS, depth=32, rows=256, stages=4)),
-    (SEVERAL_PIECES, replace(NARROW, packs_left=True, cluster=2)),
-    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(PACKS, columns=16, teams=2)),
+    (SEVERAL_PIECES, replace(NARROW, packs_concurrently=True, cluster=2)),
+    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(PACKS, columns=16, pingpong=2)),
     overlapping(with_epilogue(convolution(2, 2, 8, 20, (3, 4, 6), (3, 3, 3), **DOUBLED, scheme="fp16")),
-                replace(PACKS, rows=128, teams=2, phases=2, promote=0)),
+                replace(PACKS, rows=128, pingpong=2, parities=2, promote=0)),
     *((convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, scheme="native", dtype=dtype),
        replace(PACKS, promote=0)) for dtype in ("float16", "bfloat16")),
 ]
@@ -54,7 +55,7 @@ def libraries():
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.teams}" for case, t in CHECKED])
+    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.pingpong}" for case, t in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, _ = CHECKED[number]
     check(case, run(*libraries[number], case.inputs())[0])
@@ -67,7 +68,8 @@ def test_no_order_of_threads_changes_a_bit(order, libraries):
 
 def test_results_are_those_of_operands_packed_before(libraries):
     chosen = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"][::3]
-    before = compiled(all_generated([(CHECKED[n][0], replace(CHECKED[n][1], packs_left=False)) for n in chosen]))
+    before = compiled(all_generated([(CHECKED[n][0], replace(CHECKED[n][1], packs_concurrently=False))
+                                     for n in chosen]))
     for n, library in zip(chosen, before, strict=True):
         inputs = CHECKED[n][0].inputs()
         for mine, other in zip(run(*libraries[n], inputs)[0], run(*library, inputs)[0], strict=True):
@@ -145,7 +147,7 @@ def test_guessed_scales_are_mended(number, name, guessing):
 
 def test_totals():
     case, tiling = TOTALLED
-    library, text = compiled(all_generated([(case, replace(tiling, raw_left=False, packs_left=True))]))[0]
+    library, text = compiled(all_generated([(case, replace(tiling, converts_left=False, packs_concurrently=True))]))[0]
     inputs = case.inputs()
     for mine, expected in zip(run(library, text, inputs)[0], case.expected(inputs), strict=True):
         assert ((mine.double() - expected).abs() <= 2e-5 * expected.abs().max()).all()
@@ -164,7 +166,7 @@ def test_items_are_all_of_x():
 def test_registers_are_enough_for_all():
     for kernel in (convolution(128, 1, 64, 128, (126, 126), (3, 3), scheme=scheme).kernel
                    for scheme in ("fp16", "fp16x3")):
-        found = [t for t in tilings(kernel, "wgmma") if t.packs_left]
+        found = [t for t in tilings(kernel, "wgmma") if t.packs_concurrently]
         assert found
         for tiling in found:
             layout = Layout(Geometry(kernel, tiling), 64 * 40)
@@ -177,7 +179,7 @@ def test_registers_are_enough_for_all():
 @pytest.mark.parametrize(("columns", "rows", "teams"), [(8, 64, 3), (16, 64, 4), (32, 64, 1), (32, 128, 2)])
 def test_registers_move_between_all(columns, rows, teams):
     """Who ends with fewer registers than it began with gives them back: others wait for them."""
-    tiling = Tiling("wgmma", rows, columns, 16, 2, teams=teams, packs_left=True)
+    tiling = Tiling("wgmma", rows, columns, 16, 2, pingpong=teams, packs_concurrently=True)
     layout = Layout(Geometry(replace(MANY.kernel, scheme="fp16"), tiling), 0)
     text = all_generated([(MANY, replace(tiling, promote=0))])[0].text
     begins = REGISTERS // layout.threads // 8 * 8
@@ -193,20 +195,20 @@ def test_registers_move_between_all(columns, rows, teams):
 def test_two_blocks_only_where_those_who_pack_have_registers(columns):
     tiling = Tiling("wgmma", 64, columns, 16, 2)
     assert Layout(Geometry(MANY.kernel, tiling), 0).blocks == 2
-    layout = Layout(Geometry(MANY.kernel, replace(tiling, packs_left=True)), 0)
+    layout = Layout(Geometry(MANY.kernel, replace(tiling, packs_concurrently=True)), 0)
     assert layout.blocks == 1 or layout.pack_registers <= REGISTERS // (2 * layout.threads) // 8 * 8
 
 
 @needs_nvcc
 def test_few_columns_compile_without_trouble(tmp_path):
     kernel = replace(convolution(16, 1, 64, 8, (30, 30), (3, 3), padding=1, scheme="fp16").kernel, scheme="fp16")
-    check_compiles([replace(kernel, tiling=Tiling("wgmma", 64, 8, 16, 2, teams=teams, packs_left=True))
+    check_compiles([replace(kernel, tiling=Tiling("wgmma", 64, 8, 16, 2, pingpong=teams, packs_concurrently=True))
                     for teams in (1, 3)], "90a", tmp_path)
 
 
 def test_others_are_packed_before():
-    for case, tiling in ((matmul(70, 40, 36), PACKS), (FEW, Tiling("mma", 64, 32, 16, 2, packs_left=True)),
-                         (FEW, replace(PACKS, split=2)), (FEW, replace(PACKS, raw_left=True))):
+    for case, tiling in ((matmul(70, 40, 36), PACKS), (FEW, Tiling("mma", 64, 32, 16, 2, packs_concurrently=True)),
+                         (FEW, replace(PACKS, split_k=2)), (FEW, replace(PACKS, converts_left=True))):
         with pytest.raises(ValueError, match=r"x is packed before|no x to pack"):
             Geometry(case.kernel, tiling)
 
@@ -216,9 +218,9 @@ def test_tilings_of_much_x():
     large = case.kernel
     small = convolution(1, 1, 64, 128, (26, 26), (3, 3), padding=1, scheme="fp16").kernel
     found = tilings(large, "wgmma")
-    assert any(t.packs_left for t in found[:2]) and any(not t.packs_left for t in found[:2])
-    assert not any(t.packs_left for t in tilings(small, "wgmma"))
-    assert not any(t.packs_left for t in tilings(softmax(case).kernel, "wgmma"))
+    assert any(t.packs_concurrently for t in found[:2]) and any(not t.packs_concurrently for t in found[:2])
+    assert not any(t.packs_concurrently for t in tilings(small, "wgmma"))
+    assert not any(t.packs_concurrently for t in tilings(softmax(case).kernel, "wgmma"))
     assert prod(small.left_domain) < prod(large.left_domain)
 
 
@@ -227,7 +229,7 @@ def test_compiles_without_trouble(tmp_path):
     """But for a few numbers of a tile (the next one, say) that ptxas lets wait in memory for want of registers."""
     kernels = [replace(with_epilogue(convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme=scheme)).kernel,
                        scheme=scheme) for scheme in ("fp16", "fp16x3")]
-    check_compiles([replace(kernel, tiling=next(t for t in tilings(kernel, "wgmma") if t.packs_left))
+    check_compiles([replace(kernel, tiling=next(t for t in tilings(kernel, "wgmma") if t.packs_concurrently))
                     for kernel in kernels], "90a", tmp_path, spilled=32)
 
 

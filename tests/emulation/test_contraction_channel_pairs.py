@@ -25,8 +25,8 @@ from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction
 
-BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, phases=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2, phases=2)
+BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 ONCE = replace(BOTH, promote=0)
 PAIRED = replace(BOTH, columns=40, depth=8, stages=4)
 
@@ -89,19 +89,19 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
         (0, "sum"), (1, "max"), (4, "min"), (2, "logsumexp"), (7, "moments"))),
     (normed(MANY), replace(BOTH, columns=112, promote=0)),
     (softmax(MANY), replace(BOTH, columns=128, stages=2, promote=0)),
-    (softmax(WIDE), Tiling("wgmma", 64, 128, 16, 2, teams=2, phases=2)),
+    (softmax(WIDE), Tiling("wgmma", 64, 128, 16, 2, pingpong=2, parities=2)),
     (normed(TWO[0]), replace(BOTH, rows=256, columns=24, promote=0)),
-    (softmax(ROUND[2]), replace(ONCE, columns=16, teams=3)),
+    (softmax(ROUND[2]), replace(ONCE, columns=16, pingpong=3)),
     # A product takes two taps of at most 8 channels.
     (softmax(FEW[7]), PAIRED), (normed(FEW[8]), PAIRED), (chained(FEW[9]), PAIRED), (placed(FEW[11]), PAIRED),
     (softmax(ROUND[0]), ONCE), (normed(ROUND[4]), ONCE), (alone(ROUND[6], "logsumexp"), replace(ONCE, columns=40)),
     *((softmax(two_phase_cases("native", dtype)[number]), ONCE) for number, dtype in (
         (0, "float16"), (4, "bfloat16"))),
-    (normed(two_phase_cases("native", "bfloat16")[2]), replace(ONCE, teams=2)),
+    (normed(two_phase_cases("native", "bfloat16")[2]), replace(ONCE, pingpong=2)),
     (chained(convolution(2, 1, 8, 16, (7, 6), (4, 4), stride=2, padding=1, transposed=True, scheme="native",
                          dtype="float16")), replace(PAIRED, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"]
 HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 #: What rounding of operands may come to, of the size of what is stored.
@@ -238,7 +238,7 @@ def test_what_has_no_such_tiles_is_refused(case):
     with pytest.raises(ValueError, match="no tiles"):
         generate(replace(case.kernel, tiling=BOTH), "k")
     found = tilings(case.kernel, "wgmma")
-    assert found and all(tiling.phases == 1 for tiling in found)
+    assert found and all(tiling.parities == 1 for tiling in found)
 
 
 PLANE = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
@@ -252,21 +252,21 @@ VOLUME = {**PLANE, "size": (16, 32, 32), "window": (3, 3, 3)}
     softmax(convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16"))], ids=lambda case: case.name)
 def test_both_kinds_of_tiles_are_proposed(case):
     found = tilings(case.kernel, "wgmma")
-    assert [t.phases for t in found[:6]].count(2) >= 5 and [t.phases for t in found].count(1) >= 1
+    assert [t.parities for t in found[:6]].count(2) >= 5 and [t.parities for t in found].count(1) >= 1
     assert len(set(found)) == len(found) <= 8
     for tiling in found:
         generate(replace(case.kernel, tiling=tiling), "k")
         assert predicted_milliseconds(case.kernel, tiling) > 0
-    assert not any(t.phases == 2 for t in tilings(case.kernel, "mma"))
+    assert not any(t.parities == 2 for t in tilings(case.kernel, "mma"))
 
 
 def test_two_phases_of_128_channels_need_more_registers_than_there_are():
     """In fp16x3, whose sums are added up in registers of their own: 256, and those of addresses."""
     case = softmax(convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16x3"))
     found = tilings(case.kernel, "wgmma")
-    assert found and all(tiling.phases == 1 for tiling in found)
+    assert found and all(tiling.parities == 1 for tiling in found)
     with pytest.raises(ValueError, match="takes"):
-        Layout(Geometry(case.kernel, Tiling("wgmma", 64, 128, 16, 2, promote=2, phases=2)), 0)
+        Layout(Geometry(case.kernel, Tiling("wgmma", 64, 128, 16, 2, promote=2, parities=2)), 0)
 
 
 @needs_nvcc
@@ -276,7 +276,7 @@ def test_they_compile_without_spills_or_serialised_products(tmp_path):
               normed(convolution(16, 1, 32, 64, **VOLUME, scheme="fp16")),
               alone(convolution(128, 1, 3, 16, **VOLUME, scheme="fp16x3"), "logsumexp"),
               chained(convolution(16, 1, 32, 64, (128, 128), (3, 3), **PLANE, scheme="native", dtype="bfloat16"))]
-    kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma") if t.phases == 2))
+    kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma") if t.parities == 2))
                for case in chosen]
     check_compiles(kernels, "90a", tmp_path)
 

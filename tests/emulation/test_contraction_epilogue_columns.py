@@ -68,15 +68,15 @@ BOTH = convolution(2, 2, 8, 19, (4, 6), (4, 4), stride=2, padding=1, transposed=
 ONE = convolution(2, 3, 9, 13, (5, 7), (1, 1))
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((with_columns(case), tiling) for case in (ROWS, EVEN) for tiling in (
-        WGMMA, replace(WGMMA, rows=128, teams=2), replace(WGMMA, rows=128, cluster=2), MMA)),
-    (with_columns(BOTH), replace(WGMMA, phases=2)), (with_columns(BOTH), replace(WGMMA, phases=2, teams=2)),
-    (with_columns(convolution(1, 1, 200, 30, (9,), (1,))), replace(WGMMA, split=3)),
+        WGMMA, replace(WGMMA, rows=128, pingpong=2), replace(WGMMA, rows=128, cluster=2), MMA)),
+    (with_columns(BOTH), replace(WGMMA, parities=2)), (with_columns(BOTH), replace(WGMMA, parities=2, pingpong=2)),
+    (with_columns(convolution(1, 1, 200, 30, (9,), (1,))), replace(WGMMA, split_k=3)),
     (with_columns(matmul(70, 20, 36, groups=2)), WGMMA),
-    *((reduced(ONE), tiling) for tiling in (WGMMA, replace(WGMMA, teams=2), MMA)),
+    *((reduced(ONE), tiling) for tiling in (WGMMA, replace(WGMMA, pingpong=2), MMA)),
     *((without_sums(with_columns(ROWS)), tiling) for tiling in (WGMMA, MMA)),
     (with_columns(replace(ROWS, name="fp16", kernel=replace(ROWS.kernel, scheme="fp16"))), WGMMA),
     (with_columns(convolution(2, 1, 40, 70, (9, 9), (1, 1))),
-     Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, raw_right=True)),
+     Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)),
 ]
 
 
@@ -133,7 +133,7 @@ def test_slabs_beyond_48_kilobytes_are_asked_for():
     case = matmul(64, 2000, 250)
     wide = replace(case.kernel, reductions=(Reduction("max", Reduced(0)),))
     for kernel, asks in ((wide, True), (case.kernel, False)):
-        tiling = replace(WGMMA, columns=256, promote=0, split=4)
+        tiling = replace(WGMMA, columns=256, promote=0, split_k=4)
         geometry = Geometry(replace(kernel, tiling=tiling), tiling)
         launches = core(geometry, epilogue(geometry, "k"), "k").launches
         assert any("cudaFuncSetAttribute(k_merge" in line for line in launches) == asks

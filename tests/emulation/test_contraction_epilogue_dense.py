@@ -19,9 +19,9 @@ from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Store
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
-HIGH = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, teams=2, promote=2)
-THREE = replace(HIGH, teams=3, columns=24, promote=0)
-FOUR = replace(LOW, teams=4, stages=3)
+HIGH = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, pingpong=2, promote=2)
+THREE = replace(HIGH, pingpong=3, columns=24, promote=0)
+FOUR = replace(LOW, pingpong=4, stages=3)
 
 
 def overlapping(case: ContractionCase, tiling: Tiling) -> tuple[ContractionCase, Tiling]:
@@ -51,7 +51,7 @@ LINES = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1)  # images of 126 po
 PLANES = convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1))  # planes of 36 positions
 DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
 CHECKED = [
-    overlapping(convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, teams=2)),
+    overlapping(convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, pingpong=2)),
     overlapping(convolution(2, 2, 9, 12, (10, 22), (3, 3)), HIGH),  # images of 160 positions
     overlapping(with_epilogue(convolution(3, 1, 8, 40, (7, 12), (3, 3), padding=1)), LOW),  # of 84
     overlapping(with_epilogue(convolution(3, 2, 8, 40, (7, 12), (3, 3), padding=1, scheme="fp16")), THREE),
@@ -59,7 +59,7 @@ CHECKED = [
     overlapping(convolution(2, 1, 8, 12, (9, 60), (3, 3), padding=1), replace(HIGH, depth=8)),
     overlapping(PLANES, HIGH), overlapping(with_epilogue(PLANES), FOUR),
     # Lines so short that a sector touches several, and the rows between them.
-    *(overlapping(case, replace(LOW, teams=2)) for case in (
+    *(overlapping(case, replace(LOW, pingpong=2)) for case in (
         convolution(11, 1, 16, 8, (6, 3), (3, 2), padding=(1, 0)), convolution(11, 1, 16, 8, (4, 6), (1, 4)),
         convolution(16, 1, 16, 8, (4, 8), (1, 4)), convolution(16, 1, 16, 8, (8, 1), (3, 3), padding=1))),
     overlapping(convolution(1, 1, 20, 9, (30, 34), (4, 3), stride=(2, 1)), THREE),
@@ -68,7 +68,7 @@ CHECKED = [
                    with_epilogue(convolution(2, 2, 8, 20, (3, 4, 6), (3, 3, 3), **DOUBLED, scheme="fp16")),
                    with_two_stores(convolution(2, 1, 5, 7, (6, 12), (3, 4), stride=(1, 2), padding=(1, 1),
                                                transposed=True)))
-      for tiling in (replace(LOW, phases=2), replace(HIGH, phases=2), replace(FOUR, phases=2))),
+      for tiling in (replace(LOW, parities=2), replace(HIGH, parities=2), replace(FOUR, parities=2))),
     overlapping(convolution(2, 1, 16, 12, (6, 10), (3, 3), scheme="native", dtype="float16"), replace(HIGH, promote=0)),
 ]
 
@@ -104,14 +104,14 @@ def test_what_is_stored_otherwise_is_refused():
     huge = convolution(1, 1, 1, 1, (65536, 32768), (3, 3), padding=1)
     for case, phases, dense in ((LINES, 1, False), (matmul(64, 64, 64), 1, False), (planes, 1, False),
                                 (lines, 2, False), (huge, 1, False), (strided, 1, True)):
-        tiling = replace(LOW, phases=phases)
+        tiling = replace(LOW, parities=phases)
         assert stores_densely(Geometry(case.kernel, tiling)) == dense
         if not dense and case is not huge:
             with pytest.raises(ValueError, match="no tiles that overlap"):
                 generate(replace(case.kernel, tiling=replace(tiling, overlap=12)), "k")
     dense = CHECKED[1][0].kernel
-    for tiling in (replace(HIGH, overlap=4), replace(HIGH, overlap=14), replace(HIGH, teams=1, overlap=12),
-                   replace(LOW, split=2, overlap=12), replace(HIGH, rows=256, overlap=12)):
+    for tiling in (replace(HIGH, overlap=4), replace(HIGH, overlap=14), replace(HIGH, pingpong=1, overlap=12),
+                   replace(LOW, split_k=2, overlap=12), replace(HIGH, rows=256, overlap=12)):
         with pytest.raises(ValueError, match="no tiles"):
             generate(replace(dense, tiling=tiling), "k")
 
@@ -119,6 +119,6 @@ def test_what_is_stored_otherwise_is_refused():
 def test_tilings_overlap_where_results_are_most_of_the_work():
     kernel = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1, scheme="fp16").kernel
     found = tilings_of_rows(kernel)
-    assert found[0].overlap and next(t.teams for t in found if t.overlap and not t.raw_left) == 3
+    assert found[0].overlap and next(t.pingpong for t in found if t.overlap and not t.converts_left) == 3
     odd = convolution(128, 1, 8, 64, (255, 257), (3, 3), padding=1, scheme="fp16").kernel
     assert not any(tiling.overlap for tiling in tilings(odd, "wgmma"))

@@ -19,7 +19,7 @@ from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 
 WGMMA = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=2)
-BOTH = replace(WGMMA, phases=2, stages=2)
+BOTH = replace(WGMMA, parities=2, stages=2)
 
 
 def normalised(case: ContractionCase) -> ContractionCase:
@@ -48,13 +48,13 @@ TRANSPOSED = convolution(3, 2, 8, 19, (6, 10), (4, 4), stride=2, padding=1, tran
 LINES_OF_BOTH = convolution(3, 1, 16, 12, (6, 16), (4, 4), stride=2, padding=1, transposed=True, scheme="fp16")
 WIDE = convolution(3, 1, 16, 9, (9, 11), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
-    (normalised(IMAGE), WGMMA), (normalised(IMAGE), replace(WGMMA, teams=2)),
-    (normalised(IMAGE), replace(WGMMA, split=2)), (normalised(IMAGE), replace(WGMMA, cluster=2)),
-    (normalised(WIDE), replace(WGMMA, rows=128, teams=2)),
+    (normalised(IMAGE), WGMMA), (normalised(IMAGE), replace(WGMMA, pingpong=2)),
+    (normalised(IMAGE), replace(WGMMA, split_k=2)), (normalised(IMAGE), replace(WGMMA, cluster=2)),
+    (normalised(WIDE), replace(WGMMA, rows=128, pingpong=2)),
     (normalised(WIDE), replace(WGMMA, rows=128)), (normalised(EVEN), WGMMA),
-    (normalised(TRANSPOSED), BOTH), (normalised(TRANSPOSED), replace(BOTH, teams=2)),
-    (normalised(LINES), replace(WGMMA, promote=0, fragments=True)),
-    (normalised(LINES_OF_BOTH), replace(BOTH, promote=0, fragments=True, teams=2)),
+    (normalised(TRANSPOSED), BOTH), (normalised(TRANSPOSED), replace(BOTH, pingpong=2)),
+    (normalised(LINES), replace(WGMMA, promote=0, from_registers=True)),
+    (normalised(LINES_OF_BOTH), replace(BOTH, promote=0, from_registers=True, pingpong=2)),
     (normalised(pooled(EVEN, 2)), WGMMA), (normalised(pooled(LINES_OF_BOTH, 4)), replace(BOTH, promote=0)),
     (normalised(reducing(WIDE, (Reduction("max", Reduced(0)),), ((True, Apply("sub", (Reduced(0), Reduced(1)))),))),
      WGMMA),

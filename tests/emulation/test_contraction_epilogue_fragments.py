@@ -16,12 +16,12 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.plan.contraction import Tiling
 
-BOTH = replace(LOW, phases=2)
+BOTH = replace(LOW, parities=2)
 
 
 def of_fragments(case: ContractionCase, tiling: Tiling) -> tuple[ContractionCase, Tiling]:
     """The tiling with fragments."""
-    return case, replace(tiling, fragments=True)
+    return case, replace(tiling, from_registers=True)
 
 
 def with_whole_sectors(case: ContractionCase) -> ContractionCase:
@@ -33,7 +33,7 @@ def with_whole_sectors(case: ContractionCase) -> ContractionCase:
 
 
 CHECKED = [
-    of_fragments(convolution(2, 1, 16, 20, (154,), (3,)), replace(LOW, cluster=2, teams=2)),
+    of_fragments(convolution(2, 1, 16, 20, (154,), (3,)), replace(LOW, cluster=2, pingpong=2)),
     of_fragments(convolution(2, 2, 9, 12, (10, 26), (3, 3)), HIGH),
     of_fragments(with_epilogue(convolution(3, 1, 8, 40, (7, 16), (3, 3), padding=1)), LOW),
     of_fragments(with_epilogue(convolution(3, 2, 8, 40, (7, 8), (3, 3), padding=1, scheme="fp16")), THREE),
@@ -46,12 +46,12 @@ CHECKED = [
                    with_epilogue(convolution(2, 2, 8, 20, (3, 4, 8), (3, 3, 3), **DOUBLED, scheme="fp16")),
                    with_whole_sectors(convolution(2, 1, 5, 7, (6, 12), (3, 4), stride=(1, 2), padding=(1, 1),
                                                   transposed=True)))
-      for tiling in (BOTH, replace(HIGH, phases=2), replace(FOUR, phases=2))),
+      for tiling in (BOTH, replace(HIGH, parities=2), replace(FOUR, parities=2))),
     of_fragments(convolution(1, 1, 16, 9, (60,), (3,), **DOUBLED), replace(BOTH, rows=128)),
     of_fragments(with_epilogue(convolution(2, 1, 16, 20, (7, 12), (3, 3), **DOUBLED)),
-                 Tiling("wgmma", 64, 24, 16, 4, promote=1, teams=2, phases=2, packs_left=True)),
+                 Tiling("wgmma", 64, 24, 16, 4, promote=1, pingpong=2, parities=2, packs_concurrently=True)),
     of_fragments(convolution(3, 1, 8, 20, (7, 16), (3, 3), padding=1),
-                 Tiling("wgmma", 64, 24, 8, 4, promote=1, teams=2, raw_left=True)),
+                 Tiling("wgmma", 64, 24, 8, 4, promote=1, pingpong=2, converts_left=True)),
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -80,10 +80,10 @@ def test_a_sector_is_stored_by_one_warp_at_once():
 def test_lines_take_rows_of_whole_sectors():
     case = convolution(2, 1, 16, 20, (7, 16), (3, 3), padding=1)
     assert Geometry(case.kernel, LOW).extents == (9, 18)
-    assert Geometry(case.kernel, replace(LOW, fragments=True)).extents == (9, 24)
+    assert Geometry(case.kernel, replace(LOW, from_registers=True)).extents == (9, 24)
     both = convolution(2, 1, 16, 20, (7, 16), (3, 3), **DOUBLED)
     assert Geometry(both.kernel, BOTH).extents == (8, 17)
-    assert Geometry(both.kernel, replace(BOTH, fragments=True)).extents == (8, 20)
+    assert Geometry(both.kernel, replace(BOTH, from_registers=True)).extents == (8, 20)
 
 
 def test_what_is_stored_otherwise_is_refused():
@@ -97,17 +97,17 @@ def test_what_is_stored_otherwise_is_refused():
         assert stores_fragments(case.kernel, phases) == possible
         if not possible:
             with pytest.raises(ValueError, match="no lines of whole sectors"):
-                generate(replace(case.kernel, tiling=replace(LOW, phases=phases, fragments=True)), "k")
-    for tiling in (replace(HIGH, overlap=12), replace(HIGH, aligned=True), replace(LOW, split=2),
+                generate(replace(case.kernel, tiling=replace(LOW, parities=phases, from_registers=True)), "k")
+    for tiling in (replace(HIGH, overlap=12), replace(HIGH, sector_aligned=True), replace(LOW, split_k=2),
                    replace(LOW, core="mma")):
         with pytest.raises(ValueError, match="no "):
-            generate(replace(CHECKED[2][0].kernel, tiling=replace(tiling, fragments=True)), "k")
+            generate(replace(CHECKED[2][0].kernel, tiling=replace(tiling, from_registers=True)), "k")
 
 
 def test_tilings_have_fragments_beside_tiles_that_overlap():
     kernel = convolution(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16").kernel
     found = tilings_of_rows(kernel)
-    assert any(t.fragments for t in found[:3]) and any(t.overlap for t in found[:3])
-    assert sum(t.phases == 2 and not (t.fragments or t.overlap) for t in found) == 1
+    assert any(t.from_registers for t in found[:3]) and any(t.overlap for t in found[:3])
+    assert sum(t.parities == 2 and not (t.from_registers or t.overlap) for t in found) == 1
     valid = convolution(128, 1, 64, 64, (128, 128), (3, 3), scheme="fp16").kernel  # lines of 126
-    assert not any(t.fragments for t in tilings(valid, "wgmma"))
+    assert not any(t.from_registers for t in tilings(valid, "wgmma"))

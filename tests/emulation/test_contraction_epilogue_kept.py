@@ -45,7 +45,7 @@ def test_expressions_read_what_stayed():
 def test_a_softmax_writes_sums_and_exponentials(scheme, writes):
     """Sums with their bias where they are scaled anyway, exponentials in any case: there is one in the text."""
     dtype = "float16" if scheme == "native" else "float32"
-    for tiling in (TILING, Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, phases=2)):
+    for tiling in (TILING, Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, parities=2)):
         text = epilogue(Geometry(softmax(two_phase_cases(scheme, dtype)[0]).kernel, tiling), "k").definitions
         finish = text[text.index("k_finish("):]
         power = "kw_exp(" if scheme == "fp16x3" else "kw_rounded_exp("

@@ -17,21 +17,21 @@ from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
-HIGH = Tiling("wgmma", rows=128, columns=64, depth=16, stages=3, teams=2, promote=2)
+HIGH = Tiling("wgmma", rows=128, columns=64, depth=16, stages=3, pingpong=2, promote=2)
 PORTABLE = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
 #: Columns that threads do not share evenly, and 8 of them: half of the threads have none.
 UNEVEN, FEW = replace(LOW, columns=24), replace(LOW, columns=8)
 LINES = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (LINES, LOW), (with_epilogue(LINES), UNEVEN), (with_two_stores(LINES), HIGH), (with_epilogue(LINES), PORTABLE),
-    (convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, teams=2)),
+    (convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, pingpong=2)),
     (with_epilogue(convolution(2, 2, 9, 12, (10, 22), (3, 3))), FEW),
-    (convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1)), replace(LOW, split=2)),
+    (convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1)), replace(LOW, split_k=2)),
     (with_two_stores(convolution(3, 2, 8, 40, (7, 12), (3, 3), padding=1, scheme="fp16")), replace(HIGH, promote=0)),
     (with_epilogue(convolution(2, 1, 16, 24, (7, 12), (3, 3), stride=(2, 1), padding=1, transposed=True)), LOW),
     (convolution(2, 1, 20, 9, (30, 34), (4, 3), stride=(2, 1)), replace(HIGH, columns=16)),
     (with_epilogue(convolution(3, 1, 8, 130, (7, 12), (3, 3), padding=1, scheme="fp16")),
-     replace(HIGH, columns=192, teams=1, promote=0)),
+     replace(HIGH, columns=192, pingpong=1, promote=0)),
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")

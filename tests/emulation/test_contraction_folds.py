@@ -25,8 +25,8 @@ from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Constant, Reduced
 from kernelwright.plan.kernels import Reduction
 
-ONE = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, fragments=True)
-TALL = replace(ONE, rows=128, teams=2)
+ONE = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, from_registers=True)
+TALL = replace(ONE, rows=128, pingpong=2)
 TALLER = replace(ONE, rows=256, promote=0)
 POWER = call("exp", call("sub", BIASED, Reduced(1)))
 
@@ -45,14 +45,14 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (softmax(IMAGE), ONE), (normed(TRANSPOSED), replace(ONE, columns=16)), (chained(IMAGE), replace(TALL, columns=24)),
     (gated(IMAGE), TALL), (gated(TRANSPOSED), TALLER),
     (softmax(convolution(2, 1, 9, 32, (35,), (3,))), ONE), (normed(convolution(2, 1, 9, 1, (70,), (3,))), TALL),
-    (softmax(convolution(2, 1, 20, 160, (5, 7), (1, 1))), replace(ONE, columns=160, teams=2)),
+    (softmax(convolution(2, 1, 20, 160, (5, 7), (1, 1))), replace(ONE, columns=160, pingpong=2)),
     *((alone(IMAGE, kind), replace(ONE, columns=24)) for kind in ("sum", "max", "min", "logsumexp", "moments")),
     (softmax(convolution(2, 1, 4, 64, (6, 6, 6), (2, 2, 2), scheme="fp16")), replace(TALL, columns=64, promote=0)),
     (gated(convolution(2, 1, 8, 3, (5, 5), (2, 2), scheme="native", dtype="float16")),
      replace(ONE, columns=8, promote=0)),
-    *((case, replace(tiling, fragments=True)) for case, tiling in PAIRS if folds(Geometry(case.kernel, tiling))),
+    *((case, replace(tiling, from_registers=True)) for case, tiling in PAIRS if folds(Geometry(case.kernel, tiling))),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}t{t.teams}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}t{t.pingpong}" for c, t in CHECKED]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
@@ -115,23 +115,23 @@ def test_biases_that_mask_channels(masked, value, libraries):
 def test_what_depends_on_positions_or_turns_is_left_to_slabs():
     assert folds(Geometry(softmax(IMAGE).kernel, ONE))
     others = [placed(IMAGE), channels_last(softmax(IMAGE)), softmax(matmul(70, 30, 32)), IMAGE]
-    plain = replace(ONE, fragments=False)
+    plain = replace(ONE, from_registers=False)
     for case in others:
         assert not folds(Geometry(case.kernel, plain))
         with pytest.raises(ValueError, match=r"no channels to reduce in registers|no lines of whole sectors"):
             generate(replace(case.kernel, tiling=ONE), "k")
-    for tiling in (replace(plain, core="mma"), replace(plain, split=2)):
+    for tiling in (replace(plain, core="mma"), replace(plain, split_k=2)):
         assert not folds(Geometry(softmax(IMAGE).kernel, tiling))
 
 
 def test_there_are_registers():
     """Sums of two sets of rows and both phases leave none; five walks over 128 sums of a thread keep too much."""
     volume = convolution(16, 1, 32, 64, (16, 32, 32), (3, 3, 3), **PLANE, scheme="fp16")
-    both = Tiling("wgmma", 64, 64, 16, 3, teams=3, phases=2)
+    both = Tiling("wgmma", 64, 64, 16, 3, pingpong=3, parities=2)
     assert folds(Geometry(normed(volume).kernel, both))
-    assert not folds(Geometry(normed(volume).kernel, replace(both, rows=128, teams=2, raw_left=True)))
+    assert not folds(Geometry(normed(volume).kernel, replace(both, rows=128, pingpong=2, converts_left=True)))
     wide = convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16")
-    both = Tiling("wgmma", 64, 128, 16, 6, cluster=2, teams=2, phases=2)
+    both = Tiling("wgmma", 64, 128, 16, 6, cluster=2, pingpong=2, parities=2)
     assert folds(Geometry(softmax(wide).kernel, both)) and not folds(Geometry(normed(wide).kernel, both))
 
 
@@ -175,7 +175,7 @@ def test_they_compile_without_spills_or_serialised_products(tmp_path):
     for build, scheme in ((softmax, "fp16"), (normed, "fp16"), (normed, "fp16x3"), (gated, "fp16")):
         case = build(convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme=scheme))
         kernels += [replace(case.kernel, tiling=tiling) for tiling in tilings(case.kernel, "wgmma")
-                    if tiling.fragments][:1]
+                    if tiling.from_registers][:1]
     assert len(kernels) == 4
     check_compiles(kernels, "90a", tmp_path)
 

@@ -37,7 +37,7 @@ from kernelwright.plan.records import Choice, Plan
 from kernelwright.tune.contraction_fit import fitting
 
 PAIRS = Tiling("wgmma", rows=64, columns=24, depth=8, stages=4, promote=1)
-WIDE = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, promote=2, teams=2)
+WIDE = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, promote=2, pingpong=2)
 PORTABLE = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
 
 
@@ -68,11 +68,11 @@ CASES = [
     averaged(convolution(2, 1, 3, 10, (9, 12), (3, 3), padding=1)),
 ]
 CHECKED = [
-    (case, replace(tiling, joined=joinable(case.kernel),
+    (case, replace(tiling, folded_taps=joinable(case.kernel),
                    promote=tiling.promote * (case.kernel.scheme == "fp16x3")))
     for case in CASES for tiling in (PAIRS, WIDE, PORTABLE) if not (case.kernel.totals and tiling.core == "mma")]
-CHECKED += [(CASES[1], replace(PAIRS, joined=2, raw_left=True)),
-            (CASES[2], replace(WIDE, joined=2, packs_left=True, rows=64, promote=1))]
+CHECKED += [(CASES[1], replace(PAIRS, folded_taps=2, converts_left=True)),
+            (CASES[2], replace(WIDE, folded_taps=2, packs_concurrently=True, rows=64, promote=1))]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -111,7 +111,7 @@ def test_the_same_sums(data):
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}j{t.joined}" for c, t in CHECKED])
+    f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}j{t.folded_taps}" for c, t in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, _ = CHECKED[number]
     check(case, run(*libraries[number], case.inputs())[0])
@@ -170,19 +170,19 @@ def test_proposed_first_and_in_turn():
     """Of three channels both kinds are tried; of eight there is nothing to join."""
     for core in ("wgmma", "mma"):
         found = tilings(CASES[0].kernel, core)
-        assert [t.joined for t in found[:6]] == [2, 2, 1, 2, 2, 1], core
-        assert not any(t.joined > 1 and t.raw_left for t in found)
+        assert [t.folded_taps for t in found[:6]] == [2, 2, 1, 2, 2, 1], core
+        assert not any(t.folded_taps > 1 and t.converts_left for t in found)
         for tiling in found:
             generate(replace(CASES[0].kernel, tiling=tiling), "k")
-        assert all(t.joined == 1 for t in tilings(convolution(2, 1, 8, 24, (20, 20), (3, 3)).kernel, core))
+        assert all(t.folded_taps == 1 for t in tilings(convolution(2, 1, 8, 24, (20, 20), (3, 3)).kernel, core))
 
 
 def test_tall_tiles_are_among_the_first():
     """One tile of 256 rows, of x as it lies where no taps are joined, where sums of few channels are promoted."""
     eight, three = (convolution(128, 1, c, 64, (16, 64, 64), (3, 3, 3)).kernel for c in (8, 3))
     for kernel, joins, raw in ((eight, 1, True), (three, 2, False)):
-        tall = [t for t in tilings_of_rows(kernel)[:5] if t.rows == 256 and t.joined == joins]
-        assert tall and tall[0].raw_left == raw and tall[0].depth == 8
+        tall = [t for t in tilings_of_rows(kernel)[:5] if t.rows == 256 and t.folded_taps == joins]
+        assert tall and tall[0].converts_left == raw and tall[0].depth == 8
     assert all(t.rows < 256 for t in tilings_of_rows(replace(eight, scheme="fp16"))[:5])
 
 
@@ -191,8 +191,8 @@ def test_another_plan_joins_no_taps():
     model = Of(lambda m, x: m.a(x.relu()), a=nn.Conv2d(3, 24, 3, bias=False))
     graph = captured(model, 2, 3, 32, 32)
     (node,) = (n for n in graph.nodes() if can_contract(n))
-    for tiling, others in ((PAIRS, {}), (replace(PAIRS, rows=128, teams=2, overlap=12), {"overlap": 12})):
-        choice = Choice("fp16x3", replace(tiling, joined=2))
+    for tiling, others in ((PAIRS, {}), (replace(PAIRS, rows=128, pingpong=2, overlap=12), {"overlap": 12})):
+        choice = Choice("fp16x3", replace(tiling, folded_taps=2))
 
         def plan_of(choices: dict[Node, Choice]) -> Plan:
             return make_plan(graph, graph, move_bias=True, contractions=choices)
@@ -202,7 +202,7 @@ def test_another_plan_joins_no_taps():
         with pytest.raises(ValueError, match="no taps to join"):
             generate(kernel, "k")
         found = fitting(plan_of, {node: choice})[node].tiling
-        assert found.joined == 1 and (found.rows, found.depth) == (tiling.rows, 8)
+        assert found.folded_taps == 1 and (found.rows, found.depth) == (tiling.rows, 8)
         assert all(getattr(found, name) == value for name, value in others.items())
 
 
@@ -216,7 +216,7 @@ def test_refused():
         with pytest.raises(ValueError, match="taps"):
             joined(changed, taps)
     with pytest.raises(ValueError, match="taps"):
-        generate(replace(kernel, tiling=replace(PAIRS, joined=3)), "k")
+        generate(replace(kernel, tiling=replace(PAIRS, folded_taps=3)), "k")
 
 
 def test_x_and_w_themselves_are_read_again():

@@ -25,7 +25,8 @@ TOTALS = totalled(convolution(3, 1, 16, 8, (70,), (3,), padding=1), ("sum", Redu
 FORMS: dict[str, tuple[ContractionCase, Tiling]] = {
     "rows": (matmul(70, 40, 24), WGMMA), "rows of neighbours": (matmul(70, 40, 24, transposed=(True, False)), MMA),
     "groups": (convolution(3, 2, 9, 10, (7, 9), (3, 3), padding=1), MMA), "positions": (LINE, WGMMA),
-    "both phases": (TWICE, replace(WGMMA, phases=2)), "read where they lie": (LINE, replace(WGMMA, raw_left=True)),
+    "both phases": (TWICE, replace(WGMMA, parities=2)),
+    "read where they lie": (LINE, replace(WGMMA, converts_left=True)),
     "totals": (TOTALS, replace(WGMMA, promote=1)),
 }
 SHORT, LONG = re.compile(r"\bint (of_|first_)?n\b"), re.compile(r"\blong long (of_|first_)?n\b")

@@ -244,12 +244,12 @@ def test_values_that_are_not_finite(whole):
 #: The right operand as it lies in memory: its channels neighbours, then its output channels.
 RAW = [replace(case, kernel=replace(case.kernel, tiling=tiling)) for case, tiling in (
     (with_epilogue(matmul(70, 72, 140, transposed=(False, True))),
-     Tiling("mma", 64, 128, 32, 3, promote=1, raw_right=True)),
+     Tiling("mma", 64, 128, 32, 3, promote=1, converts_right=True)),
     (matmul(130, 100, 264, groups=2, transposed=(True, True)),
-     Tiling("mma", 128, 256, 32, 3, promote=1, raw_right=True)),
-    (matmul(66, 70, 132), Tiling("mma", 128, 128, 32, 4, promote=1, raw_right=True)),
+     Tiling("mma", 128, 256, 32, 3, promote=1, converts_right=True)),
+    (matmul(66, 70, 132), Tiling("mma", 128, 128, 32, 4, promote=1, converts_right=True)),
     (convolution(2, 1, 36, 12, (5, 7), (1, 1), stride=2, padding=1, scheme="fp16"),
-     Tiling("mma", 64, 128, 32, 3, promote=1, raw_right=True)))]
+     Tiling("mma", 64, 128, 32, 3, promote=1, converts_right=True)))]
 
 
 @pytest.fixture(scope="module")
@@ -297,9 +297,9 @@ def test_raw_right_operands_out_of_range(number, raw):
 
 
 @pytest.mark.parametrize(("case", "tiling"), [
-    (matmul(70, 70, 140, transposed=(False, True)), Tiling("mma", 64, 128, 32, 3, promote=1, raw_right=True)),
-    (convolution(2, 1, 8, 8, (9,), (3,)), Tiling("mma", 64, 128, 32, 3, promote=1, raw_right=True)),
-    (matmul(70, 72, 140), Tiling("mma", 64, 64, 32, 3, promote=1, raw_right=True)),
+    (matmul(70, 70, 140, transposed=(False, True)), Tiling("mma", 64, 128, 32, 3, promote=1, converts_right=True)),
+    (convolution(2, 1, 8, 8, (9,), (3,)), Tiling("mma", 64, 128, 32, 3, promote=1, converts_right=True)),
+    (matmul(70, 72, 140), Tiling("mma", 64, 64, 32, 3, promote=1, converts_right=True)),
     (matmul(70, 72, 140), Tiling("mma", 64, 32, 32, 3, cluster=2)),
     (matmul(70, 72, 140), Tiling("mma", 96, 32, 32, 3))])
 def test_tilings_that_cannot_be_are_refused(case, tiling):
@@ -321,9 +321,9 @@ def test_tilings_fit_a_block(case):
 
 
 def test_few_rows_read_the_weight_raw():
-    assert tilings_mma(matmul(128, 32768, 32768, transposed=(False, True)).kernel)[0].raw_right
-    assert not tilings_mma(matmul(4096, 4096, 4096).kernel)[0].raw_right
-    assert not any(t.raw_right for t in tilings_mma(matmul(128, 32768, 32766).kernel))
+    assert tilings_mma(matmul(128, 32768, 32768, transposed=(False, True)).kernel)[0].converts_right
+    assert not tilings_mma(matmul(4096, 4096, 4096).kernel)[0].converts_right
+    assert not any(t.converts_right for t in tilings_mma(matmul(128, 32768, 32766).kernel))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -334,7 +334,7 @@ def test_compiles_without_spills_for_every_architecture(tmp_path):
     sources = [generate(replace(case.kernel, tiling=tiling), f"k{i}") for i, (case, tiling) in enumerate((
         (epilogued, Tiling("mma", 256, 128, 32, 3, promote=1)),
         (matmul(128, 8192, 8192, transposed=(False, True)),
-         Tiling("mma", 128, 256, 32, 3, promote=1, raw_right=True)),
+         Tiling("mma", 128, 256, 32, 3, promote=1, converts_right=True)),
         (product, Tiling("mma", 128, 128, 64, 3))))]
     (tmp_path / "kernels.cu").write_text(source_text(sources))
     architectures = ("80", "86", "89", "90a", "100")

@@ -20,7 +20,7 @@ from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction
 
-BOTH = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=1, phases=2)
+BOTH = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=1, parities=2)
 
 
 def transposed(batch: int, ins: int, outs: int, size: tuple[int, ...], window: int, **options) -> ContractionCase:
@@ -32,20 +32,20 @@ def transposed(batch: int, ins: int, outs: int, size: tuple[int, ...], window: i
 CHECKED: list[tuple[ContractionCase, Tiling, str]] = [
     (with_epilogue(transposed(5, 16, 12, (6, 7), 3)), BOTH, "stacked"),
     (transposed(5, 16, 12, (9, 33), 3), replace(BOTH, stages=6), "stacked"),
-    (transposed(5, 16, 12, (9, 33), 3), replace(BOTH, stages=3, teams=2), "stacked"),
-    (transposed(5, 30, 12, (6, 7), 3), replace(BOTH, stages=4, teams=3, promote=2), "stacked"),
+    (transposed(5, 16, 12, (9, 33), 3), replace(BOTH, stages=3, pingpong=2), "stacked"),
+    (transposed(5, 30, 12, (6, 7), 3), replace(BOTH, stages=4, pingpong=3, promote=2), "stacked"),
     (transposed(9, 16, 12, (6, 7), 3), replace(BOTH, cluster=2), "stacked"),
-    (transposed(5, 16, 12, (6, 7), 3), replace(BOTH, raw_left=True), "stacked"),
-    (transposed(5, 16, 12, (6, 7), 3), replace(BOTH, packs_left=True), "stacked"),
+    (transposed(5, 16, 12, (6, 7), 3), replace(BOTH, converts_left=True), "stacked"),
+    (transposed(5, 16, 12, (6, 7), 3), replace(BOTH, packs_concurrently=True), "stacked"),
     (transposed(3, 16, 8, (3, 33, 5), 3), replace(BOTH, columns=8, stages=9), "stacked"),
-    (transposed(3, 16, 12, (4, 35), 3), replace(BOTH, phases=1, stages=5), "stacked"),
+    (transposed(3, 16, 12, (4, 35), 3), replace(BOTH, parities=1, stages=5), "stacked"),
     (transposed(5, 16, 12, (9, 33), 4), replace(BOTH, stages=2), "side by side"),
-    (with_epilogue(transposed(5, 30, 12, (6, 7), 4)), replace(BOTH, depth=32, teams=2), "side by side"),
-    (transposed(9, 16, 12, (6, 7), 4), replace(BOTH, stages=2, raw_left=True), "side by side"),
-    (transposed(5, 16, 12, (9, 33), 4), replace(BOTH, stages=2, packs_left=True, teams=2), "side by side"),
-    (transposed(3, 16, 12, (4, 35), 4, scheme="fp16"), replace(BOTH, phases=1, stages=2, promote=0), "side by side"),
+    (with_epilogue(transposed(5, 30, 12, (6, 7), 4)), replace(BOTH, depth=32, pingpong=2), "side by side"),
+    (transposed(9, 16, 12, (6, 7), 4), replace(BOTH, stages=2, converts_left=True), "side by side"),
+    (transposed(5, 16, 12, (9, 33), 4), replace(BOTH, stages=2, packs_concurrently=True, pingpong=2), "side by side"),
+    (transposed(3, 16, 12, (4, 35), 4, scheme="fp16"), replace(BOTH, parities=1, stages=2, promote=0), "side by side"),
     (softmax(transposed(5, 16, 12, (6, 7), 3)), replace(BOTH, stages=2), "in turn"),
-    (softmax(transposed(5, 16, 12, (9, 33), 3)), replace(BOTH, stages=4, teams=2), "in turn"),
+    (softmax(transposed(5, 16, 12, (9, 33), 3)), replace(BOTH, stages=4, pingpong=2), "in turn"),
     (transposed(5, 16, 12, (6, 7), 3), replace(BOTH, stages=2), ""),
 ]
 
@@ -59,7 +59,7 @@ def libraries():
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.rows}s{t.stages}t{t.teams}{o.replace(' ', '_')}" for c, t, o in CHECKED])
+    f"{c.name}-{t.rows}s{t.stages}t{t.pingpong}{o.replace(' ', '_')}" for c, t, o in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, tiling, order = CHECKED[number]
     assert Layout(Geometry(case.kernel, tiling), 0).order == order
@@ -99,7 +99,7 @@ def test_pools_keep_the_order_of_bands():
                      stores=(replace(case.kernel.stores[0], expression=Reduced(1)),))
     tiling = replace(BOTH, stages=4)
     layouts = [Layout(Geometry(kernel, t), 0) for kernel, t in (
-        (pooled, tiling), (softmax(case).kernel, tiling), (softmax(case).kernel, replace(tiling, raw_left=True)))]
+        (pooled, tiling), (softmax(case).kernel, tiling), (softmax(case).kernel, replace(tiling, converts_left=True)))]
     assert [layout.order for layout in layouts] == ["", "in turn", ""]
 
 
@@ -130,7 +130,7 @@ def test_proposed_where_they_fit():
 def test_the_guess_counts_the_last_wave_of_a_stack():
     """Of few tiles whole stacks leave multiprocessors idle."""
     few = Geometry(transposed(1, 64, 64, (94, 94), 3, scheme="fp16").kernel,
-                   Tiling("wgmma", 64, 64, 32, 6, teams=2, phases=2))
+                   Tiling("wgmma", 64, 64, 32, 6, pingpong=2, parities=2))
     many = replace(few, kernel=replace(few.kernel, batch=64))
     stacked, others = ([cycles(g, Layout(replace(g, tiling=replace(g.tiling, stages=n)), 0)) for g in (few, many)]
                        for n in (6, 5))

@@ -25,9 +25,9 @@ from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
-TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, teams=2, promote=0)
+TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, pingpong=2, promote=0)
 MMA = Tiling("mma", rows=64, columns=16, depth=8, stages=3, promote=1)
-BOTH = replace(PAIRS, phases=2)
+BOTH = replace(PAIRS, parities=2)
 CASES = few_channel_cases()
 LONG = CASES[6]  # one run of 33 taps
 # Of 16-bit operands as they are, all taps have partners.
@@ -36,8 +36,8 @@ NATIVE_BOTH = convolution(2, 2, 5, 13, (6, 9), (4, 4), stride=(1, 2), padding=(1
                           dtype="bfloat16")
 # Three runs of three taps, a step each: w stays where stages are a multiple of them. Every kind of block.
 TILINGS = (replace(PAIRS, stages=6, cluster=2), replace(PAIRS, columns=96, cluster=4),
-           replace(PAIRS, rows=256, columns=64, stages=2, promote=0), replace(PAIRS, columns=8, teams=2, promote=3),
-           replace(PAIRS, columns=256, stages=2, promote=0), replace(PAIRS, split=2), TEAMS,
+           replace(PAIRS, rows=256, columns=64, stages=2, promote=0), replace(PAIRS, columns=8, pingpong=2, promote=3),
+           replace(PAIRS, columns=256, stages=2, promote=0), replace(PAIRS, split_k=2), TEAMS,
            replace(MMA, rows=128, columns=64, stages=2), replace(MMA, rows=256, columns=128, stages=4, promote=0))
 MORE = convolution(2, 1, 20, 24, (7, 9), (3, 3), padding=1)  # three steps over the channels
 
@@ -45,14 +45,14 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((case, PAIRS) for case in CASES[:12]), *((case, MMA) for case in CASES[::3]),
     *((case, BOTH) for case in CASES[7:11]), (CASES[13], replace(BOTH, rows=128, columns=64, cluster=2)),
     *((CASES[12], tiling) for tiling in TILINGS),
-    (CASES[8], replace(BOTH, rows=128, columns=16, stages=2, teams=2, promote=0)),
+    (CASES[8], replace(BOTH, rows=128, columns=16, stages=2, pingpong=2, promote=0)),
     (LONG, replace(PAIRS, columns=128, stages=2, promote=0)), (MORE, PAIRS), (MORE, MMA), (softmax(CASES[0]), PAIRS),
     (few_channel_cases("fp16")[3], replace(TEAMS, columns=32)), (few_channel_cases("fp16")[9], replace(MMA, promote=0)),
     *((NATIVE, replace(tiling, promote=0)) for tiling in (PAIRS, MMA)), (NATIVE_BOTH, replace(BOTH, promote=0)),
     *((change(NATIVE), replace(PAIRS, promote=0)) for change in (channels_last, softmax)),
     (channels_last(convolution(1, 1, 5, 9, (40,), (4,), scheme="native", dtype="float16")), replace(MMA, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}f{t.phases}"
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}f{t.parities}"
          for c, t in CHECKED]
 
 
@@ -130,12 +130,12 @@ def with_span(monkeypatch, span):
 def test_classes_are_those_of_the_usual_tiling(case):
     """What is found once for many tilings is what each of them has."""
     for tiling in {*tilings(case.kernel, "wgmma"), *tilings(case.kernel, "mma")}:
-        if tiling.core in ("wgmma", "mma") and tiling.joined == 1:
+        if tiling.core in ("wgmma", "mma") and tiling.folded_taps == 1:
             geometry = Geometry(case.kernel, tiling)
             assert geometry.classes == packed_layout._classes.__wrapped__(geometry)
 
 
-@pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.phases}" for c, t in ALL])
+@pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.parities}" for c, t in ALL])
 def test_every_tap_is_in_one_pair(case, tiling, monkeypatch):
     with_span(monkeypatch, 96)  # the same runs
     pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
@@ -202,7 +202,7 @@ def test_steps_are_alike_where_sums_are_promoted():
     """Of lines of 64 positions a run has the lines of all rows of the window, or one, never two and one."""
     for channels, size, window in ((8, (16, 64, 64), (3, 3, 3)), (6, (9, 64, 64), (3, 3, 2)), (8, (32, 32), (5, 5)),
                                    (8, (48, 48), (3, 3)), (8, (6, 60, 60), (3, 5, 7)), (7, (80, 80), (3, 3))):
-        geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel, replace(PAIRS, rows=128, teams=2))
+        geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel, replace(PAIRS, rows=128, pingpong=2))
         assert len({piece.counts for group in Layout(geometry, 0).pieces for piece in group}) == 1, (channels, size)
         taps = [entry for run_ in geometry.classes[0].runs for _, entry in (*run_.taps, *run_.seconds)]
         assert sorted(set(taps) - {prod(window)}) == list(range(prod(window)))
@@ -225,7 +225,7 @@ def test_pairs_are_proposed_first_for_few_channels(scheme, core):
     for case in even if scheme == "native" else odd + even:
         found = tilings(case.kernel, core)
         assert found[0].depth == 8 and len(set(found)) == len(found) <= 8
-        assert any(t.depth > 8 or t.joined > 1 or t.core == "strips" for t in found)
+        assert any(t.depth > 8 or t.folded_taps > 1 or t.core == "row_buffered" for t in found)
         for tiling in found:
             generate(replace(case.kernel, tiling=tiling), "k")
     for case in (convolution(2, 1, 9, 64, (64, 64), (3, 3), **kind), matmul(4096, 8, 64, **kind),
@@ -245,7 +245,7 @@ def test_sums_in_tensor_cores_are_no_longer_than_those_of_taps():
 
 @pytest.mark.parametrize(("case", "tiling"), [
     (matmul(70, 8, 36), PAIRS), (matmul(70, 8, 36), MMA), (CASES[0], replace(PAIRS, depth=24)),
-    (CASES[5], replace(MMA, columns=128, raw_right=True)),
+    (CASES[5], replace(MMA, columns=128, converts_right=True)),
     (few_channel_cases("native", "float16")[0], replace(PAIRS, promote=0))])
 def test_what_has_no_pairs_is_refused(case, tiling):
     with pytest.raises(ValueError, match=r"no (tiles|pairs|threads)"):
@@ -263,7 +263,7 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
     kernels += [convolution(128, 1, c, 64, (16, 64, 64), (3, 3, 3)).kernel for c in (8, 3)]  # runs of two lines and one
     kernels = [replace(k, tiling=t) for k in kernels for t in tilings_of_rows(k)[:1]] + \
         [replace(k, tiling=t) for k in kernels[1:6:2] for t in tilings(k, "mma")[:1]]
-    assert {kernel.tiling.joined for kernel in kernels} == {1, 2}
+    assert {kernel.tiling.folded_taps for kernel in kernels} == {1, 2}
     assert all(kernel.tiling.depth == 8 for kernel in kernels)
     check_compiles(kernels, "90a", tmp_path)
 

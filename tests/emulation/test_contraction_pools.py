@@ -27,10 +27,10 @@ from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, In
 from kernelwright.plan.kernels import Reduction, Store
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
 MMA = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
-RAW = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, raw_right=True)
-BOTH = replace(WGMMA, phases=2)
+RAW = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)
+BOTH = replace(WGMMA, parities=2)
 HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -104,17 +104,17 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((with_much(case, size), tiling) for case, size, tiling in (
         (LINE, 2, MMA), (LINE, 4, WGMMA), (LINE, 8, TEAMS), (STRIDED, 2, WGMMA), (STRIDED, 4, MMA), (DILATED, 2, MMA),
         (DILATED, 4, WGMMA), (DILATED, 8, replace(WGMMA, cluster=2)), (VOLUME, 2, WGMMA), (VOLUME, 4, MMA),
-        (WIDE, 2, replace(WGMMA, rows=128, teams=2)), (WIDE, 4, replace(WGMMA, stages=6, cluster=2)),
+        (WIDE, 2, replace(WGMMA, rows=128, pingpong=2)), (WIDE, 4, replace(WGMMA, stages=6, cluster=2)),
         (MANY, 2, replace(WGMMA, columns=192, stages=2)), (MANY, 2, replace(WGMMA, columns=24, promote=0)),
         (MANY, 4, replace(WGMMA, rows=256, columns=40, promote=0)), (MANY, 8, replace(WGMMA, columns=8, depth=64)),
         (MANY, 2, replace(MMA, rows=128, columns=128)), (ONE, 2, RAW), (LONG, 16, MMA),
-        (MANY, 2, replace(WGMMA, split=3)), (MANY, 4, replace(TEAMS, split=2, cluster=2)))),
+        (MANY, 2, replace(WGMMA, split_k=3)), (MANY, 4, replace(TEAMS, split_k=2, cluster=2)))),
     # Both output phases of the last axis.
     *((pooled(case, size, kind), tiling) for case, size, kind, tiling in (
         (TWO[0], 2, "max", BOTH), (TWO[4], 4, "sum", BOTH), (TWO[7], 8, "min", BOTH), (TWO[7], 16, "max", BOTH))),
     *((with_much(TWO[number], size), tiling) for number, size, tiling in (
-        (1, 2, replace(TEAMS, phases=2)), (2, 4, BOTH), (3, 2, replace(BOTH, rows=128, cluster=2)), (4, 2, BOTH),
-        (5, 2, replace(BOTH, columns=8)), (6, 2, replace(BOTH, columns=40)), (6, 8, replace(TEAMS, phases=2)),
+        (1, 2, replace(TEAMS, parities=2)), (2, 4, BOTH), (3, 2, replace(BOTH, rows=128, cluster=2)), (4, 2, BOTH),
+        (5, 2, replace(BOTH, columns=8)), (6, 2, replace(BOTH, columns=40)), (6, 8, replace(TEAMS, parities=2)),
         (9, 4, BOTH))),
     *((with_much(convolution(2, 1, 8, 24, (5, 18), (3, 3), padding=1, scheme="fp16"), 2), t) for t in (WGMMA, MMA)),
     (with_much(convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2),
@@ -123,17 +123,17 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (with_much(two_phase_cases("native", "bfloat16")[0], 2), replace(BOTH, promote=0)),
     # Two lines, which are two output phases of a tile.
     *((pooled(lined(case), size, kind), tiling) for case, size, kind, tiling in (
-        (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(TEAMS, phases=2)), (WIDE, 8, "min", BOTH),
+        (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(TEAMS, parities=2)), (WIDE, 8, "min", BOTH),
         (ONE, 4, "max", replace(BOTH, rows=128, cluster=2)), (PLANE, 2, "max", BOTH), (HIGH, 2, "max", BOTH))),
-    (pooled(of_lines(ACROSS), 2), BOTH), (with_much(of_lines(ACROSS), 4), replace(TEAMS, phases=2)),
+    (pooled(of_lines(ACROSS), 2), BOTH), (with_much(of_lines(ACROSS), 4), replace(TEAMS, parities=2)),
     *((with_much(lined(case), size), tiling) for case, size, tiling in (
-        (STRIDED, 2, BOTH), (DILATED, 4, replace(TEAMS, phases=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
-        (MANY, 2, replace(BOTH, columns=24, depth=32, stages=2)), (MANY, 2, replace(BOTH, teams=3, columns=40)),
-        (WIDE, 4, replace(BOTH, depth=8, raw_left=True)), (PLANE, 2, replace(BOTH, packs_left=True)),
+        (STRIDED, 2, BOTH), (DILATED, 4, replace(TEAMS, parities=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
+        (MANY, 2, replace(BOTH, columns=24, depth=32, stages=2)), (MANY, 2, replace(BOTH, pingpong=3, columns=40)),
+        (WIDE, 4, replace(BOTH, depth=8, converts_left=True)), (PLANE, 2, replace(BOTH, packs_concurrently=True)),
         (convolution(2, 1, 8, 24, (6, 18), (3, 3), padding=1, scheme="fp16"), 2, replace(BOTH, promote=0)),
         (convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2, replace(BOTH, promote=0)))),
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}t{t.teams}x{t.split}p{t.phases}"
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}t{t.pingpong}x{t.split_k}p{t.parities}"
          for c, t in CHECKED]
 
 
@@ -263,7 +263,7 @@ def test_guessed_scales_are_mended(number, name, guessing):
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_windows_lie_at_multiples_of_their_size(case, size):
     phases = case.kernel.axes[-1].out_stride
-    tiling = replace(WGMMA, phases=phases)
+    tiling = replace(WGMMA, parities=phases)
     plain, kernel = Geometry(case.kernel, tiling), replace(pooled(case, size).kernel)
     geometry = Geometry(kernel, tiling)
     assert geometry.extents[:-1] == plain.extents[:-1]
@@ -294,10 +294,10 @@ def test_slabs_are_read_in_vectors(case, tiling):
     """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
     size, columns = case.kernel.pool_size * case.kernel.pool_lines, subtile_columns(case.kernel, tiling)
-    assert finish.row_stride == tiling.phases and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
-    assert finish.floats >= (columns - 1) * finish.column_stride + 64 * tiling.phases
+    assert finish.row_stride == tiling.parities and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
+    assert finish.floats >= (columns - 1) * finish.column_stride + 64 * tiling.parities
     lanes = [lane // 4 * finish.row_stride + lane % 4 * 2 * finish.column_stride for lane in range(32)]
-    assert len({place % 32 // tiling.phases for place in lanes[:32 // tiling.phases]}) == 32 // tiling.phases
+    assert len({place % 32 // tiling.parities for place in lanes[:32 // tiling.parities]}) == 32 // tiling.parities
 
 
 def test_threads_take_all_columns_once():
@@ -307,7 +307,7 @@ def test_threads_take_all_columns_once():
         text = epilogue(Geometry(case.kernel, tiling), "k").definitions
         found = re.search(r"first_column \+ thread(?: / (\d+))? \* (\d+);", text)
         across, part = int(found[1] or 1), int(found[2])
-        assert across * case.kernel.pool_size * case.kernel.pool_lines == 64 * tiling.phases
+        assert across * case.kernel.pool_size * case.kernel.pool_lines == 64 * tiling.parities
         assert part % 4 == 0 and 128 // across * part >= columns
         assert (f"first_column + {columns})" in text) == (128 // across * part > columns)
 
@@ -369,7 +369,7 @@ def test_what_is_refused_is_not_proposed(kernel):
 def test_tilings_are_proposed_that_pool(case):
     phases = case.kernel.axes[case.kernel.paired_axis].out_stride
     found = tilings(case.kernel, "wgmma")
-    assert 1 <= len(set(found)) == len(found) <= 8 and {t.phases for t in found if t.core == "wgmma"} == {phases}
+    assert 1 <= len(set(found)) == len(found) <= 8 and {t.parities for t in found if t.core == "wgmma"} == {phases}
     portable = tilings(case.kernel, "mma")
     assert bool(portable) == (phases == 1)
     for tiling in [*found, *portable]:

@@ -33,7 +33,7 @@ from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction import Tiling
 
-RAW, WIDE_TEAMS = replace(SMALL, raw_left=True), replace(TEAMS, raw_left=True)
+RAW, WIDE_TEAMS = replace(SMALL, converts_left=True), replace(TEAMS, converts_left=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 MANY = convolution(2, 1, 64, 24, (5, 70), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
@@ -41,14 +41,14 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((case, WIDE_TEAMS) for case in cases("fp16")[::3] if case.kernel.axes),
     # w stays where stages are a multiple of the steps.
     (with_epilogue(FEW), replace(RAW, stages=3)), (with_epilogue(FEW), replace(RAW, stages=6, cluster=2)),
-    (with_epilogue(FEW), replace(RAW, rows=128, stages=3, teams=2)),
-    (FEW, replace(RAW, depth=8)), (FEW, replace(RAW, depth=8, stages=8, teams=2)),
+    (with_epilogue(FEW), replace(RAW, rows=128, stages=3, pingpong=2)),
+    (FEW, replace(RAW, depth=8)), (FEW, replace(RAW, depth=8, stages=8, pingpong=2)),
     (MANY, replace(RAW, depth=64, rows=128, stages=2)), (MANY, replace(RAW, depth=32, rows=256, columns=24, stages=6)),
-    (SEVERAL_PIECES, replace(NARROW, raw_left=True, cluster=2)),
-    (cases()[10], replace(WIDE_TEAMS, split=2, cluster=2)), (SEVERAL_PIECES, replace(RAW, split=4)),
-    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(RAW, columns=16, teams=2)),
+    (SEVERAL_PIECES, replace(NARROW, converts_left=True, cluster=2)),
+    (cases()[10], replace(WIDE_TEAMS, split_k=2, cluster=2)), (SEVERAL_PIECES, replace(RAW, split_k=4)),
+    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(RAW, columns=16, pingpong=2)),
     overlapping(with_epilogue(convolution(2, 2, 8, 20, (3, 4, 6), (3, 3, 3), **DOUBLED, scheme="fp16")),
-                replace(RAW, rows=128, teams=2, phases=2, promote=0)),
+                replace(RAW, rows=128, pingpong=2, parities=2, promote=0)),
     *((convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, scheme="native", dtype=dtype),
        replace(RAW, promote=0)) for dtype in ("float16", "bfloat16")),
 ]
@@ -64,7 +64,7 @@ def libraries():
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.teams}" for case, t in CHECKED])
+    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.pingpong}" for case, t in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, _ = CHECKED[number]
     check(case, run(*libraries[number], case.inputs())[0])
@@ -78,7 +78,7 @@ def test_no_order_of_threads_changes_a_bit(order, libraries):
 def test_results_are_those_of_packed_operands(libraries):
     """Products and sums are the same numbers in the same order, whoever brought them."""
     chosen = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"][::4]
-    packed = compiled(all_generated([(CHECKED[n][0], replace(CHECKED[n][1], raw_left=False)) for n in chosen]))
+    packed = compiled(all_generated([(CHECKED[n][0], replace(CHECKED[n][1], converts_left=False)) for n in chosen]))
     for n, library in zip(chosen, packed, strict=True):
         inputs = CHECKED[n][0].inputs()
         for mine, other in zip(run(*libraries[n], inputs)[0], run(*library, inputs)[0], strict=True):
@@ -114,7 +114,7 @@ def guessing():
     """Kernels whose scales of x are guessed: each of 9600 elements, of which runs of 128 are looked at."""
     chosen = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), RAW),
               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_TEAMS, cluster=2)),
-              (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split=2)),
+              (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split_k=2)),
               (convolution(2, 1, 24, 9, (20, 20), (1, 1)), RAW)]  # w is a matrix
     with guessed_scales():
         return list(zip([case for case, _ in chosen], compiled(all_generated(chosen)), strict=True))
@@ -171,7 +171,7 @@ def test_x_takes_no_memory():
 
 
 def test_x_is_packed_for_other_kernels():
-    for case, tiling in ((matmul(70, 40, 36), RAW), (FEW, Tiling("mma", 64, 32, 16, 2, raw_left=True))):
+    for case, tiling in ((matmul(70, 40, 36), RAW), (FEW, Tiling("mma", 64, 32, 16, 2, converts_left=True))):
         with pytest.raises(ValueError, match="packed"):
             Geometry(case.kernel, tiling)
 
@@ -196,17 +196,17 @@ def test_tilings_read_few_channels_as_they_lie():
     few = convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1).kernel
     many = convolution(128, 1, 64, 128, (126, 126), (3, 3), padding=1, scheme="fp16").kernel
     found = tilings_of_rows(few)
-    assert any(t.raw_left for t in found[:4]) and any(not t.raw_left for t in found[:4])
-    assert not any(t.raw_left for t in tilings_of_rows(many))
-    assert not any(t.raw_left for t in tilings(matmul(4096, 4096, 4096).kernel, "wgmma"))
+    assert any(t.converts_left for t in found[:4]) and any(not t.converts_left for t in found[:4])
+    assert not any(t.converts_left for t in tilings_of_rows(many))
+    assert not any(t.converts_left for t in tilings(matmul(4096, 4096, 4096).kernel, "wgmma"))
 
 
 @needs_nvcc
 def test_compiles_without_trouble(tmp_path):
     few = with_epilogue(convolution(128, 1, 8, 64, (256, 256), (3, 3), padding=1)).kernel
-    kernels = [replace(few, tiling=tiling) for tiling in tilings_of_rows(few)[:4] if tiling.raw_left]
+    kernels = [replace(few, tiling=tiling) for tiling in tilings_of_rows(few)[:4] if tiling.converts_left]
     kernels += [replace(few, scheme="fp16", tiling=tiling) for tiling in
-                tilings_of_rows(replace(few, scheme="fp16"))[:2] if tiling.raw_left]
+                tilings_of_rows(replace(few, scheme="fp16"))[:2] if tiling.converts_left]
     assert kernels
     check_compiles(kernels, "90a", tmp_path)
 

@@ -90,19 +90,19 @@ def guarded(case: ContractionCase) -> ContractionCase:
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (alone(IMAGE), WGMMA), (alone(IMAGE), replace(WGMMA, rows=128, columns=16)), (alone(GROUPS), WGMMA),
     (alone(SMALL), replace(WGMMA, rows=256, columns=24)),
-    (alone(SMALL), replace(WGMMA, rows=256, columns=24, stages=2, teams=2)),  # four products, and up to five n
-    (alone(VOLUME), replace(WGMMA, columns=48, cluster=2)), (alone(LINE), replace(WGMMA, columns=40, teams=2)),
-    (alone(LINE), replace(WGMMA, rows=128, columns=64, promote=0, teams=2)),
+    (alone(SMALL), replace(WGMMA, rows=256, columns=24, stages=2, pingpong=2)),  # four products, and up to five n
+    (alone(VOLUME), replace(WGMMA, columns=48, cluster=2)), (alone(LINE), replace(WGMMA, columns=40, pingpong=2)),
+    (alone(LINE), replace(WGMMA, rows=128, columns=64, promote=0, pingpong=2)),
     (alone(LINE), replace(WGMMA, columns=256, stages=2, promote=0)),
-    (alone(SPARSE), replace(WGMMA, columns=8)), (alone(APART), replace(WGMMA, phases=2)),
-    (alone(ODD), replace(WGMMA, rows=128, columns=24, phases=2)),
-    (alone(ODD), replace(WGMMA, rows=128, columns=16, phases=2, promote=0, teams=2)),
-    (many(GROUPS), replace(WGMMA, columns=16)), (many(SMALL), replace(WGMMA, rows=128, teams=2)),
-    (many(APART), WGMMA), (guarded(IMAGE), WGMMA), (guarded(ODD), replace(WGMMA, columns=8, phases=2)),
-    (average(SINGLE), replace(WGMMA, rows=128, promote=0, teams=2)), (alone(SINGLE), replace(WGMMA, promote=0)),
+    (alone(SPARSE), replace(WGMMA, columns=8)), (alone(APART), replace(WGMMA, parities=2)),
+    (alone(ODD), replace(WGMMA, rows=128, columns=24, parities=2)),
+    (alone(ODD), replace(WGMMA, rows=128, columns=16, parities=2, promote=0, pingpong=2)),
+    (many(GROUPS), replace(WGMMA, columns=16)), (many(SMALL), replace(WGMMA, rows=128, pingpong=2)),
+    (many(APART), WGMMA), (guarded(IMAGE), WGMMA), (guarded(ODD), replace(WGMMA, columns=8, parities=2)),
+    (average(SINGLE), replace(WGMMA, rows=128, promote=0, pingpong=2)), (alone(SINGLE), replace(WGMMA, promote=0)),
     (alone(HALVES), replace(WGMMA, promote=0)), (average(LINE), replace(WGMMA, rows=128, columns=128, stages=2)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}c{t.cluster}t{t.teams}p{t.phases}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}c{t.cluster}t{t.pingpong}p{t.parities}" for c, t in CHECKED]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme == "fp16x3"]
 
 
@@ -134,7 +134,7 @@ def test_positions_of_cells(number, libraries):
     _, workspace = run(*libraries[number], case.inputs())
     at, size = geometry.places["slab_positions"]
     found = workspace[at:at + size].view(torch.int32).reshape(len(geometry.classes), geometry.slabs, 2)
-    slabs, pitch = tiling.rows // 64 // (1 if tiling.teams == 2 or tiling.rows == 64 else 2), geometry.pitches[0]
+    slabs, pitch = tiling.rows // 64 // (1 if tiling.pingpong == 2 or tiling.rows == 64 else 2), geometry.pitches[0]
     counts = torch.zeros(case.kernel.batch, dtype=torch.int64)
     for slab in range(geometry.slabs):
         for which in range(2):
@@ -259,7 +259,7 @@ def test_kernels_that_take_registers():
     for case, tiling in CHECKED:
         definition, registers = text(case, tiling)
         assert registers and "k_stage<0>(" not in definition and "k_slab(" not in definition
-    for case, tiling in [(every(IMAGE), WGMMA), (alone(IMAGE), replace(WGMMA, split=2)),
+    for case, tiling in [(every(IMAGE), WGMMA), (alone(IMAGE), replace(WGMMA, split_k=2)),
                          (alone(IMAGE), Tiling("mma", rows=64, columns=64, depth=16, stages=2, promote=1))]:
         definition, registers = text(case, tiling)
         assert not registers and "k_slab(" in definition
@@ -303,8 +303,8 @@ def test_lanes_share_columns(columns, together):
 
 def test_moments_of_more_rows_than_a_word_counts_are_refused():
     with pytest.raises(ValueError, match="four bits"):
-        epilogue(Geometry(alone(APART).kernel, replace(WGMMA, rows=256, columns=8, teams=2, phases=2)), "k")
-    assert epilogue(Geometry(average(APART).kernel, replace(WGMMA, rows=256, columns=8, teams=2, phases=2)), "k")
+        epilogue(Geometry(alone(APART).kernel, replace(WGMMA, rows=256, columns=8, pingpong=2, parities=2)), "k")
+    assert epilogue(Geometry(average(APART).kernel, replace(WGMMA, rows=256, columns=8, pingpong=2, parities=2)), "k")
 
 
 @needs_nvcc

@@ -50,18 +50,18 @@ def image(scheme: str = "fp16", dtype: str = "float32") -> ContractionCase:
 
 LINES = convolution(2, 1, 16, 12, (9, 32), (3, 3), padding=1, scheme="fp16")
 TRANSPOSED = convolution(3, 1, 16, 12, (6, 16), (4, 4), stride=2, padding=1, transposed=True, scheme="fp16")
-BOTH = replace(TILING, phases=2, stages=2)
+BOTH = replace(TILING, parities=2, stages=2)
 CHECKED: list[tuple[ContractionCase, Tiling, set[str]]] = [
     (with_function(image(), "sigmoid"), TILING, {"sigmoid"}),
     (*overlapping(with_function(LINES, "silu"), TILING), {"sigmoid"}),
-    (with_function(image(), "mish", "mish"), replace(TILING, teams=2), {"mish"}),
-    (with_function(LINES, "mish"), replace(TILING, fragments=True), {"mish"}),
-    (with_function(image(), "gelu_tanh"), replace(TILING, aligned=True), {"gelu_tanh"}),
-    (with_function(LINES, "tanh"), replace(TILING, fragments=True), {"tanh"}),
+    (with_function(image(), "mish", "mish"), replace(TILING, pingpong=2), {"mish"}),
+    (with_function(LINES, "mish"), replace(TILING, from_registers=True), {"mish"}),
+    (with_function(image(), "gelu_tanh"), replace(TILING, sector_aligned=True), {"gelu_tanh"}),
+    (with_function(LINES, "tanh"), replace(TILING, from_registers=True), {"tanh"}),
     (with_function(image(), "exp"), TILING, {"exp"}),
     (with_function(TRANSPOSED, "sigmoid"), BOTH, {"sigmoid"}),
     (shares(TRANSPOSED), BOTH, {"sigmoid", "exp"}),
-    (shares(TRANSPOSED), replace(BOTH, fragments=True), {"sigmoid", "decay"}),
+    (shares(TRANSPOSED), replace(BOTH, from_registers=True), {"sigmoid", "decay"}),
     (reducing(TRANSPOSED, (Reduction("logsumexp", BIASED),), ((False, Reduced(1)),)), BOTH, {"decay"}),
     (with_function(matmul(70, 40, 36, scheme="fp16"), "silu"),
      Tiling("mma", rows=64, columns=64, depth=32, stages=2), {"sigmoid"}),

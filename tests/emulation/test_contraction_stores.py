@@ -25,7 +25,7 @@ LAYOUTS = {"overlapped": overlapped, "aligned": aligned, "registers": registers,
 UNUSUAL = {"overlapped": [2, 3, 6, 10, 13], "aligned": [2, 3, 7, 12, 13, 16], "registers": [1, 2, 3, 8, 9, 12],
            "pairs": [1, 2, 5, 7, 8]}
 ALL = [pytest.param(layout, number, id=f"{layout}-{case.name}-{t.core}{t.rows}x{t.columns}x{t.depth}"
-                    f"t{t.teams}s{t.split}p{t.phases}o{t.overlap}")
+                    f"t{t.pingpong}s{t.split_k}p{t.parities}o{t.overlap}")
        for layout, module in LAYOUTS.items() for number, (case, t) in enumerate(module.CHECKED)]
 
 pytestmark = pytest.mark.usefixtures("few_processors")

@@ -37,7 +37,7 @@ from kernelwright.plan.expressions import Index
 def tiling(case: ContractionCase, rows: int = 16, teams: int = 2, slots: int = 8, columns: int = 64) -> Tiling:
     """A tiling of strips for the case."""
     depth = 8 if case.kernel.in_channels <= 8 else 16
-    return Tiling("strips", rows, columns, depth, slots, teams=teams, raw_left=True)
+    return Tiling("row_buffered", rows, columns, depth, slots, pingpong=teams, converts_left=True)
 
 
 FEW = convolution(3, 1, 5, 20, (7, 10), (3, 3), padding=1)
@@ -130,7 +130,7 @@ def test_on_the_device(tmp_path):
 
 def proposed(kernel: Contraction) -> list[Tiling]:
     """The tilings that go down strips."""
-    return [t for t in tilings(kernel, "wgmma") if t.core == "strips"]
+    return [t for t in tilings(kernel, "wgmma") if t.core == "row_buffered"]
 
 
 SHAPES = {
@@ -168,8 +168,8 @@ def test_strips_keep_multiprocessors_busy():
     case = convolution(8, 1, 8, 64, (128, 128), (3, 3))
     numbers = RowBuffered(case.kernel, proposed(case.kernel)[0])
     waves = -(-numbers.strips // 132)
-    assert numbers.strips / (132 * waves) > 0.9 and numbers.strip_lines >= numbers.tiling.teams
-    assert numbers.partial_results * 8 * numbers.channel_blocks == numbers.strips * numbers.tiling.teams
+    assert numbers.strips / (132 * waves) > 0.9 and numbers.strip_lines >= numbers.tiling.pingpong
+    assert numbers.partial_results * 8 * numbers.channel_blocks == numbers.strips * numbers.tiling.pingpong
 
 
 def test_long_images_are_planned_at_once():
@@ -213,8 +213,8 @@ def test_what_cannot_go_down_strips_does_not(kernel):
 
 
 @pytest.mark.parametrize("change", [
-    {"columns": 128}, {"columns": 8}, {"depth": 16}, {"stages": 3}, {"stages": 40}, {"raw_left": False},
-    {"promote": 1}, {"teams": 8}, {"teams": 0}])
+    {"columns": 128}, {"columns": 8}, {"depth": 16}, {"stages": 3}, {"stages": 40}, {"converts_left": False},
+    {"promote": 1}, {"pingpong": 8}, {"pingpong": 0}])
 def test_blocks_that_do_not_fit_are_refused(change):
     with pytest.raises(ValueError, match=r"no (strips|tiles)"):
         generate(replace(LEFT.kernel, tiling=replace(tiling(LEFT), **change)), "k")
@@ -278,7 +278,7 @@ def test_few_channels_are_stacked():
     """Lines of few channels fill products together, with fewer products for each line of the output."""
     for channels, columns in ((1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 32), (96, 32), (97, 64)):
         found = proposed(convolution(64, 1, 8, channels, (128, 128), (3, 3)).kernel)
-        assert found[0].columns == columns and found[0].teams == 2 + (channels < 97), channels
+        assert found[0].columns == columns and found[0].pingpong == 2 + (channels < 97), channels
         assert any(tiling.columns == 64 for tiling in found)
     kernel = SHAPES["few"].kernel
     alone, stacked = (RowBuffered(replace(kernel, out_channels=32), tiling(SHAPES["few"], 128, columns=columns))

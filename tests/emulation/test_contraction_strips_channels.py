@@ -45,7 +45,7 @@ CASES = [(folded(FEW, "min"), tiling(FEW)), (folded(FEW, "logsumexp"), tiling(FE
          (folded(VOLUME, "max"), tiling(VOLUME, 16, 2, 9, columns=16)), (folded(VOLUME, "sum"), tiling(VOLUME)),
          (folded(STRIDED, "sum", "min"), tiling(STRIDED, 16, columns=16, slots=12)),
          (folded(LONG, "min"), tiling(LONG, 96, slots=4)), (folded(IMAGE, "sum"), tiling(IMAGE, 136, 2))]
-NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.teams}" for case, t in CASES]
+NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.pingpong}" for case, t in CASES]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from kernelwright.plan.describe import tiling_words
 
 def aligned(case: ContractionCase, *arguments: int, **options: int) -> tuple[ContractionCase, Tiling]:
     """A tiling that stores what two lines share of a sector once."""
-    return case, replace(tiling(case, *arguments, **options), aligned=True)
+    return case, replace(tiling(case, *arguments, **options), sector_aligned=True)
 
 
 #: Lines of 18 to 38 positions; factors of channels; several blocks of channels.
@@ -82,7 +82,7 @@ def test_the_order_of_threads_changes_nothing(order, libraries, monkeypatch):
 
 def test_the_same_bits_as_without(libraries):
     """Sums are the same, wherever and by whom they are stored."""
-    apart = compiled(all_generated([(case, replace(made, aligned=False)) for case, made in CASES]))
+    apart = compiled(all_generated([(case, replace(made, sector_aligned=False)) for case, made in CASES]))
     for (case, _), one, other in zip(TWICE, libraries, [*apart, *apart], strict=True):
         (mine,), (expected,) = (run(*library, case.inputs())[0] for library in (one, other))
         assert mine.equal(expected)
@@ -111,11 +111,12 @@ static void store_{made.name}(const float* out, float2* to, float2 value) {{
 
 def test_no_two_warps_store_parts_of_a_sector():
     """Of images in one strip; without ends they do, where teams do not have all lines of a channel."""
-    chosen = [(case, made) for case, made in CASES if made.teams > RowBuffered(case.kernel, made).channel_blocks]
+    chosen = [(case, made) for case, made in CASES if made.pingpong > RowBuffered(case.kernel, made).channel_blocks]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(problem, "_PROCESSORS", 1)
         assert all(RowBuffered(case.kernel, made).parts == 1 for case, made in chosen)
-        texts = [watched(case, generated(case.kernel, replace(made, aligned=once), f"once{n}" if once else f"twice{n}"))
+        texts = [watched(case, generated(case.kernel, replace(made, sector_aligned=once),
+                                         f"once{n}" if once else f"twice{n}"))
                  for once in (True, False) for n, (case, made) in enumerate(chosen)]
     built = compiled(texts)
     for (case, _), once, twice in zip(chosen, built, built[len(chosen):], strict=False):
@@ -140,15 +141,16 @@ def test_lanes_of_two_channels_store_together_where_no_line_shares():
 def test_lines_that_share_sectors_are_proposed_with_these_stored_once():
     shared, whole = (convolution(128, 1, 8, 64, (128, width), (3, 3)) for width in (128, 130))
     found = row_buffered_tilings(shared.kernel)
-    assert [t.aligned for t in found] == [False, True, False, True]
-    assert [replace(t, aligned=False, stages=0) for t in found[1::2]] == [replace(t, stages=0) for t in found[::2]]
+    assert [t.sector_aligned for t in found] == [False, True, False, True]
+    assert [replace(t, sector_aligned=False, stages=0) for t in found[1::2]] == \
+        [replace(t, stages=0) for t in found[::2]]
     assert "stored once" in tiling_words(found[1]) and "stored once" not in tiling_words(found[0])
     few, wide = convolution(128, 1, 8, 32, (128, 128), (3, 3)), convolution(128, 1, 8, 64, (128, 256), (3, 3))
     for case, stacked, segments in ((few, 2, 1), (wide, 1, 2)):
         numbers = RowBuffered(case.kernel, row_buffered_tilings(case.kernel)[1])
-        assert (numbers.tiling.aligned, numbers.stacked, numbers.segments) == (True, stacked, segments)
+        assert (numbers.tiling.sector_aligned, numbers.stacked, numbers.segments) == (True, stacked, segments)
     for case in (whole, every(shared), moments(shared)):
-        assert not any(t.aligned for t in row_buffered_tilings(case.kernel))
+        assert not any(t.sector_aligned for t in row_buffered_tilings(case.kernel))
 
 
 @pytest.mark.parametrize(("case", "changes"), [
@@ -159,4 +161,4 @@ def test_lines_that_cannot_share_sectors_are_refused(case, changes):
     plain = replace(tiling(case, 32), **changes)
     generate(replace(case.kernel, tiling=plain), "taken")
     with pytest.raises(ValueError):
-        generate(replace(case.kernel, tiling=replace(plain, aligned=True)), "refused")
+        generate(replace(case.kernel, tiling=replace(plain, sector_aligned=True)), "refused")

@@ -18,7 +18,7 @@ WHOLE = convolution(2, 1, 60, 64, (7, 140), (3, 3), padding=(1, 0), scheme="fp16
 DEEP = convolution(1, 1, 60, 20, (4, 7, 20), (2, 3, 3), padding=1, scheme="fp16")
 BY_TWO = convolution(1, 1, 60, 64, (9, 92), (3, 3), stride=2, padding=1, scheme="fp16")
 #: Lines that share sectors, the last of whose channels are no eight; windows that move by two; planes.
-CASES = [(case, replace(made, aligned=True)) for case, made in (
+CASES = [(case, replace(made, sector_aligned=True)) for case, made in (
     (WHOLE, tiling(WHOLE, 72, slots=5)), (BY_TWO, tiling(BY_TWO, 48, slots=5)),
     (DEEP, tiling(DEEP, 24, slots=4, teams=1)))]
 
@@ -60,7 +60,7 @@ def test_what_is_read_has_been_brought_closer():
 def test_lines_are_brought_closer_where_one_is_on_its_way(case):
     """Beside stores of whole sectors; of x in memory alone, which pads nothing by itself."""
     made = dict((one.name, made) for one, made in CASES).get(case.name, tiling(case))
-    expected = made.aligned and ahead(RowBuffered(case.kernel, made)) == 1
+    expected = made.sector_aligned and ahead(RowBuffered(case.kernel, made)) == 1
     assert ("kw_prefetch(" in generated(case.kernel, made, "k").text) == expected
     x = case.kernel.left
     guarded = replace(case.kernel, left=replace(x, guards=(Guard(x.index, case.inputs()[0].numel()),)))

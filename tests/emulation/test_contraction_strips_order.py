@@ -19,7 +19,7 @@ def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int],
     team in their order the units that it finishes and the lines that each needs."""
     phases, stride, items = numbers.kernel.pool_lines, numbers.line_stride, numbers.line_items
     until: list[int] = []
-    of_teams: list[list[tuple[int, range]]] = [[] for _ in range(numbers.tiling.teams)]
+    of_teams: list[list[tuple[int, range]]] = [[] for _ in range(numbers.tiling.pingpong)]
     turn = 0
     for count in counts:
         first, units = len(until), turn * phases
@@ -30,7 +30,7 @@ def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int],
                 begin = first + item // items * stride + phase * (stride // phases)
                 unit = ((turn // items + item // items) * phases + phase) * items + item % items
                 needed = range(begin, begin + numbers.window_lines)
-                of_teams[(turn + item) % numbers.tiling.teams].append((unit, needed))
+                of_teams[(turn + item) % numbers.tiling.pingpong].append((unit, needed))
         turn += count * items
     return until, of_teams
 
@@ -178,7 +178,7 @@ def test_ends_of_lines_are_taken_from_who_left_them(stacked):
     random = Random(0)
     for teams, blocks in ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)):
         case = convolution(1, 1, 8, 64 // stacked * blocks, (40, 28), (3, 3))
-        made = replace(tiling(case, 32, teams, columns=64 // stacked), aligned=True)
+        made = replace(tiling(case, 32, teams, columns=64 // stacked), sector_aligned=True)
         places = unchecked(case.kernel, made).ends
         for _ in range(20):
             ends_are_taken_from_who_left_them(teams, blocks, stacked, places, random)

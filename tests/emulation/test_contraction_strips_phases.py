@@ -39,7 +39,7 @@ CASES = [(with_epilogue(FOURS), tiling(FOURS, columns=16)), (with_epilogue(THREE
          (with_epilogue(POSITIONS), tiling(POSITIONS, columns=32)), (VOLUME, tiling(VOLUME, columns=8, slots=12)),
          (POSITIONS, tiling(POSITIONS, 8, 3, columns=16)), (every(LINES), tiling(LINES, columns=16, slots=9)),
          (SPARSE, tiling(SPARSE, columns=16)), (LONG, tiling(LONG, 104, columns=16, slots=4))]
-NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.teams}" for case, t in CASES]
+NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.pingpong}" for case, t in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ SHAPES = {"few": (transposed(64, 1, 16, 32, (64, 64), (4, 4), padding=1), 16, 2)
 def test_tilings_are_proposed_first_and_fit(name):
     case, columns, teams = SHAPES[name]
     found = proposed(case.kernel)
-    assert found[0].columns == columns and found[0].teams == teams
+    assert found[0].columns == columns and found[0].pingpong == teams
     for each in found:
         numbers = RowBuffered(case.kernel, each)
         assert numbers.shared_bytes <= 227 * 1024 and numbers.segments * each.rows * 2 >= numbers.positions.out_size

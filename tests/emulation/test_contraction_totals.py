@@ -102,22 +102,22 @@ MANY = convolution(1, 1, 3, 8, (72, 70), (3, 3), padding=1, scheme="fp16")  # sl
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (every(IMAGE), WGMMA), (moments(GROUPS), WGMMA), (average(VOLUME), replace(WGMMA, columns=48)),
-    (every(LINE, ordinary=False), replace(WGMMA, rows=128, columns=104, promote=0, stages=2, teams=2)),
+    (every(LINE, ordinary=False), replace(WGMMA, rows=128, columns=104, promote=0, stages=2, pingpong=2)),
     (every(STRIDED), replace(WGMMA, rows=128, cluster=2)), (moments(APART), replace(WGMMA, columns=16)),
-    (every(SPARSE), replace(WGMMA, columns=8)), (average(MANY), replace(WGMMA, rows=128, columns=8, teams=2)),
+    (every(SPARSE), replace(WGMMA, columns=8)), (average(MANY), replace(WGMMA, rows=128, columns=8, pingpong=2)),
     (moments(MANY), replace(WGMMA, columns=8, promote=0)),
     (moments(LINE), replace(WGMMA, columns=192, stages=2, promote=0)), (every(LINE), replace(WGMMA, columns=40)),
-    (every(GROUPS), replace(WGMMA, split=3)), (average(LINE), replace(WGMMA, columns=128, split=2, cluster=2)),
-    (every(APART), replace(WGMMA, phases=2)), (moments(ODD), replace(WGMMA, phases=2, columns=24)),
-    (every(ODD, ordinary=False), replace(WGMMA, rows=128, columns=64, phases=2, promote=0, teams=2)),
-    (average(APART), replace(WGMMA, columns=128, phases=2, cluster=2, promote=0)),
+    (every(GROUPS), replace(WGMMA, split_k=3)), (average(LINE), replace(WGMMA, columns=128, split_k=2, cluster=2)),
+    (every(APART), replace(WGMMA, parities=2)), (moments(ODD), replace(WGMMA, parities=2, columns=24)),
+    (every(ODD, ordinary=False), replace(WGMMA, rows=128, columns=64, parities=2, promote=0, pingpong=2)),
+    (average(APART), replace(WGMMA, columns=128, parities=2, cluster=2, promote=0)),
     (every(IMAGE), MMA), (moments(LINE), replace(MMA, rows=128, columns=128)), (average(GROUPS), MMA),
     (moments(ODD), replace(MMA, columns=32)),
-    (moments(POINTS), Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, raw_right=True)),
+    (moments(POINTS), Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)),
     (every(convolution(2, 1, 16, 24, (11, 8), (3, 2), scheme="native", dtype="bfloat16")), replace(WGMMA, promote=0)),
     (moments(LINE), replace(MMA, rows=256, columns=128)),  # two teams
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}c{t.cluster}t{t.teams}s{t.split}p{t.phases}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}c{t.cluster}t{t.pingpong}s{t.split_k}p{t.parities}" for c, t in CHECKED]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -222,7 +222,7 @@ def test_equal_values_have_no_variance(libraries):
 def test_threads_of_a_column_read_each_position_once_and_no_bank_twice(columns, phases):
     if columns * phases > 128:
         return
-    made = epilogue(Geometry(moments(APART).kernel, replace(WGMMA, columns=columns, phases=phases)), "k")
+    made = epilogue(Geometry(moments(APART).kernel, replace(WGMMA, columns=columns, parities=phases)), "k")
     text = made.definitions[made.definitions.index("k_slab("):]
     share = int(found[1]) if (found := re.search(r"lane = thread % (\d+);", text)) else 1
     steps, at = re.search(r"i < (\d+); \+\+i\) {\s+const int at = ([^;]+);", text).groups()
@@ -247,13 +247,13 @@ STORE = PLAIN.stores[1]
     (moments(SMALL).kernel, None, "no tiling"), (moments(matmul(300, 40, 36)).kernel, MMA, "fewer than 64 rows"),
     (channels_last(moments(IMAGE)).kernel, WGMMA, "neighbours"),
     (channels_last(moments(IMAGE)).kernel, MMA, "neighbours"),
-    (channels_last(moments(APART)).kernel, replace(WGMMA, phases=2), "neighbours"),
+    (channels_last(moments(APART)).kernel, replace(WGMMA, parities=2), "neighbours"),
     (replace(PLAIN, totals=(Reduction("logsumexp", SUM),)), WGMMA, "no totals but"),
     (replace(PLAIN, totals=(Reduction("moments", Reduced(1)),)), WGMMA, "no totals but"),
     (replace(PLAIN, pools=(Reduction("max", SUM),), pool_size=2), WGMMA, "beside"),
     (replace(PLAIN, reductions=(Reduction("max", SUM),)), WGMMA, "beside"),
     (every(LINE).kernel, replace(MMA, rows=256, columns=128), "bytes of shared memory"),
-    (seven(LINE).kernel, replace(WGMMA, columns=128, split=2), "bytes of a slab"),
+    (seven(LINE).kernel, replace(WGMMA, columns=128, split_k=2), "bytes of a slab"),
     (replace(PLAIN, axes=(replace(PLAIN.axes[0], out_size=0), PLAIN.axes[1])), WGMMA, "no positions"),
     (replace(PLAIN, stores=(replace(STORE, index=PLAIN.stores[0].index),)), WGMMA, "differ from position"),
     (replace(PLAIN, stores=(replace(STORE, expression=Apply("add", (Reduced(1), SUM))),)), WGMMA, "differ"),
@@ -277,7 +277,7 @@ def test_tilings_fit(case, core):
     assert found and len(set(found)) == len(found)
     for tiling in found:
         generate(replace(case.kernel, tiling=tiling), "k")
-    assert (core == "wgmma" and case.kernel.axes[-1].out_stride == 2) == any(t.phases == 2 for t in found)
+    assert (core == "wgmma" and case.kernel.axes[-1].out_stride == 2) == any(t.parities == 2 for t in found)
     assert not tilings(moments(SMALL).kernel, core)
 
 
@@ -285,7 +285,7 @@ def test_tilings_fit(case, core):
 def test_tilings_have_room_for_many_totals(core):
     """Also in the kernel that adds parts of the steps, of few rows and many channels."""
     case = convolution(1, 1, 4096, 128, (8, 8), (3, 3), padding=1)
-    assert core == "mma" or any(t.split > 1 and t.columns == 128 for t in tilings(moments(case).kernel, core))
+    assert core == "mma" or any(t.split_k > 1 and t.columns == 128 for t in tilings(moments(case).kernel, core))
     found = tilings(seven(case).kernel, core)
     assert found
     for tiling in found:
@@ -295,7 +295,7 @@ def test_tilings_have_room_for_many_totals(core):
 def test_a_slab_holds_the_values_of_each_distinct_expression():
     one, two = (epilogue(Geometry(make(IMAGE).kernel, WGMMA), "k").floats for make in (moments, every))
     assert (one, two) == (32 * 68 + 4, 2 * 32 * 68 + 4)
-    pairs = epilogue(Geometry(every(APART).kernel, replace(WGMMA, phases=2)), "k")
+    pairs = epilogue(Geometry(every(APART).kernel, replace(WGMMA, parities=2)), "k")
     assert pairs.floats == 2 * 32 * 132 + 8
     assert Layout(Geometry(every(IMAGE).kernel, WGMMA), two).shared_bytes <= 227 * 1024
 
@@ -309,7 +309,7 @@ def test_compiles_without_trouble(core, architecture, tmp_path):
                for case in (every(plane), moments(turned), average(turned))]
     if core == "wgmma":
         kernels += [replace(moments(plane).kernel, tiling=tiling)
-                    for tiling in (replace(WGMMA, columns=128, split=2),
+                    for tiling in (replace(WGMMA, columns=128, split_k=2),
                                    replace(WGMMA, rows=128, columns=128, depth=32, promote=4))]
     said = check_compiles(kernels, architecture, tmp_path)
     if core == "mma":  # blocks of 128 threads, of which several share a multiprocessor and its barriers

@@ -18,16 +18,16 @@ from kernelwright.plan.contraction import Tiling
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
-PAIRS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, teams=2, promote=1)
+PAIRS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, pingpong=2, promote=1)
 DEEP = Tiling("wgmma", rows=64, columns=64, depth=32, stages=3)
 #: A stretch of a step, of a few, and of all; the last one's steps are in two parts.
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), PAIRS),
     (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), replace(PAIRS, promote=3)),
     (matmul(256, 1024, 64), replace(DEEP, promote=4)), (matmul(256, 1024, 64), replace(DEEP, promote=8)),
-    (matmul(256, 512, 64), DEEP), (matmul(256, 1024, 64), replace(DEEP, promote=8, split=2)),
+    (matmul(256, 512, 64), DEEP), (matmul(256, 1024, 64), replace(DEEP, promote=8, split_k=2)),
 ]
-IDS = [f"{c.kernel.in_channels}-{t.depth}p{t.promote}s{t.split}" for c, t in CHECKED]
+IDS = [f"{c.kernel.in_channels}-{t.depth}p{t.promote}s{t.split_k}" for c, t in CHECKED]
 
 
 def layout_of(case: ContractionCase, tiling: Tiling) -> Layout:
@@ -61,7 +61,7 @@ def test_what_is_lost_follows_the_stretches():
     assert shares(few, replace(DEEP, promote=1)) == pytest.approx(1.5)  # two products of 16 channels
     assert shares(few, replace(DEEP, promote=4)) == pytest.approx(10.5)
     assert shares(few, replace(DEEP, promote=8)) == pytest.approx(22.5)
-    assert shares(few, replace(DEEP, promote=8, split=2)) == pytest.approx(22.5)
+    assert shares(few, replace(DEEP, promote=8, split_k=2)) == pytest.approx(22.5)
     assert shares(few, DEEP) == pytest.approx(truncation.stretch_share([2] * 32))
     assert "fmaf(sums[p][i], " in truncation.make_up(layout_of(few, DEEP))
     # Less than a unit in the last place is left, but where many sums are added up.
@@ -70,7 +70,7 @@ def test_what_is_lost_follows_the_stretches():
     assert truncation.make_up(layout_of(matmul(256, 64, 64), DEEP))
     window = convolution(2, 1, 8, 64, (6, 300), (3, 3), padding=1)
     assert shares(window, PAIRS) == pytest.approx(1.5) and not truncation.make_up(layout_of(window, PAIRS))
-    assert truncation.make_up(layout_of(average(window), replace(PAIRS, teams=1)))
+    assert truncation.make_up(layout_of(average(window), replace(PAIRS, pingpong=1)))
     assert not truncation.make_up(layout_of(matmul(256, 1024, 64, scheme="fp16"), DEEP))
 
 

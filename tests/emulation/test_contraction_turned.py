@@ -56,7 +56,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (softmax(matmul(50, 100, 120, transposed=(False, True))), TILING(64, 128, 2)),
     (normed(matmul(90, 260, 64)), TILING(64, 64, 2, split=2)),
 ]
-IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split}{'raw' * t.raw_left}" for c, t in CHECKED]
+IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split_k}{'raw' * t.converts_left}" for c, t in CHECKED]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
@@ -122,7 +122,7 @@ def test_what_float16_terms_cannot_hold(number, libraries):
     assert torch.equal(*others)
 
 
-RAW = [number for number, (_, tiling) in enumerate(CHECKED) if tiling.raw_left and tiling.rows == 128]
+RAW = [number for number, (_, tiling) in enumerate(CHECKED) if tiling.converts_left and tiling.rows == 128]
 
 
 def rows_of_x(case: ContractionCase, x: torch.Tensor) -> torch.Tensor:
@@ -183,7 +183,7 @@ def test_thread_order_changes_nothing(order, libraries):
 @pytest.mark.parametrize(("case", "tiling"), [
     (convolution(2, 1, 8, 8, (9,), (3,)), TILING(64, 64, 2)),          # a window
     (matmul(70, 70, 140, scheme="native", dtype="float16"), TILING(64, 64, 2)),
-    (LINEAR, replace(TILING(64, 128, 2), depth=32)), (LINEAR, replace(TILING(64, 128, 2), raw_right=False)),
+    (LINEAR, replace(TILING(64, 128, 2), depth=32)), (LINEAR, replace(TILING(64, 128, 2), converts_right=False)),
     (LINEAR, TILING(64, 192, 2)), (LINEAR, TILING(128, 256, 2)),       # of three warpgroups; too many registers
     (LINEAR, TILING(128, 128, 12)), (LINEAR, TILING(64, 128, 2, split=5)), (LINEAR, TILING(256, 128, 2)),
     (LINEAR, replace(TILING(64, 128, 2), cluster=2)), (LINEAR, TILING(128, 128, 2, raw_left=True)),
@@ -200,16 +200,16 @@ def test_tilings_that_cannot_be_are_refused(case, tiling):
 def test_few_rows_and_a_large_weight_come_first():
     for rows, depth, columns in ((128, 32768, 32768), (128, 16384, 16384), (16, 4096, 4096), (10, 4096, 1000)):
         best = tilings(matmul(rows, depth, columns, transposed=(False, True)).kernel, "wgmma")[0]
-        assert best.core == "turned"
+        assert best.core == "swap_ab"
     assert tilings(matmul(4096, 4096, 4096).kernel, "wgmma")[0].core == "wgmma"
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
 def test_few_tiles_of_many_steps_pack_nothing_at_first(transposed):
     best = tilings(matmul(256, 100000, 256, transposed=transposed).kernel, "wgmma")[0]
-    assert best.core == "turned" and best.raw_left and best.split > 1
+    assert best.core == "swap_ab" and best.converts_left and best.split_k > 1
     others = tilings(matmul(254, 100002, 256, transposed=transposed).kernel, "wgmma")  # no fours to copy
-    assert others and not any(tiling.raw_left for tiling in others)
+    assert others and not any(tiling.converts_left for tiling in others)
 
 
 def test_words_say_what_is_unusual():

@@ -33,15 +33,16 @@ from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.expressions import Apply
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
 # Every kind of block once: rows of a warpgroup, one and two warpgroups to a tile, two teams, slabs, promotion.
 TILINGS = (replace(SMALL, rows=128, columns=128, stages=2), replace(SMALL, rows=128, columns=192, depth=32, stages=2),
-           replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, teams=2, promote=1),
+           replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, pingpong=2, promote=1),
            replace(SMALL, columns=256, promote=0), replace(SMALL, columns=8, depth=64, promote=1))
 SEVERAL_PIECES = convolution(1, 1, 17, 9, (5, 4, 6), (3, 3, 3), padding=1)
 # Three runs of rows, one step each: w stays where stages are a multiple of them.
 WIDE = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
-KEEPING = (replace(SMALL, stages=3), replace(SMALL, stages=6, cluster=2), replace(SMALL, rows=128, stages=3, teams=2))
+KEEPING = (replace(SMALL, stages=3), replace(SMALL, stages=6, cluster=2),
+           replace(SMALL, rows=128, stages=3, pingpong=2))
 NARROW = Tiling("wgmma", rows=64, columns=16, depth=64, stages=6, promote=2)
 # Sums of 16 channels and two taps are promoted at a time.
 LONG_WINDOW = convolution(2, 1, 40, 24, (5, 30), (3, 7), padding=2)
@@ -52,19 +53,19 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((matmul(150, 70, 200, transposed=(False, True)), tiling) for tiling in TILINGS),
     (SEVERAL_PIECES, NARROW), (with_epilogue(SEVERAL_PIECES), TEAMS),
     *((case, SMALL) for case in cases("fp16")[::8]),
-    (matmul(70, 150, 90), replace(SMALL, split=3)), (cases()[10], replace(TEAMS, split=2, cluster=2)),
-    (with_epilogue(matmul(90, 200, 300, groups=2)), replace(SMALL, columns=192, stages=2, split=5)),
+    (matmul(70, 150, 90), replace(SMALL, split_k=3)), (cases()[10], replace(TEAMS, split_k=2, cluster=2)),
+    (with_epilogue(matmul(90, 200, 300, groups=2)), replace(SMALL, columns=192, stages=2, split_k=5)),
     (matmul(300, 70, 90), replace(SMALL, cluster=2)), (matmul(200, 40, 30), replace(SMALL, cluster=4, promote=0)),
     (cases()[9], replace(TEAMS, cluster=2)), (SEVERAL_PIECES, replace(NARROW, cluster=2)),
     *((matmul(90, 50, 40, scheme="native", dtype=dtype), replace(SMALL, promote=0)) for dtype in ("float16", "bfloat16")
       ),
     *((with_epilogue(WIDE), tiling) for tiling in KEEPING),
-    (LONG_WINDOW, FINE), (with_epilogue(LONG_WINDOW), replace(FINE, rows=128, columns=32, teams=2, cluster=2)),
+    (LONG_WINDOW, FINE), (with_epilogue(LONG_WINDOW), replace(FINE, rows=128, columns=32, pingpong=2, cluster=2)),
     (with_epilogue(convolution(2, 1, 40, 24, (4, 9), (5, 5), stride=2, padding=2, transposed=True)),
-     replace(FINE, phases=2)),
+     replace(FINE, parities=2)),
     (with_epilogue(convolution(5, 1, 8, 24, (9, 40), (3, 3), padding=1)),
-     Tiling("wgmma", rows=128, columns=24, depth=8, stages=4, promote=1, teams=4)),
-    (with_epilogue(WIDE), replace(SMALL, rows=128, stages=3, teams=3)),
+     Tiling("wgmma", rows=128, columns=24, depth=8, stages=4, promote=1, pingpong=4)),
+    (with_epilogue(WIDE), replace(SMALL, rows=128, stages=3, pingpong=3)),
 ]
 
 
@@ -78,7 +79,7 @@ def libraries():
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}p{t.promote}t{t.teams}" for c, t in CHECKED])
+    f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}p{t.promote}t{t.pingpong}" for c, t in CHECKED])
 def test_agrees_with_float64(number, libraries):
     case, _ = CHECKED[number]
     check(case, run(*libraries[number], case.inputs())[0])
@@ -159,7 +160,7 @@ def test_fine_promotion_is_proposed_where_sums_are_long():
     window = convolution(16, 1, 32, 64, (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True)
     fine, usual = (Layout(Geometry(window.kernel, t), 0) for t in (tilings(window.kernel, "wgmma")[n] for n in (3, 0)))
     assert fine.geometry.tiling.promote == 1 and lost(fine) < lost(usual) / 5
-    assert all(max(piece.counts) <= 2 * fine.geometry.tiling.phases for group in fine.pieces for piece in group)
+    assert all(max(piece.counts) <= 2 * fine.geometry.tiling.parities for group in fine.pieces for piece in group)
     for kernel in (WIDE.kernel, replace(window.kernel, scheme="fp16"), matmul(4096, 4096, 4096).kernel):
         assert not any(t.depth == 16 and t.promote == 1 for t in tilings(kernel, "wgmma"))
 
@@ -203,11 +204,11 @@ def test_on_the_device(tmp_path):
 def test_more_teams_where_each_element_takes_many_instructions():
     """Four of few columns, three of more: among the first tilings, and nowhere where a bias is all there is."""
     def teams(kernel: Contraction) -> list[tuple[int, int]]:
-        found = [t for t in tilings_of_rows(kernel)[:6] if t.teams > 2]
+        found = [t for t in tilings_of_rows(kernel)[:6] if t.pingpong > 2]
         assert all(t.rows == 128 and t.columns >= kernel.out_channels for t in found)
         for tiling in found:
             generate(replace(kernel, tiling=tiling), "k")
-        return [(t.teams, t.columns) for t in found]
+        return [(t.pingpong, t.columns) for t in found]
 
     def of(function: str, case: ContractionCase) -> Contraction:
         (store,) = case.kernel.stores

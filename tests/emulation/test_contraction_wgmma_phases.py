@@ -24,25 +24,25 @@ from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_trials import words
 
-BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, phases=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, teams=2, phases=2)
+BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
+TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 SEVERAL = two_phase_cases()
 FAR = SEVERAL[9]  # taps of one phase alone in each piece
 # Every kind of block: rows of a warpgroup, one and two warpgroups to a tile, two slabs, promotion, few taps a step.
 TILINGS = (replace(BOTH, rows=128, columns=64, cluster=2), replace(BOTH, rows=256, columns=24, promote=0),
-           replace(BOTH, columns=128, stages=2, promote=0), replace(BOTH, columns=96, teams=2, promote=1),
-           replace(BOTH, depth=64, stages=8, promote=1), replace(BOTH, columns=64, depth=32, teams=3, promote=0))
+           replace(BOTH, columns=128, stages=2, promote=0), replace(BOTH, columns=96, pingpong=2, promote=1),
+           replace(BOTH, depth=64, stages=8, promote=1), replace(BOTH, columns=64, depth=32, pingpong=3, promote=0))
 CHECKED = [
     *((case, TEAMS if number in (1, 3, 5, 11, 12) else BOTH) for number, case in enumerate(SEVERAL)),
     *((with_epilogue(convolution(2, 1, 24, 100, (7, 9), (3, 3), stride=2, padding=1, transposed=True)), tiling)
       for tiling in TILINGS),
     (SEVERAL[6], replace(BOTH, columns=40, depth=64, stages=4, promote=1)),
-    (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, teams=3)),
+    (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, pingpong=3)),
     (two_phase_cases("native", "bfloat16")[11], replace(BOTH, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 #: The same products in tiles of one phase: as many channels as a step has, so that sums are added up in one order.
-ALONE = [(case, replace(TEAMS, phases=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
+ALONE = [(case, replace(TEAMS, parities=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -107,7 +107,7 @@ def test_every_magnitude_comes_through(number, left, right, libraries):
 
 @pytest.mark.parametrize("case", SEVERAL[:10], ids=lambda case: case.name)
 def test_rows_are_brought_once_for_both_phases(case):
-    both, one = (Geometry(case.kernel, replace(BOTH, phases=n)) for n in (2, 1))
+    both, one = (Geometry(case.kernel, replace(BOTH, parities=n)) for n in (2, 1))
     assert len(one.classes) == 2 * len(both.classes)
     for group in both.classes:
         own = [c for c in one.classes if c.phases[:-1] == group.phases[:-1]]
@@ -124,7 +124,7 @@ def test_rows_are_brought_once_for_both_phases(case):
 @pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=NAMES)
 def test_pieces_have_their_taps_in_the_order_of_phases(case, tiling):
     layout = Layout(Geometry(case.kernel, tiling), 0)
-    alone = Layout(Geometry(case.kernel, replace(tiling, phases=1)), 0)
+    alone = Layout(Geometry(case.kernel, replace(tiling, parities=1)), 0)
     assert layout.sums * (1 + alone.parts) == 2 * alone.sums * (1 + layout.parts)
     for group, pieces in zip(layout.geometry.classes, layout.pieces, strict=True):
         feeds = {entry: feed for run in group.runs for (_, entry), feed in zip(run.taps, run.feeds, strict=True)}
@@ -151,8 +151,8 @@ def test_a_slabs_accesses_meet_no_bank_conflict():
 
 
 @pytest.mark.parametrize(("case", "change"), [
-    (SEVERAL[0], {"split": 2}), (SEVERAL[0], {"columns": 192}), (SEVERAL[0], {"columns": 72}),
-    (SEVERAL[0], {"phases": 3}), (SEVERAL[0], {"phases": 0}), (SEVERAL[0], {"core": "mma"}),
+    (SEVERAL[0], {"split_k": 2}), (SEVERAL[0], {"columns": 192}), (SEVERAL[0], {"columns": 72}),
+    (SEVERAL[0], {"parities": 3}), (SEVERAL[0], {"parities": 0}), (SEVERAL[0], {"core": "mma"}),
     (SEVERAL[0], {"rows": 256, "columns": 128}), (matmul(70, 40, 36), {}),
     (channels_last(softmax(SEVERAL[0])), {}), (channels_last(SEVERAL[0]), {}),
     (convolution(2, 1, 16, 24, (9,), (3,), padding=1), {}),
@@ -165,7 +165,7 @@ def test_what_has_no_two_phases_is_refused(case, change):
     with pytest.raises(ValueError, match=r"no tiles|takes"):
         generate(replace(case.kernel, tiling=replace(BOTH, **change)), "k")
     if not change:
-        assert all(tiling.phases == 1 for tiling in tilings(case.kernel, "wgmma"))
+        assert all(tiling.parities == 1 for tiling in tilings(case.kernel, "wgmma"))
 
 
 @pytest.mark.parametrize("case", [*SEVERAL, *two_phase_cases("fp16"), *two_phase_cases("native", "float16"),
@@ -174,11 +174,11 @@ def test_what_has_no_two_phases_is_refused(case, change):
                          ids=lambda case: case.name)
 def test_both_kinds_of_tiles_are_proposed(case):
     found = tilings_of_rows(case.kernel)
-    assert [t.phases for t in found[:6]].count(2) == 5 and len(set(found)) == len(found) <= 8
+    assert [t.parities for t in found[:6]].count(2) == 5 and len(set(found)) == len(found) <= 8
     for tiling in found:
         generate(replace(case.kernel, tiling=tiling), "k")
         assert predicted_milliseconds(case.kernel, tiling) > 0
-    assert not any(t.phases == 2 for c in (case, cases()[0]) for t in tilings(c.kernel, "mma"))
+    assert not any(t.parities == 2 for c in (case, cases()[0]) for t in tilings(c.kernel, "mma"))
 
 
 def test_three_teams_of_both_phases_are_proposed():
@@ -187,17 +187,17 @@ def test_three_teams_of_both_phases_are_proposed():
         case = convolution(128, 1, 64, 128, (64, 64), (4, 4), stride=2, padding=1, output_padding=longer,
                            transposed=True, scheme="fp16")
         found = tilings(case.kernel, "wgmma")
-        three = [t for t in found if t.teams == 3]
-        assert three[0] == found[2] and three[0].rows == 64 and three[0].fragments == (not longer)
-        assert not any(t.packs_left or t.raw_left for t in three if not t.overlap)
+        three = [t for t in found if t.pingpong == 3]
+        assert three[0] == found[2] and three[0].rows == 64 and three[0].from_registers == (not longer)
+        assert not any(t.packs_concurrently or t.converts_left for t in three if not t.overlap)
 
 
 def test_words_and_records():
-    assert words(Choice("fp16", TEAMS)) == "fp16 wgmma 128x64x32, 2 stages, teams 2, phases 2"
-    assert "both output phases of an axis in a tile" in tiling_words(TEAMS)
-    older = asdict(replace(TEAMS, phases=1))
-    del older["phases"]  # as records were before there was a choice
-    assert Tiling(**older) == replace(TEAMS, phases=1) and Tiling(**asdict(TEAMS)) == TEAMS
+    assert words(Choice("fp16", TEAMS)) == "fp16 wgmma 128x64x32, 2 stages, pingpong 2, parities 2"
+    assert "both output-parity classes of an axis in a tile" in tiling_words(TEAMS)
+    older = asdict(replace(TEAMS, parities=1))
+    del older["parities"]  # as records were before there was a choice
+    assert Tiling(**older) == replace(TEAMS, parities=1) and Tiling(**asdict(TEAMS)) == TEAMS
 
 
 @needs_nvcc
@@ -208,8 +208,8 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
               with_epilogue(convolution(16, 1, 32, 64, (16, 32, 32), (3, 3, 3), **plane))]
     # Of those that overlap and pack x as well 12 bytes spill, and they are the fastest of some even so.
     kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma")
-                                                if t.phases == 2 and not t.packs_left)) for case in chosen]
-    kernels += [replace(chosen[0].kernel, tiling=replace(TEAMS, rows=64, stages=6, cluster=2, teams=3)),
+                                                if t.parities == 2 and not t.packs_concurrently)) for case in chosen]
+    kernels += [replace(chosen[0].kernel, tiling=replace(TEAMS, rows=64, stages=6, cluster=2, pingpong=3)),
                 replace(FAR.kernel, tiling=replace(BOTH, promote=1))]
     check_compiles(kernels, "90a", tmp_path)
 

@@ -20,8 +20,8 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.plan.contraction import Tiling
 
 PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
-TWO, THREE = replace(PLAIN, rows=128, teams=2), replace(PLAIN, teams=3)
-BOTH = replace(PLAIN, phases=2)
+TWO, THREE = replace(PLAIN, rows=128, pingpong=2), replace(PLAIN, pingpong=3)
+BOTH = replace(PLAIN, parities=2)
 FEW = convolution(2, 1, 7, 24, (5, 110), (3, 3), padding=1)  # three runs of three taps
 LONG = convolution(1, 1, 40, 20, (6, 9, 5), (3, 3, 3), padding=1)
 PHASES = two_phase_cases()
@@ -37,17 +37,17 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((depth(16 * steps), tiling) for steps in (1, 2, 3, 5) for tiling in (PLAIN, TWO, THREE)),
     (depth(80), replace(PLAIN, cluster=2)), (depth(80), replace(TWO, cluster=2, stages=2)),
     (depth(80), replace(PLAIN, rows=128, promote=2)), (depth(160), replace(TWO, promote=2)),
-    (depth(160), replace(PLAIN, promote=3, teams=2)), (depth(240), replace(PLAIN, teams=2)),
+    (depth(160), replace(PLAIN, promote=3, pingpong=2)), (depth(240), replace(PLAIN, pingpong=2)),
     (depth(80), replace(PLAIN, columns=192, stages=2)),  # one set of registers beside the sums
     *((with_epilogue(FEW), replace(tiling, depth=8)) for tiling in (PLAIN, TWO, THREE, replace(TWO, cluster=2))),
     (FEW, replace(TWO, depth=8, columns=64, stages=6)), (FEW, replace(PLAIN, depth=8, rows=128)),
     (depth(240), replace(TWO, columns=64)), (LONG, replace(TWO, promote=2)), (LONG, replace(TWO, columns=64)),
-    (LONG, replace(THREE, stages=2)), (LONG, replace(PLAIN, promote=4, teams=2)),
-    (PHASES[0], BOTH), (PHASES[6], replace(BOTH, teams=2)), (PHASES[9], replace(BOTH, teams=2, promote=2)),
-    (PHASES[9], BOTH), (PHASES[6], replace(BOTH, columns=64, teams=2, stages=2)),
-    (PHASES[6], replace(BOTH, depth=8, teams=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
+    (LONG, replace(THREE, stages=2)), (LONG, replace(PLAIN, promote=4, pingpong=2)),
+    (PHASES[0], BOTH), (PHASES[6], replace(BOTH, pingpong=2)), (PHASES[9], replace(BOTH, pingpong=2, promote=2)),
+    (PHASES[9], BOTH), (PHASES[6], replace(BOTH, columns=64, pingpong=2, stages=2)),
+    (PHASES[6], replace(BOTH, depth=8, pingpong=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.teams}" for c, t in CHECKED]
+NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 
 
 def layout(case: ContractionCase, tiling: Tiling) -> Layout:
@@ -143,9 +143,9 @@ def test_registers_are_for_what_is_added():
     """Nothing beside the sums where nothing is added, two sets where products can run meanwhile and there is room."""
     assert [layout(depth(16 * n), TWO).parts for n in (1, 2, 3, 5)] == [0, 1, 2, 2]
     assert layout(depth(16), TWO).sums == 32 and layout(depth(80), TWO).sums == 3 * 32
-    wide = replace(PLAIN, columns=64, depth=8, teams=2, rows=128, stages=3)
+    wide = replace(PLAIN, columns=64, depth=8, pingpong=2, rows=128, stages=3)
     assert layout(FEW, wide).sums == 192 and layout(FEW, wide).written_out and layout(FEW, wide).waits == 0
-    assert [layout(FEW, replace(wide, rows=64, teams=teams)).sums for teams in (3, 4)] == [96, 64]
+    assert [layout(FEW, replace(wide, rows=64, pingpong=teams)).sums for teams in (3, 4)] == [96, 64]
     assert layout(LONG, replace(wide, depth=16)).halves  # two sets would spill
     assert layout(depth(160), replace(PLAIN, rows=128, promote=2)).parts == 1  # two warpgroups take turns anyway
     for case, tiling in CHECKED:
@@ -166,7 +166,7 @@ COMPILED = [
     (SHAPES[3], Tiling("wgmma", 64, 64, 32, 3, 1, 1, 2)), (SHAPES[3], Tiling("wgmma", 64, 128, 16, 4, 1, 2, 2)),
     (SHAPES[3], Tiling("wgmma", 64, 64, 16, 4, 1, 4, 3)),
     (SHAPES[3], Tiling("wgmma", 128, 64, 32, 3, 2, 1, 2)),
-    (SHAPES[4], Tiling("wgmma", 64, 64, 32, 4, 2, 1, 2, phases=2)),
+    (SHAPES[4], Tiling("wgmma", 64, 64, 32, 4, 2, 1, 2, parities=2)),
 ]
 
 

@@ -125,7 +125,7 @@ def test_channels_are_reduced_in_tiles_of_both_phases(everything_pays, monkeypat
     kernels = [k for k in result.modes[0].kernels if k.contraction is not None]
     meanings = " ".join(k.meaning for k in kernels)
     assert len(kernels) == 2 and "max, sum over" in meanings and "logsumexp over" in meanings, meanings
-    assert {channels: tiling.phases for channels, tiling in first.items()} == {12: 2, 16: 2}
+    assert {channels: tiling.parities for channels, tiling in first.items()} == {12: 2, 16: 2}
     assert "wgmma_f16" in result.source and "_quotient(" in result.source
 
 

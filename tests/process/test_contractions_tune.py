@@ -467,11 +467,14 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
     assert tiling_reasons(TILING) == [] and tiling_words(2) == "schedule 2" and tiling_words(None) == ""
     assert tiling_words(TILING) == "mma 64x16x32: tiles of 64 rows by 16 channels, 32 input channels a step"
     assert "two entries of the window" in tiling_words(replace(TILING, depth=8))
-    features = {"phases": (2, "both output phases"), "overlap": (12, "overlap by 12 rows"), "teams": (3, "3 teams"),
-                "raw_left": (True, "x is read where it lies"), "packs_left": (True, "while others multiply"),
-                "raw_right": (True, "the weight is read where it lies"), "split": (5, "5 blocks share the steps"),
-                "cluster": (2, "2 blocks share what they read"), "aligned": (True, "at whole sectors of memory"),
-                "fragments": (True, "straight from registers"), "joined": (2, "2 neighbouring taps of a line")}
+    features = {"parities": (2, "both output-parity"), "overlap": (12, "overlap by 12 rows"),
+                "pingpong": (3, "3 consumer warpgroups"), "converts_left": (True, "x is read where it lies"),
+                "packs_concurrently": (True, "while others multiply"),
+                "converts_right": (True, "the weight is read where it lies"),
+                "split_k": (5, "5 blocks share the steps"), "cluster": (2, "2 blocks share what they read"),
+                "sector_aligned": (True, "at whole sectors of memory"),
+                "from_registers": (True, "straight from registers"),
+                "folded_taps": (2, "2 neighbouring taps of a line")}
     assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
     for name, (value, said) in features.items():
         (reason,) = tiling_reasons(replace(TILING, **{name: value}))
@@ -482,14 +485,15 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
 
 def test_progress_says_why_a_form_is_as_it_is():
     case = a_case(nn.Conv2d(16, 24, 3, padding=1), (2, 16, 9, 9))
-    chosen = Choice("fp16x3", replace(TILING, core="wgmma", teams=3, overlap=12))
+    chosen = Choice("fp16x3", replace(TILING, core="wgmma", pingpong=3, overlap=12))
     measured = Measured((Trial(chosen, 1e-3, (Error(1e-7, 1e-7),)),), (), 2e-3, (Error(1e-7, 1e-7),))
     said = line(case, measured, chosen, "")
-    assert "overlap by 12 rows" in said and "3 teams" in said
+    assert "overlap by 12 rows" in said and "3 consumer warpgroups" in said
     assert "overlap by" not in line(case, measured, None, "the library is faster")
     plain = Choice("fp16x3", TILING)
     said = line_recompute(case.node, replace(chosen, recompute=plain), 1e-3, 2e-3)
-    assert "for its statistics and then with what follows" in said and "3 teams" in said and said.count("mma 64") == 2
+    assert "for its statistics and then with what follows" in said and "3 consumer warpgroups" in said
+    assert said.count("mma 64") == 2
 
 
 def test_the_generator_takes_every_form():

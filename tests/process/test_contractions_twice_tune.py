@@ -303,7 +303,7 @@ def test_a_form_without_room_gives_up_what_it_cannot_have(monkeypatch):
 def test_few_channels_are_computed_twice_without_a_device(norm):
     """The roofline model promises more of two kernels than of the library's call and what follows it."""
     few = captured(Of(lambda m, x: m.n(m.a(x)) * 2, a=nn.Conv2d(8, 64, 3), n=norm), 128, 8, 128, 128)
-    for row, core in ((H200, "strips"), (GENERIC_CUDA, "mma")):
+    for row, core in ((H200, "row_buffered"), (GENERIC_CUDA, "mma")):
         (choice,) = tune.predicted(few, few, row).values()
         assert choice.recompute is not None and choice.reduces and choice.scheme == choice.recompute.scheme == "fp16x3"
         assert choice.tiling.core == choice.recompute.tiling.core == core

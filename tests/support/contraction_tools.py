@@ -167,8 +167,8 @@ def generated(kernel: Contraction, tiling: Tiling | None, name: str) -> Source:
     made = generate(kernel, name)
     if tiling is None:
         return Source(Untiled(kernel, made.workspace_bytes), name, made.definition, frozenset(made.support))
-    if tiling.joined > 1:
-        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
+    if tiling.folded_taps > 1:
+        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
     return Source(geometry_of(kernel, tiling), name, made.definition, frozenset(made.support))
 
 

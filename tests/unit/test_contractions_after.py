@@ -200,7 +200,7 @@ def test_a_form_has_room_for_what_another_contraction_leaves():
     graph = capture(model, (torch.zeros(1, 16, 12, 12),))
     first, second = (n for n in graph.nodes() if can_contract(n))
     narrow = Tiling("wgmma", 64, 64, 16, 2, cluster=2, promote=2)
-    wide = Tiling("wgmma", 64, 128, 16, 4, cluster=2, promote=2, teams=2)
+    wide = Tiling("wgmma", 64, 128, 16, 4, cluster=2, promote=2, pingpong=2)
 
     def plan_of(chosen):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
@@ -217,8 +217,8 @@ def test_a_form_fits_the_order_in_which_its_results_are_stored():
     model = nn.Sequential(nn.Conv2d(8, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
     graph = capture(model, (torch.zeros(2, 8, 32, 32),))
     first, second = (n for n in graph.nodes() if can_contract(n))
-    for tiling in (Tiling("wgmma", 64, 64, 16, 4, cluster=2, teams=2, overlap=12),
-                   Tiling("wgmma", 64, 64, 8, 4, teams=3, overlap=12)):
+    for tiling in (Tiling("wgmma", 64, 64, 16, 4, cluster=2, pingpong=2, overlap=12),
+                   Tiling("wgmma", 64, 64, 8, 4, pingpong=3, overlap=12)):
         plan = make_plan(graph, graph, {second: "slower"}, contractions={first: Choice("fp16", tiling)})
         assert any(step.kernel.tiling == tiling and generates(step.kernel) for step in contractions(plan))
         laid_out = channels_last_plan(plan, graph, {second: (1.0, 0.5)}, H200)

@@ -27,7 +27,8 @@ KERNEL = KernelUse("k0_region_sum", "region sum", "sums over classes of position
 
 CONTRACTION = KernelUse(
     "k1_contraction", "contraction", "product of 64 x 8 and 8 x 8, a second time", (),
-    ContractionUse("fp16x3", tiling_words(Tiling("wgmma", 64, 64, 16, 3, teams=3, overlap=12, raw_left=True)), 1 << 20))
+    ContractionUse("fp16x3", tiling_words(Tiling("wgmma", 64, 64, 16, 3, pingpong=3, overlap=12, converts_left=True)),
+                   1 << 20))
 KEPT = Kept("linear", "model.py:10: self.fc(x)", "the library does it well")
 
 
@@ -93,7 +94,7 @@ def test_everything_is_said():
 def test_how_a_contraction_runs_is_said(render):
     text = " ".join(render(result(mode(kernels=(KERNEL, CONTRACTION)))).split())
     for words in ("a second time", "wgmma 64x64x16: tiles of 64 rows by 64 channels", "overlap by 12 rows",
-                  "3 teams of warps", "x is read where it lies"):
+                  "3 consumer warpgroups", "x is read where it lies"):
         assert words in text
     assert "tiles of" not in render(result(mode()))
 

@@ -67,37 +67,37 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
                     for count, often in product(stages, promotes):
                         tiling = Tiling("wgmma", rows, columns, depth, count, cluster, often, teams)
                         for found in _variants(kernel, tiling, sectors, neighbours=neighbours):
-                            if found.fragments and teams == 3 and FINE < deepest <= depth:
+                            if found.from_registers and teams == 3 and FINE < deepest <= depth:
                                 continue  # of half of the channels a step is faster: 0.89 and 0.96 ms, 0.75 and 0.80
                             # What three teams of both phases leave of registers is not enough: ptxas spills. Nor is
                             # what the places of a thread's own rows do for those who read x as it lies; three teams
                             # that add sums to others do so between products, which then wait for each other.
-                            full = teams == 3 and found.phases == 2 and not found.overlap
-                            few = full or (found.fragments and found.phases == 2)
+                            full = teams == 3 and found.parities == 2 and not found.overlap
+                            few = full or (found.from_registers and found.parities == 2)
                             every = [found]
                             if raw and not few and not (teams == 3 and (kernel.reductions or often)):
-                                every.append(replace(found, raw_left=True))
-                            if packs and found.split == 1 and (kernel.reductions or not full):
-                                every.append(replace(found, packs_left=True))
+                                every.append(replace(found, converts_left=True))
+                            if packs and found.split_k == 1 and (kernel.reductions or not full):
+                                every.append(replace(found, packs_concurrently=True))
                             yield from every
-                            if kernel.reductions and kernel.axes and found.split == 1:
-                                yield from (replace(tiling, fragments=True) for tiling in every)
+                            if kernel.reductions and kernel.axes and found.split_k == 1:
+                                yield from (replace(tiling, from_registers=True) for tiling in every)
 
 
 def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, Any]], *, neighbours: bool
               ) -> Iterator[Tiling]:
     """A tiling, and where they make sense with whole sectors, both phases of the last axis, parts of the steps."""
-    if 1 < tiling.teams < 4 and tiling.rows <= 2 * SUBTILE_ROWS:
+    if 1 < tiling.pingpong < 4 and tiling.rows <= 2 * SUBTILE_ROWS:
         for changes in sectors:
             yield replace(tiling, **changes)
     # More than two teams are for epilogues that take longer than their products.
-    if neighbours and (tiling.teams < 3 or tiling.rows == SUBTILE_ROWS or kernel.reductions):
-        yield replace(tiling, phases=2)
-    if tiling.teams > 2 and not is_long(kernel):
+    if neighbours and (tiling.pingpong < 3 or tiling.rows == SUBTILE_ROWS or kernel.reductions):
+        yield replace(tiling, parities=2)
+    if tiling.pingpong > 2 and not is_long(kernel):
         return
     yield tiling
-    if tiling.teams == 1 and (split := _split(kernel, tiling)) > 1:
-        yield replace(tiling, split=split)
+    if tiling.pingpong == 1 and (split := _split(kernel, tiling)) > 1:
+        yield replace(tiling, split_k=split)
 
 
 def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
@@ -106,13 +106,13 @@ def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
     sectors gain nothing (H200: 0.75 and 0.73 ms of lines of 126)."""
     found = []
     for phases in (1, 2) if has_two_phases(kernel) else (1,):
-        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2, phases=phases))
+        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2, parities=phases))
         if stores_densely(geometry) and 4 * least_overlap(geometry) <= SUBTILE_ROWS:
-            found.append({"phases": phases, "overlap": least_overlap(geometry)})
+            found.append({"parities": phases, "overlap": least_overlap(geometry)})
         elif stores_aligned(geometry) and not in_pairs(geometry):
-            found.append({"phases": phases, "aligned": True})
+            found.append({"parities": phases, "sector_aligned": True})
         if stores_fragments(kernel, phases):
-            found.append({"phases": phases, "fragments": True})
+            found.append({"parities": phases, "from_registers": True})
     return found
 
 
@@ -136,7 +136,7 @@ def _stages(kernel: Contraction, depth: int) -> list[int]:
     w may stay in them."""
     own = []
     for phases in (1, 2) if has_two_phases(kernel) else (1,):
-        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, depth, 2, phases=phases))
+        geometry = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, depth, 2, parities=phases))
         steps = [geometry.depths * len(group.runs) for group in geometry.classes] or [2]
         for count in (max(steps), sum(steps)):
             own += [max(2, min(_MOST_STAGES, times * count)) for times in (1, 2)]

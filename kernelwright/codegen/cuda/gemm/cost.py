@@ -43,10 +43,10 @@ def _spread(kernel: Contraction, tiling: Tiling) -> float:
     those beside it, because memory takes whole sectors (of 8 elements). Of pools one for each window."""
     stores = ordinary_stores(kernel)
     if kernel.pools:
-        return tiling.phases / (kernel.pool_size * kernel.pool_lines)
+        return tiling.parities / (kernel.pool_size * kernel.pool_lines)
     if not kernel.axes or not stores or abs(stores[0].index.strides[-1]) != 1:
         return 1
-    return 2 if tiling.phases == 2 else min(8, kernel.axes[-1].out_stride)
+    return 2 if tiling.parities == 2 else min(8, kernel.axes[-1].out_stride)
 
 
 def _element_bytes(kernel: Contraction) -> int:
@@ -77,7 +77,7 @@ def _written(geometry: Geometry) -> float:
 
 def _element_cycles(geometry: Geometry) -> float:
     """Cycles of a thread's epilogue for an element."""
-    kernel, fragments = geometry.kernel, geometry.tiling.fragments
+    kernel, fragments = geometry.kernel, geometry.tiling.from_registers
     if fragments and not kernel.reductions:
         return _FRAGMENT_CYCLES
     walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
@@ -92,7 +92,7 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     element_bytes = _element_bytes(kernel)
     half_rows = tiling.rows / 64 * products * max(16, tiling.depth) / 16  # products of 64 rows of a step's tap or pair
     filling = 0.0
-    if tiling.raw_left:  # a warp waits for what it asked for before it asks for more
+    if tiling.converts_left:  # a warp waits for what it asked for before it asks for more
         waits = ceil(layout.filling.each / layout.fill_batch) * _LATENCY
         filling = (waits + layout.filling.each * _ITEM_CYCLES) / layout.filling.turns
     total = 0.0
@@ -102,7 +102,7 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
             columns = 0 if layout.keeps_right else taps * tiling.columns
             brought = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns)
             of_x = 16 * layout.chunk_lines * piece.rows
-            if tiling.raw_left:
+            if tiling.converts_left:
                 of_x = element_bytes * min(tiling.depth, kernel.in_channels) * piece.rows
             asked = of_x + 16 * layout.tap_lines * columns / tiling.cluster
             read = half_rows * taps * (64 + tiling.columns) * 32
@@ -110,29 +110,29 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
                        (read + brought) / HOPPER.shared_rate) + _STEP_CYCLES
             # What a stage asks for as it falls empty is there when the others have been used.
             arrival = layout.blocks * (_LATENCY + asked / HOPPER.cache_rate) / (tiling.stages - 1)
-            if tiling.raw_left:
+            if tiling.converts_left:
                 arrival = max(arrival, filling)
             total += geometry.depths * max(step, arrival) * (1.0 if tiling.cluster == 1 else _CLUSTER_COST)
-    steps = total / max(1, len(geometry.classes)) / tiling.split + _TILE_CYCLES
-    set_of_sums = layout.products * tiling.phases * tiling.columns / 2
+    steps = total / max(1, len(geometry.classes)) / tiling.split_k + _TILE_CYCLES
+    set_of_sums = layout.products * tiling.parities * tiling.columns / 2
     steps += layout.waits * (_WAIT_CYCLES + set_of_sums)
     results, element = _written(geometry) / HOPPER.memory_rate, _element_cycles(geometry)
     if in_registers(geometry):
         results, element = 0.0, _REGISTER_CYCLES
     tiles = kernel.groups * len(geometry.classes) * geometry.blocks[1] \
-        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split
-    if tiling.packs_left:
+        * ceil(geometry.blocks[0] / tiling.cluster) * tiling.cluster * tiling.split_k
+    if tiling.packs_concurrently:
         moved = prod(kernel.left_domain) * element_bytes + geometry.terms * geometry.left_term_bytes
         results += moved / tiles / HOPPER.memory_rate
     # A warpgroup's own time: products, then the epilogue, while others multiply.
-    finish = tiling.rows * tiling.phases * tiling.columns / 128 * element
+    finish = tiling.rows * tiling.parities * tiling.columns / 128 * element
     alone = steps + finish
     # A block that goes through all classes of its rows has as many more of the last wave, too.
     together = len(geometry.classes) if layout.order == "stacked" else 1
     waves = ceil(tiles / together / HOPPER.count) * together
-    if tiling.split > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
+    if tiling.split_k > 1:  # sums go to memory and come back, all multiprocessors at work, and a kernel begins
         return waves * steps + 2 * geometry.partial_bytes / (HOPPER.count * HOPPER.memory_rate) + _LAUNCH_CYCLES
-    if tiling.teams > 1 or layout.blocks == 2:
+    if tiling.pingpong > 1 or layout.blocks == 2:
         issued = finish * _ISSUED * bool(kernel.reductions)
-        return waves * max(steps, results, issued, alone / max(tiling.teams, layout.blocks)) + min(steps, results)
+        return waves * max(steps, results, issued, alone / max(tiling.pingpong, layout.blocks)) + min(steps, results)
     return waves * (steps + max(results, finish / layout.workers * bool(kernel.reductions)))

@@ -66,9 +66,9 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
         raise ValueError(f"{name}: no tiling takes all of the kernel's reductions")
     assert isinstance(tiling, Tiling)  # a number is one of the scheme float32
     original = kernel
-    if tiling.joined > 1:
-        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
-    if tiling.core == "strips":
+    if tiling.folded_taps > 1:
+        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
+    if tiling.core == "row_buffered":
         return _strips(kernel, name, RowBuffered(kernel, tiling), original)
     geometry = geometry_of(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)

@@ -12,9 +12,9 @@ is not below the class's counts are computed and dropped. A matrix product has r
 packing (Van Zee and van de Geijn, ACM TOMS 41(3), 2015), with the shifts of indirect convolutions (Dukhan,
 arXiv 1907.02129), which here are affine.
 
-Where a tile has both output phases of an axis (``tiling.phases``: of the last one, or of that before it where lines are
-pooled) they are one class, whose taps say which of the two they feed. Rows u are the same for both, so one run of rows
-serves the taps of either.
+Where a tile has both output phases of an axis (``tiling.parities``: of the last one, or of that before it where lines
+are pooled) they are one class, whose taps say which of the two they feed. Rows u are the same for both, so one run of
+rows serves the taps of either.
 
 With a depth of 8 channels a product takes two taps of a run (`tap_runs`), and w has one entry of zeros more.
 """
@@ -141,10 +141,10 @@ class Rows:
             result.append(most + max((t.offset // axis.in_stride + lead for t in axis.taps), default=0))
         if self.kernel.pools and result:
             lines = self.kernel.pool_lines
-            window = max(1, self.kernel.pool_size * lines // self.tiling.phases)
+            window = max(1, self.kernel.pool_size * lines // self.tiling.parities)
             result[-1] = -(-result[-1] // window) * window
-        if self.tiling.fragments and not self.kernel.reductions:
-            sector = max(1, _SECTOR // self.tiling.phases)
+        if self.tiling.from_registers and not self.kernel.reductions:
+            sector = max(1, _SECTOR // self.tiling.parities)
             result[-1] = -(-result[-1] // sector) * sector
         return tuple(result)
 
@@ -184,7 +184,7 @@ class Rows:
     def left_block(self) -> int:
         """Rows of x that lie together in memory, chunk after chunk: all, or for wgmma a tile's where no others are
         read."""
-        own = self.tiling.core in ("wgmma", "turned") and not self.kernel.axes
+        own = self.tiling.core in ("wgmma", "swap_ab") and not self.kernel.axes
         return self.tiling.rows if own else self.allocated_rows
 
     @property
@@ -211,15 +211,15 @@ class Rows:
     @property
     def together(self) -> tuple[int, ...]:
         """Per axis, the output phases of a class: one, along one axis as many as the tiling says."""
-        return tuple(self.tiling.phases if a == self.kernel.paired_axis else 1 for a in range(len(self.kernel.axes)))
+        return tuple(self.tiling.parities if a == self.kernel.paired_axis else 1 for a in range(len(self.kernel.axes)))
 
     @cached_property
     def usual(self) -> Rows:
         """The same contraction under the usual one of all tilings that have the same classes: they are found once."""
         tiling = self.tiling
         return Rows(self.kernel, Tiling(tiling.core, 64, 64, CHUNK if self.pairs else 2 * CHUNK, 2,
-                                        promote=min(1, tiling.promote), phases=tiling.phases,
-                                        fragments=tiling.fragments))
+                                        promote=min(1, tiling.promote), parities=tiling.parities,
+                                        from_registers=tiling.from_registers))
 
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:

@@ -61,7 +61,7 @@ def guessed(geometry: Geometry, side: str) -> bool:
     """
     kernel = geometry.kernel
     if not geometry.scaled or (side == "left" and geometry.splits_left) \
-            or (side == "right" and (geometry.tiling.raw_right or geometry.entries > 1)):
+            or (side == "right" and (geometry.tiling.converts_right or geometry.entries > 1)):
         return False
     domain = kernel.left_domain if side == "left" else kernel.right_domain
     shared = prod(domain[2:])

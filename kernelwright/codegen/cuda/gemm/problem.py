@@ -37,7 +37,7 @@ def suits_pairs(kernel: Contraction) -> bool:
         return False
     try:
         for phases in (1, 2) if has_two_phases(kernel) else (1,):
-            Geometry(kernel, Tiling("wgmma", 64, 64, CHUNK, 2, phases=phases))
+            Geometry(kernel, Tiling("wgmma", 64, 64, CHUNK, 2, parities=phases))
     except ValueError:
         return False
     return True
@@ -66,24 +66,24 @@ class Geometry(Rows):
                 or self.tiling.columns % CHUNK:
             raise ValueError(f"no tiles of {self.tiling}")
         if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
-                or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split > 1)):
+                or (self.tiling.overlap and (self.tiling.core != "wgmma" or self.tiling.split_k > 1)):
             raise ValueError(f"no tiles that overlap so: {self.tiling}")
-        if self.tiling.aligned and (self.tiling.core not in ("wgmma", "strips") or self.tiling.overlap
-                                    or self.tiling.split > 1):
+        if self.tiling.sector_aligned and (self.tiling.core not in ("wgmma", "row_buffered") or self.tiling.overlap
+                                    or self.tiling.split_k > 1):
             raise ValueError(f"no warps that begin at sectors of memory: {self.tiling}")
-        if self.tiling.fragments and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split > 1
-                                      or self.tiling.aligned or not self.kernel.axes):
+        if self.tiling.from_registers and (self.tiling.core != "wgmma" or self.tiling.overlap or self.tiling.split_k > 1
+                                      or self.tiling.sector_aligned or not self.kernel.axes):
             raise ValueError(f"no lines of whole sectors: {self.tiling}")
         if self.tiling.takes_left and not self.splits_left and (
-                self.tiling.core not in ("wgmma", "strips") or not self.kernel.axes):
+                self.tiling.core not in ("wgmma", "row_buffered") or not self.kernel.axes):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
-        if self.tiling.packs_left and (self.tiling.raw_left or self.tiling.split > 1):
+        if self.tiling.packs_concurrently and (self.tiling.converts_left or self.tiling.split_k > 1):
             raise ValueError(f"no x to pack, or parts of steps: {self.tiling}")
         if self.pairs and not self.kernel.axes:
             raise ValueError(f"no pairs of taps without a window: {self.tiling}")
-        if self.tiling.phases != 1 and (self.tiling.phases != 2 or self.tiling.core != "wgmma"
+        if self.tiling.parities != 1 and (self.tiling.parities != 2 or self.tiling.core != "wgmma"
                                         or not has_two_phases(self.kernel)):
-            raise ValueError(f"no tiles of {self.tiling.phases} phases of an axis")
+            raise ValueError(f"no tiles of {self.tiling.parities} phases of an axis")
         if self.pairs and not self.scaled and self._leaves_a_tap():
             raise ValueError(f"no pairs where a tap of unscaled operands has no partner: {self.tiling}")
 
@@ -94,13 +94,13 @@ class Geometry(Rows):
     @property
     def splits_left(self) -> bool:
         """Whether the core finds scales of x itself, as it splits it (`swap_ab`)."""
-        return self.tiling.core == "turned" and self.tiling.raw_left
+        return self.tiling.core == "swap_ab" and self.tiling.converts_left
 
     @property
     def mixes(self) -> bool:
         """Whether two neighbouring chunks of packed x have pairs of their channels in turn, so that four neighbours of
         the other operand are what a thread needs of it (`swap_ab`)."""
-        return self.tiling.core == "turned"
+        return self.tiling.core == "swap_ab"
 
     @property
     def slabs(self) -> int:
@@ -155,7 +155,7 @@ class Geometry(Rows):
     @property
     def partial_bytes(self) -> int:
         """Bytes of the sums of all parts of the steps."""
-        return 4 * self.tiling.split * self.sums_of_part
+        return 4 * self.tiling.split_k * self.sums_of_part
 
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
@@ -174,10 +174,10 @@ class Geometry(Rows):
         sizes = {"repack": 4, "left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
         for name, size in {**(sizes if self.scaled else {}),
-                           **({"left_ready": 4 * (2 + self.left_items)} if self.tiling.packs_left else {}),
-                           "left": 0 if self.tiling.raw_left else self.terms * self.left_term_bytes,
-                           "right": 0 if self.tiling.raw_right else self.terms * self.right_term_bytes,
-                           **({"sums": self.partial_bytes} if self.tiling.split > 1 else {}),
+                           **({"left_ready": 4 * (2 + self.left_items)} if self.tiling.packs_concurrently else {}),
+                           "left": 0 if self.tiling.converts_left else self.terms * self.left_term_bytes,
+                           "right": 0 if self.tiling.converts_right else self.terms * self.right_term_bytes,
+                           **({"sums": self.partial_bytes} if self.tiling.split_k > 1 else {}),
                            **({"slab_totals": 4 * self.cells * self.components * rights,
                                "slab_positions": 4 * self.cells} if kernel.totals else {})}.items():
             result[name] = (at, size)

@@ -40,9 +40,9 @@ _CLEARLY = 0.85
 
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
-    """At most 8 tilings for a core ("wgmma", which has those of "strips" and "turned", or "mma") that fit a block, best
-    guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings that do
-    so and others in turn."""
+    """At most 8 tilings for a core ("wgmma", with those of "row_buffered" and "swap_ab", or "mma") that fit a block,
+    best guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings
+    that do so and others in turn."""
     return list(_found(kernel, core))
 
 
@@ -53,8 +53,9 @@ def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
     if kernel.scheme == "float32" or count == 1:
         return tuple(_tilings(kernel, core))
     # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
-    fewer = [replace(tiling, joined=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
-    strips = [replace(tiling, joined=count) for tiling in row_buffered_tilings(joined(kernel, count)) if core != "mma"]
+    fewer = [replace(tiling, folded_taps=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
+    strips = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(joined(kernel, count))
+              if core != "mma"]
     return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
@@ -84,10 +85,10 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     """Those whose tiles are of rows and columns."""
     found: dict[tuple, list[tuple[float, int, Tiling]]] = {}
     for tiling in candidates(kernel):
-        if not holds(kernel, tiling) or (tiling.raw_left and not raw):
+        if not holds(kernel, tiling) or (tiling.converts_left and not raw):
             continue
         geometry = Geometry(kernel, tiling)
-        if without_totals(geometry) or (kernel.reductions and tiling.fragments and not folds(geometry)):
+        if without_totals(geometry) or (kernel.reductions and tiling.from_registers and not folds(geometry)):
             continue
         try:
             layout = _layout(geometry)
@@ -100,33 +101,35 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     best = [tiling for _, _, tiling in sorted((min(group, key=_figures) for group in found.values()), key=_figures)]
     fine = [tiling for tiling in best if is_fine(tiling)][:1]
     best = [tiling for tiling in best if not is_fine(tiling)]
-    many = [t for t in best if t.teams > 2 and t.phases == 1 and _stores(t) == "rows" and not kernel.reductions]
+    many = [t for t in best if t.pingpong > 2 and t.parities == 1 and _stores(t) == "rows" and not kernel.reductions]
     best = [tiling for tiling in best if tiling not in many]
     many = _most_teams([tiling for tiling in many if tiling.columns >= kernel.out_channels])
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
-    orders = ("rows", "fragments") if kernel.reductions else ("overlap", "fragments", "rows", "aligned")
+    orders = ("rows", "from_registers") if kernel.reductions else (
+        "overlap", "from_registers", "rows", "sector_aligned")
     taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
-        _pairs_first([t for t in best if t.phases == phases and _stores(t) == stores and t.takes_left == takes],
+        _pairs_first([t for t in best if t.parities == phases and _stores(t) == stores and t.takes_left == takes],
                      found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
         for stores in orders)) for takes in (True, False))) for phases in (1, 2))
     # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200), but 1.03 and 1.08 of
     # that of three teams where each element takes many instructions.
     rows = [tiling for tiling in two if _stores(tiling) == "rows"]
-    whole = not kernel.reductions and any(_stores(tiling) in ("overlap", "fragments") for tiling in two)
+    whole = not kernel.reductions and any(_stores(tiling) in ("overlap", "from_registers") for tiling in two)
     if whole:
         two = [tiling for tiling in two if tiling not in rows]
     # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels); most
     # of all where threads store what they have (0.89 ms, 0.96 of two teams, 1.00 of three that overlap).
-    three = sorted((t for t in two if t.teams == 3 and not t.takes_left), key=lambda t: not (t.fragments or t.aligned))
-    if three and three[0].aligned:  # of tanh 2.0 ms, 1.4 where warps take rows; of a quotient 2.3 and 2.9 ms
+    three = sorted((t for t in two if t.pingpong == 3 and not t.takes_left),
+                   key=lambda t: not (t.from_registers or t.sector_aligned))
+    if three and three[0].sector_aligned:  # of tanh 2.0 ms, 1.4 where warps take rows; of a quotient 2.3 and 2.9 ms
         three = [three[0], *(tiling for tiling in three if _stores(tiling) == "rows")][:2]
     else:
         three = three[:1]
     two = [*two[:2], *three, *two[2:]]
     if whole:
-        others = sorted(rows, key=lambda tiling: tiling.teams != 3 or tiling.takes_left)
+        others = sorted(rows, key=lambda tiling: tiling.pingpong != 3 or tiling.takes_left)
         two = [*(tiling for number, tiling in enumerate(dict.fromkeys(two)) if number < 4), *others[:1], *two[4:]]
     every = [*two[:5], *one[:1], *two[5:], *one[1:]] if two else one
     # Of few channels whose sums are promoted a tile of 256 rows took 0.88 to 1.04 of the time of two of 128 (H200, five
@@ -149,13 +152,13 @@ def _most_teams(many: list[Tiling]) -> list[Tiling]:
     0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
     """
     tall = [tiling for tiling in many if tiling.rows == 2 * SUBTILE_ROWS]
-    tall.sort(key=lambda tiling: (-tiling.teams, not tiling.packs_left, tiling.cluster))
-    return list({tiling.teams: tiling for tiling in reversed(tall)}.values())[::-1]
+    tall.sort(key=lambda tiling: (-tiling.pingpong, not tiling.packs_concurrently, tiling.cluster))
+    return list({tiling.pingpong: tiling for tiling in reversed(tall)}.values())[::-1]
 
 
 def _stores(tiling: Tiling) -> str:
     """How a tiling stores: the field that makes it store whole sectors of memory, wherever lines begin, or "rows"."""
-    return next((name for name in ("overlap", "aligned", "fragments") if getattr(tiling, name)), "rows")
+    return next((name for name in ("overlap", "sector_aligned", "from_registers") if getattr(tiling, name)), "rows")
 
 
 def _in_turn(*lists: list[Tiling]) -> list[Tiling]:
@@ -175,9 +178,10 @@ def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, T
 
 def _kind(tiling: Tiling) -> tuple:
     """What tilings have in common that differ in stages and depth alone, but for pairs of taps."""
-    return (tiling.rows, tiling.columns, tiling.cluster, tiling.teams, tiling.split > 1, tiling.phases,
-            tiling.depth == CHUNK, tiling.overlap > 0, tiling.aligned, tiling.fragments, tiling.raw_left,
-            tiling.packs_left, is_fine(tiling))
+    return (tiling.rows, tiling.columns, tiling.cluster, tiling.pingpong, tiling.split_k > 1, tiling.parities,
+            tiling.depth == CHUNK, tiling.overlap > 0, tiling.sector_aligned, tiling.from_registers,
+            tiling.converts_left,
+            tiling.packs_concurrently, is_fine(tiling))
 
 
 def _lean(group: list[tuple[float, int, Tiling]]) -> Tiling:
@@ -195,11 +199,11 @@ def _figures(entry: tuple[float, int, Tiling]) -> tuple[float, int]:
 def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
     """The guess for the core of a tiling for wgmma, on an H200 at 1.75 GHz; packing is not in it. Raises ValueError
     where the tiling does not fit a block."""
-    if tiling.joined > 1:
-        kernel, tiling = joined(kernel, tiling.joined), replace(tiling, joined=1)
-    if tiling.core == "strips":
+    if tiling.folded_taps > 1:
+        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
+    if tiling.core == "row_buffered":
         return row_buffered_milliseconds(RowBuffered(kernel, tiling))
-    if tiling.core == "turned":
+    if tiling.core == "swap_ab":
         return swap_ab_cycles(SwapAB(kernel, tiling)) / 1.75e6
     geometry = Geometry(kernel, tiling)
     return cycles(geometry, _layout(geometry)) / 1.75e6
@@ -208,25 +212,25 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
 def _layout(geometry: Geometry) -> Layout:
     """The layout with the larger of the epilogue's slabs and tables."""
     tiling = geometry.tiling
-    pitch = 72 if tiling.phases == 1 else 132
+    pitch = 72 if tiling.parities == 1 else 132
     floats = pitch * subtile_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
         floats = shared_floats(geometry)[-1] + table_room(geometry)
-    if tiling.fragments:
+    if tiling.from_registers:
         floats = table_room(geometry) + (subtile_floats(geometry) if geometry.kernel.reductions else 0)
-    if tiling.overlap or tiling.aligned:
-        floats = (tiling.phases * tiling.rows + 4) * subtile_of_tile(geometry)[0] + table_room(geometry)
-    if tiling.split > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
+    if tiling.overlap or tiling.sector_aligned:
+        floats = (tiling.parities * tiling.rows + 4) * subtile_of_tile(geometry)[0] + table_room(geometry)
+    if tiling.split_k > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
         raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
-    return Layout(geometry, floats if tiling.split == 1 else 0)
+    return Layout(geometry, floats if tiling.split_k == 1 else 0)
 
 
 def _ordered(best: list[Tiling]) -> list[Tiling]:
     """Different blocks first, the better number of blocks a cluster of each; third, the best one's other number."""
     kinds: dict[tuple, list[Tiling]] = {}
     for tiling in best:
-        kind = tiling.rows, tiling.columns, tiling.teams, tiling.split > 1
+        kind = tiling.rows, tiling.columns, tiling.pingpong, tiling.split_k > 1
         kinds.setdefault(kind, []).append(tiling)
     first = [group[0] for group in kinds.values()]
     others = [tiling for group in kinds.values() for tiling in group[1:]]

@@ -62,10 +62,10 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
     if kernel.pool_lines > 1 and (kernel.pool_lines > 2 or len(kernel.axes) < 2 or kernel.axes[-1].out_stride > 1):
         return f"pools of {kernel.pool_lines} lines of {kernel.axes[-1].out_stride} output phases"
     axis = kernel.axes[kernel.paired_axis]
-    if axis.out_stride != tiling.phases:
+    if axis.out_stride != tiling.parities:
         where = "last axis" if kernel.pool_lines == 1 else "axis of lines"
-        return f"pools in tiles of {tiling.phases} of {axis.out_stride} output phases of the {where}"
-    positions = SUBTILE_ROWS * tiling.phases // kernel.pool_lines
+        return f"pools in tiles of {tiling.parities} of {axis.out_stride} output phases of the {where}"
+    positions = SUBTILE_ROWS * tiling.parities // kernel.pool_lines
     if kernel.pool_size < 2 or positions % kernel.pool_size:
         return f"pools of {kernel.pool_size} among {positions} positions"
     return ""
@@ -97,7 +97,7 @@ class Pool(EpilogueOperation):
         if why := refusal(geometry.kernel, geometry.tiling):
             raise ValueError(f"{name}: no {why}")
         super().__init__(geometry, name)
-        kernel, phases, self.lines = self.kernel, geometry.tiling.phases, self.kernel.pool_lines
+        kernel, phases, self.lines = self.kernel, geometry.tiling.parities, self.kernel.pool_lines
         self.size = kernel.pool_size * self.lines
         self.strides = (phases, phases * SUBTILE_ROWS + 4)  # as of subtiles without pools
         self.floats = self.columns * self.strides[1]

@@ -36,7 +36,7 @@ _MOST_FLOATS = 128 * 64
 
 def outer_axes(geometry: Geometry) -> int | None:
     """How many of the first axes are not part of a run of positions; None where positions are no neighbours."""
-    axes, phases = geometry.kernel.axes, geometry.tiling.phases
+    axes, phases = geometry.kernel.axes, geometry.tiling.parities
     if not axes or axes[-1].out_stride != phases:
         return None
     outer = len(axes) - 1
@@ -79,7 +79,7 @@ def collapsed(stores: Sequence[Store], kernel: Contraction, outer: int) -> tuple
 def subtile_of_tile(geometry: Geometry) -> tuple[int, int]:
     """Columns of a subtile without gaps, and its height in products of 64 rows: all that a tile has."""
     tiling, columns = geometry.tiling, subtile_columns(geometry.kernel, geometry.tiling)
-    while columns * tiling.rows * tiling.phases > _MOST_FLOATS and columns % 16 == 0:
+    while columns * tiling.rows * tiling.parities > _MOST_FLOATS and columns % 16 == 0:
         columns //= 2
     return columns, tiling.rows // SUBTILE_ROWS
 
@@ -152,7 +152,7 @@ class StoreRuns(EpilogueOperation):
 
     def _ordinal(self) -> str:
         """``NAME_ordinal``: the places of a class that come before a row."""
-        kernel, phases, rows = self.kernel, self.geometry.tiling.phases, self.geometry.rows
+        kernel, phases, rows = self.kernel, self.geometry.tiling.parities, self.geometry.rows
         lines = [*coordinates(self.geometry, self.kind), f"bool inside = row < {rows};",
                  f"{self.kind} ordinal = inside ? n : {kernel.batch};"]
         for a, axis in enumerate(kernel.axes):
@@ -170,8 +170,8 @@ class StoreRuns(EpilogueOperation):
         """``NAME_row_place``: where a row of a subtile lies in its columns."""
         begin = f"begin / {self.multiple} * {self.multiple}" if self.multiple > 1 else "begin"
         return device_function(
-            f"Where row {'(of two positions) ' * (self.geometry.tiling.phases == 2)}number `row` of a slab that begins "
-            "at first_row lies in its columns; -1: it is no position.", "int", f"{self.name}_row_place",
+            f"Where row {'(of two positions) ' * (self.geometry.tiling.parities == 2)}number `row` of a slab that "
+            "begins at first_row lies in its columns; -1: it is no position.", "int", f"{self.name}_row_place",
             [f"{self.kind} first_row", "int row", "int phase_class"], [
                 "bool there;",
                 f"const {self.kind} ordinal = {self.name}_ordinal(first_row + row, phase_class, &there);",

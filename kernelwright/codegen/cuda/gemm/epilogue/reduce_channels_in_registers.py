@@ -54,10 +54,10 @@ def folds(geometry: Geometry) -> bool:
     by its sum, positions are neighbours in what is stored, and there are registers for it."""
     kernel, tiling = geometry.kernel, geometry.tiling
     if not kernel.reductions or not kernel.axes or kernel.pools or kernel.totals or tiling.core != "wgmma" \
-            or tiling.split > 1 or tiling.overlap or tiling.aligned or reduced_channels_fastest(kernel):
+            or tiling.split_k > 1 or tiling.overlap or tiling.sector_aligned or reduced_channels_fastest(kernel):
         return False
     passes = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
-    if (passes > _MOST_PASSES and tiling.phases * tiling.columns // 2 > _MANY_SUMS) \
+    if (passes > _MOST_PASSES and tiling.parities * tiling.columns // 2 > _MANY_SUMS) \
             or _spare_registers(geometry) < _NEEDED_REGISTERS:
         return False
     table = folded_table(geometry, "")
@@ -66,7 +66,7 @@ def folds(geometry: Geometry) -> bool:
 
 def subtile_floats(geometry: Geometry) -> int:
     """Floats of such a subtile, of 64 rows of all phases."""
-    return SUBTILE_ROWS * geometry.tiling.phases * (geometry.tiling.columns + 4)
+    return SUBTILE_ROWS * geometry.tiling.parities * (geometry.tiling.columns + 4)
 
 
 def _spare_registers(geometry: Geometry) -> int:
@@ -76,7 +76,7 @@ def _spare_registers(geometry: Geometry) -> int:
     except ValueError:
         return 0
     registers = layout.moved_registers or REGISTERS // (layout.blocks * layout.threads) // 8 * 8
-    return registers - layout.products * geometry.tiling.phases * geometry.tiling.columns // 2
+    return registers - layout.products * geometry.tiling.parities * geometry.tiling.columns // 2
 
 
 def folded_table(geometry: Geometry, name: str) -> ColumnTable:

@@ -61,7 +61,7 @@ def distinct_totals(kernel: Contraction) -> tuple[Expression, ...]:
 
 def mask_floats(kernel: Contraction, tiling: Tiling) -> int:
     """Floats of a subtile behind the values of totals: bits that say which places are positions, of two n."""
-    return 2 * tiling.phases * SUBTILE_ROWS // 32 if kernel.totals else 0
+    return 2 * tiling.parities * SUBTILE_ROWS // 32 if kernel.totals else 0
 
 
 class ReducePositions(StorePositions):
@@ -107,7 +107,7 @@ class ReducePositions(StorePositions):
     def _alone(self) -> bool:
         """Whether a block has 128 threads: of the kernel that adds parts of the steps, or of few sums on mma.sync."""
         tiling = self.geometry.tiling
-        return tiling.split > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == THREADS)
+        return tiling.split_k > 1 or (tiling.core == "mma" and mma_warps(tiling) * 32 == THREADS)
 
     @property
     def _meet(self) -> str:
@@ -189,7 +189,7 @@ class ReducePositions(StorePositions):
         run = max(4, 32 // share)
         steps, each = self.positions // (4 * share), run // 4
         # Of the kernel that adds parts of the steps many blocks run at a time, and wait for each other's reads.
-        unroll = min(2 if self.geometry.tiling.split > 1 else 4, steps)
+        unroll = min(2 if self.geometry.tiling.split_k > 1 else 4, steps)
         at = "i * 4" if share == 1 else " + ".join([
             f"i{f' / {each}' * (each > 1)} * {run * share}", f"lane * {run}", *[f"i % {each} * 4"] * (each > 1)])
         takes = [f"some_{name}[v] = {TAKES[kind].format(f'some_{name}[v]', term)};"

@@ -73,7 +73,7 @@ RESULTS_IN_REGISTERS = """
 def in_registers(geometry: Geometry) -> bool:
     """Whether totals are taken from registers: on wgmma, where nothing is stored for each position."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    return bool(kernel.totals) and not ordinary_stores(kernel) and tiling.core == "wgmma" and tiling.split == 1
+    return bool(kernel.totals) and not ordinary_stores(kernel) and tiling.core == "wgmma" and tiling.split_k == 1
 
 
 class ReducePositionsInRegisters(EpilogueOperation):

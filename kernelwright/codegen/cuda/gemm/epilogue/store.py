@@ -50,7 +50,7 @@ PAIR, _UNROLL_OF_PAIRS = 2, 8
 def in_pairs(geometry: Geometry) -> bool:
     """Whether a thread can take two rows: neighbours in every store, or no positions both."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    if not kernel.axes or tiling.phases > 1 or kernel.axes[-1].out_stride > 1 or kernel.axes[-1].out_size % PAIR \
+    if not kernel.axes or tiling.parities > 1 or kernel.axes[-1].out_stride > 1 or kernel.axes[-1].out_size % PAIR \
             or geometry.extents[-1] % PAIR:
         return False
     return all(kernel.output_dtypes[store.buffer] == "float32" and store.index.strides[-1] == 1

@@ -43,14 +43,15 @@ def _outer(geometry: Geometry) -> int | None:
 def stores_aligned(geometry: Geometry) -> bool:
     """Whether `StoreAligned` can take what a tile of one warpgroup stores."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
-    return tiling.core == "wgmma" and tiling.split == 1 and not tiling.overlap and alone and bool(kernel.axes) \
+    # With all of a tile.
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.pingpong > 1)
+    return tiling.core == "wgmma" and tiling.split_k == 1 and not tiling.overlap and alone and bool(kernel.axes) \
         and not kernel.all_reductions and not stores_channels(kernel) and _outer(geometry) is not None
 
 
 def _in_twos(kernel: Contraction, geometry: Geometry, outer: int) -> bool:
     """Whether two neighbours from an even ordinal on lie together in every store."""
-    even = geometry.tiling.phases == 2 or (geometry.extents[-1] % PAIR == 0 and kernel.axes[-1].out_size % PAIR == 0)
+    even = geometry.tiling.parities == 2 or (geometry.extents[-1] % PAIR == 0 and kernel.axes[-1].out_size % PAIR == 0)
     sizes = domain_of_runs(kernel, outer)
     stores = collapsed(ordinary_stores(kernel), kernel, outer)
     assert stores is not None  # of `_outer`

@@ -55,7 +55,7 @@ class StoreFromRegisters(EpilogueOperation):
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         kernel, tiling = geometry.kernel, geometry.tiling
-        if not stores_fragments(kernel, tiling.phases):
+        if not stores_fragments(kernel, tiling.parities):
             raise ValueError(f"{name}: no lines of whole sectors: {tiling}")
         super().__init__(geometry, name)
         self.hold_tile()
@@ -64,7 +64,7 @@ class StoreFromRegisters(EpilogueOperation):
         stores = self.table.stores(self.stores)
         walked = tuple(a for a in range(len(self.names)) if a != 1)
         self.emitter = emitter_of(kernel, kernel.domain, self.names, (), stores, walked=walked,
-                                  lane_axis=len(self.names) - 1, lanes=tiling.phases,
+                                  lane_axis=len(self.names) - 1, lanes=tiling.parities,
                                   kind=PairEmitter if self.both else PointEmitter)
         self.name_columns(self.emitter, "column{}")
         write_stores(self.emitter, kernel, stores)

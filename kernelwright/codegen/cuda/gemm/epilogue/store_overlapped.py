@@ -41,8 +41,9 @@ def stores_densely(geometry: Geometry) -> bool:
     that are multiples of 4 elements, and nothing that it reads depends on positions in another way than that."""
     kernel, tiling = geometry.kernel, geometry.tiling
     outer = outer_axes(geometry)
-    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.teams > 1)  # with all of a tile
-    if outer is None or tiling.core != "wgmma" or tiling.split > 1 or not alone or kernel.all_reductions \
+    # With all of a tile.
+    alone = tiling.rows == SUBTILE_ROWS or (tiling.rows == 2 * SUBTILE_ROWS and tiling.pingpong > 1)
+    if outer is None or tiling.core != "wgmma" or tiling.split_k > 1 or not alone or kernel.all_reductions \
             or stores_channels(kernel):
         return False
     stores = collapsed(ordinary_stores(kernel), kernel, outer)
@@ -52,7 +53,7 @@ def stores_densely(geometry: Geometry) -> bool:
 def least_overlap(geometry: Geometry) -> int:
     """Rows that tiles must share so that each has whole sectors, a multiple of 4: as many as the rest of a sector has,
     and those between the lines that it touches. Raises ValueError where positions are no neighbours."""
-    outer, phases = outer_axes(geometry), geometry.tiling.phases
+    outer, phases = outer_axes(geometry), geometry.tiling.parities
     if outer is None:
         raise ValueError(f"no neighbours in tiles of {geometry.tiling}")
     rest, line, gaps = -(-(SECTOR - 1) // phases), geometry.kernel.axes[-1].out_size // phases, 0

@@ -109,7 +109,7 @@ class Epilogue:
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether subtiles hold what the kernel reduces: all of its output channels, not of two phases where these are
     neighbours in the output, or whole windows of positions."""
-    if kernel.reductions and tiling.phases == 2 and reduced_channels_fastest(kernel):
+    if kernel.reductions and tiling.parities == 2 and reduced_channels_fastest(kernel):
         return False
     return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
 
@@ -117,9 +117,9 @@ def holds(kernel: Contraction, tiling: Tiling) -> bool:
 def operation(geometry: Geometry) -> type[EpilogueOperation]:
     """What finishes the sums of a tile."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    if tiling.fragments:
+    if tiling.from_registers:
         return ReduceChannelsInRegisters if kernel.reductions else StoreFromRegisters
-    if tiling.aligned:
+    if tiling.sector_aligned:
         return StoreAligned
     if tiling.overlap:
         return StoreOverlapped
@@ -129,7 +129,7 @@ def operation(geometry: Geometry) -> type[EpilogueOperation]:
         return Pool
     if kernel.reductions:
         return ReduceChannels
-    if stores_channels(kernel) and tiling.phases == 1:
+    if stores_channels(kernel) and tiling.parities == 1:
         return StoreChannels
     return StorePairs if in_pairs(geometry) else StorePositions
 

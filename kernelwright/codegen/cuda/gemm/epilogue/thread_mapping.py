@@ -38,7 +38,7 @@ def subtile_columns(kernel: Contraction, tiling: Tiling) -> int:
     64."""
     if kernel.reductions:
         return tiling.columns
-    parts = -(-tiling.columns // (_MOST_COLUMNS // tiling.phases))
+    parts = -(-tiling.columns // (_MOST_COLUMNS // tiling.parities))
     while tiling.columns % (8 * parts):
         parts += 1
     return tiling.columns // parts
@@ -107,7 +107,7 @@ class EpilogueOperation:
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         self.geometry, self.name, self.kernel = geometry, name, geometry.kernel
-        self.phases = geometry.tiling.phases
+        self.phases = geometry.tiling.parities
         self.stores = ordinary_stores(self.kernel)
         self.columns = subtile_columns(self.kernel, geometry.tiling)
         self.names = ("n", "g", "o", *(f"p{a}" for a in range(len(self.kernel.axes))))

@@ -1,4 +1,4 @@
-"""The producers of a core on wgmma that takes x as it lies in memory (``Tiling.raw_left``): no packing of x.
+"""The producers of a core on wgmma that takes x as it lies in memory (``Tiling.converts_left``): no packing of x.
 
 Packing reads x and writes it in the order of the core, which then reads it again for every row of the window: of D
 channels in T float16 terms, for each position, 4 D bytes from memory, 2 T D to it, and of a window of k rows 2 T D k
@@ -158,7 +158,7 @@ def definitions(layout: Layout, name: str) -> str:
                  "known.inside = inside && known.scale != 0.0f;  // what is not finite is taken for zeros"]
     find += [f"known.place = {place};"] * guess
     bound = "c" if kernel.in_channels % CHUNK == 0 else "c + e"
-    asked = (layout.asked_chunks if geometry.tiling.packs_left else geometry.chunks) * CHUNK
+    asked = (layout.asked_chunks if geometry.tiling.packs_concurrently else geometry.chunks) * CHUNK
     bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < asked)
     take = [f"const {entry} n = known.n;", "const int " + ", ".join(f"q{a} = known.q{a}" for a in axes) + ";",
             "#pragma unroll",
@@ -173,7 +173,7 @@ def definitions(layout: Layout, name: str) -> str:
            *["  all += fabsf(a) + fabsf(b);"] * guess, "}",
            "to[0] = make_uint4(high[0], high[1], high[2], high[3]);"]
     if geometry.terms == 2:
-        lines = geometry.tiling.depth // CHUNK * layout.pitch if geometry.tiling.raw_left else \
+        lines = geometry.tiling.depth // CHUNK * layout.pitch if geometry.tiling.converts_left else \
             f"{geometry.left_term_bytes // ROW_BYTES}LL"
         put += ["// What the first term leaves.", f"to[{lines}] = make_uint4(low[0], low[1], low[2], low[3]);"]
     if guess:

@@ -71,7 +71,7 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
         texts.append(_SCALES.replace("NAME", name))
     if not geometry.splits_left:
         texts.append(_writer(geometry, name))
-    if geometry.tiling.raw_right:
+    if geometry.tiling.converts_right:
         sides = [side for side in sides if side.operand.side == "left" and not geometry.splits_left]
     searched = [side for side in sides if geometry.scaled and not side.owns]
     searches = [side.search() for side in searched]
@@ -81,7 +81,7 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
     packs = [side.pack() for side in sorted(sides, key=lambda side: -prod(side.operand.domain) // side.blocks)]
     launches = []
     if zeros := [*[REPACK] * any(part.guessed for part in packs), *(side.scales for side in searched),
-                 *["left_ready"] * geometry.tiling.packs_left]:
+                 *["left_ready"] * geometry.tiling.packs_concurrently]:
         first, last = geometry.places[zeros[0]][0], geometry.places[zeros[-1]]
         launches.append(f'KW_CHECK("{name}", cudaMemsetAsync({zeros[0]}, 0, {sum(last) - first}, stream));')
     if searches:

@@ -1,4 +1,4 @@
-"""The warps of a core on wgmma that pack x while the others multiply what is packed (``Tiling.packs_left``).
+"""The warps of a core on wgmma that pack x while the others multiply what is packed (``Tiling.packs_concurrently``).
 
 A kernel that packs x before the core moves 4 D bytes from memory and 2 T D to it for each position of D channels in T
 terms, while tensor cores idle; the core moves little while it multiplies. So one or two warpgroups of each block pack:

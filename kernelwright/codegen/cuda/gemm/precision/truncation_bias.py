@@ -62,7 +62,7 @@ def lost(layout: Layout) -> float:
     deep = max(1, tiling.depth // 16)
     for group in layout.pieces:
         advances = [max(piece.counts) for piece in group for _ in range(layout.geometry.depths)]
-        advances = advances[:max(1, len(advances) // tiling.split)]
+        advances = advances[:max(1, len(advances) // tiling.split_k)]
         numbers = stretch_numbers(advances, tiling.promote) if tiling.promote else [0] * len(advances)
         stretches: dict[int, list[int]] = {}
         for number, advance in zip(numbers, advances, strict=True):

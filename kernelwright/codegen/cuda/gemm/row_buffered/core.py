@@ -55,7 +55,7 @@ def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[st
     guesses.
     """
     tiling, ending = numbers.tiling, finish(numbers, name, original)
-    threads, guess = 128 * (tiling.teams + 1), guessed(numbers, "left")
+    threads, guess = 128 * (tiling.pingpong + 1), guessed(numbers, "left")
     scales = "const float* __restrict__", "left_scales"
     parameters = [("const unsigned short* __restrict__", "right"),
                   *dict.fromkeys([*row_ring.inputs(numbers), *ending.parameters, scales]),
@@ -68,7 +68,7 @@ def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[st
         "WHICH": "row / 16 * 8 / COLUMNS * 2 + row / 8 % 2" if numbers.interleaved > 1 else "row / COLUMNS",
         "COLUMN": "row / 16 * 8 % COLUMNS + row % 8" if numbers.interleaved > 1 else "row % COLUMNS",
         "POSITIONS": tiling.rows, "SEGMENTS": numbers.segments // numbers.across, "BLOCKS": numbers.all_blocks,
-        "TEAMS": tiling.teams, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
+        "TEAMS": tiling.pingpong, "SLOTS": tiling.stages, "TERM_ROWS": numbers.term_rows,
         "TERMS": numbers.terms, "PRODUCTS": len(products), "SPAN": numbers.line_span,
         "STRIDE": numbers.line_stride, "STRIPS": numbers.strips, "ACROSS": numbers.across,
         "PARTS": numbers.parts, "OWN_POSITION": "segment * POSITIONS" if numbers.across == 1 else
@@ -83,8 +83,8 @@ def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[st
         "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "slab_totals"),
         "TOTALS": "totals, " * bool(numbers.kernel.totals), "POOLED": ending.pooled,
         "STEP": FOLDED if numbers.kernel.reductions else STEP, "BESIDE": numbers.channel_blocks,
-        "RESULTS": numbers.results_bytes // (8 * tiling.teams),
-        "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions) + _ENDS * tiling.aligned,
+        "RESULTS": numbers.results_bytes // (8 * tiling.pingpong),
+        "RESULTS_BEGIN": _RESULTS * bool(numbers.kernel.reductions) + _ENDS * tiling.sector_aligned,
         "ENDS": numbers.ends, "END_FLOATS": SECTOR * ROWS,
         "OWN_LINE": _own_line(numbers),
         "CONSTANTS": CONSTANTS, "START": START, "PRODUCERS": PRODUCERS, "CONSUMERS": CONSUMERS, **_barriers(numbers),
@@ -107,7 +107,7 @@ def _barriers(numbers: RowBuffered) -> dict[str, object]:
     """The barriers of a block, behind w and the ring."""
     found = [frame.Barriers("full", "SLOTS", "4", "the producers' warps"),
              frame.Barriers("finished", "FINISHED", "4", "a team's warps"), frame.ordered("TEAMS")]
-    if numbers.tiling.aligned:
+    if numbers.tiling.sector_aligned:
         found.append(frame.Barriers("ended", f"{numbers.ends}", "4", "a team's warps",
                                     at=f"turns + 8 * TEAMS + 16 * SLOTS + {numbers.ends} * 4 * {SECTOR * ROWS}"))
     return frame.barrier_values("ring + SLOTS * TERMS * TERM_ROWS * 16", found,
@@ -125,7 +125,7 @@ def _own_line(numbers: RowBuffered) -> str:
     """The first line of the output of a unit, and what its windows keep."""
     each = numbers.kernel.pool_lines * numbers.stacked
     line = f"(begin + line) * {each}" if each > 1 else "begin + line"
-    ends = ", ends, ended, turn + item, item >= BESIDE, item + BESIDE < count * ITEMS" * numbers.tiling.aligned
+    ends = ", ends, ended, turn + item, item >= BESIDE, item + BESIDE < count * ITEMS" * numbers.tiling.sector_aligned
     return line + " + phase" * (numbers.kernel.pool_lines > 1) + ", pooled" * bool(numbers.kernel.pools) + ends
 
 

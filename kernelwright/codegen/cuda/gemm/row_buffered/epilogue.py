@@ -55,7 +55,7 @@ def operation(numbers: RowBuffered) -> Callable[[RowBuffered, tuple[str, ...]], 
         return RowBufferedReducePositions
     if numbers.interleaved > 1:
         return InterleavedStore
-    return StoreSharedSectors if numbers.tiling.aligned else RowBufferedStore
+    return StoreSharedSectors if numbers.tiling.sector_aligned else RowBufferedStore
 
 
 def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:

@@ -36,7 +36,7 @@ class Product:
 
 @dataclass(frozen=True)
 class WorkTile(Geometry):
-    """Numbers of a work tile under a tiling whose core is "strips"."""
+    """Numbers of a work tile under a tiling whose core is "row_buffered"."""
 
     @property
     def needed_depth(self) -> int:
@@ -92,14 +92,14 @@ class WorkTile(Geometry):
     def results_bytes(self) -> int:
         """Bytes of shared memory in which four warps of each consumer warpgroup meet, twice: of two work tiles, one
         after the other."""
-        return self.tiling.teams * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
+        return self.tiling.pingpong * 2 * self.kept_values * 4 * 8 * self.shared_blocks * 4
 
     @property
     def ends(self) -> int:
         """Work tiles whose ends are in shared memory, for those that follow: none is needed once the consumer warpgroup
         that has read it has a work tile again, or the next consumer warpgroup, where warps take ends from each other
         (stacked lines)."""
-        return self.tiling.teams + self.channel_blocks + (self.stacked > 1) if self.tiling.aligned else 0
+        return self.tiling.pingpong + self.channel_blocks + (self.stacked > 1) if self.tiling.sector_aligned else 0
 
     @property
     def ends_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""The numbers of a convolution whose blocks go down strips of lines: `Tiling.core` "strips".
+"""The numbers of a convolution whose blocks go down strips of lines: `Tiling.core` "row_buffered".
 
 A *line* is the last axis, lines lie along the axis before it, and what axes there are before these make *planes*. A
 block takes a strip, some lines of the output of one n and one plane, and goes down from one to the next. Of x it brings
@@ -52,7 +52,7 @@ _STRIP_LINES = 2
 
 @dataclass(frozen=True)
 class RowBuffered(WorkTile):
-    """Numbers of a contraction under a tiling whose core is "strips". Raises ValueError where a block has no room.
+    """Numbers of a contraction under a tiling whose core is "row_buffered". Raises ValueError where it has no room.
 
     ``rows`` of the tiling are positions of a work tile, ``columns`` its output channels, ``stages`` lines in the ring,
     ``teams`` those that multiply.
@@ -62,20 +62,20 @@ class RowBuffered(WorkTile):
         Geometry.__post_init__(self)
         tiling = self.tiling
         if not suits(self.kernel) or tiling.columns not in self.possible_channels(self.kernel) \
-                or not 0 < tiling.teams <= _MOST_TEAMS or tiling.teams % self.channel_blocks \
-                or tiling.depth != self.needed_depth or not tiling.raw_left or tiling.promote:
+                or not 0 < tiling.pingpong <= _MOST_TEAMS or tiling.pingpong % self.channel_blocks \
+                or tiling.depth != self.needed_depth or not tiling.converts_left or tiling.promote:
             raise ValueError(f"no strips of {tiling}")
         if not self.window_lines < tiling.stages <= 32 or len(self.products) * self.passes > _MOST_PRODUCTS:
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
         if self.brought > self._most_brought:
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
-        if self.line_items > tiling.teams and tiling.stages < self.line_span:
+        if self.line_items > tiling.pingpong and tiling.stages < self.line_span:
             # A consumer warpgroup that ends a work tile's windows comes back to their first lines, which others cannot
             # replace before.
             raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
         if not tells_lines_apart(self):
             raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
-        if tiling.aligned and not (shares_sectors(self.kernel) and self._follow):
+        if tiling.sector_aligned and not (shares_sectors(self.kernel) and self._follow):
             raise ValueError(f"no strips whose lines share sectors of memory: {tiling}")
         if self.strips >= 2**31 - 2**20:
             raise ValueError(f"no strips that 31 bits do not count: {tiling}")
@@ -94,7 +94,7 @@ class RowBuffered(WorkTile):
 
     @property
     def _most_brought(self) -> int:
-        return 4 * (_MOST_OF_FEW if self.tiling.teams <= 2 else _MOST_PIECES)
+        return 4 * (_MOST_OF_FEW if self.tiling.pingpong <= 2 else _MOST_PIECES)
 
     @property
     def least_positions(self) -> int:
@@ -154,7 +154,7 @@ class RowBuffered(WorkTile):
         stages, items = self.tiling.stages, self.segments // across * self.channel_blocks
         rows = self.positions.in_stride * self._rows(across)
         slot = self.terms * len(self.planes) * self.chunks * rows * ROW_BYTES
-        barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.teams
+        barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.pingpong
         return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes + self.ends_bytes
 
     @cached_property
@@ -176,7 +176,7 @@ class RowBuffered(WorkTile):
     def partial_results(self) -> int:
         """Partial results of a total, of one n and output channel: one of each strip, of each consumer warpgroup that
         has it, and of each of the lines that it has stacked."""
-        each = self.tiling.teams // self.channel_blocks * self.stacked
+        each = self.tiling.pingpong // self.channel_blocks * self.stacked
         return self.outer_positions * self.across * self.parts * each
 
     @property
@@ -208,7 +208,7 @@ def parts_of(numbers: RowBuffered) -> int:
     """Strips of a plane: as many as keep multiprocessors equally busy, each with a work tile for every consumer
     warpgroup."""
     images, lines, step = numbers.images * numbers.across, numbers.lines, numbers.line_stride
-    least = -(-numbers.tiling.teams // numbers.line_items)
+    least = -(-numbers.tiling.pingpong // numbers.line_items)
 
     def cost(parts: int) -> float:
         each = -(-lines // parts)
@@ -225,7 +225,7 @@ def tells_lines_apart(numbers: RowBuffered) -> bool:
     """Whether a consumer warpgroup that waits for a line knows that the one before it in its slot has been there, as a
     barrier has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
     last, stride = numbers.lines - (numbers.parts - 1) * numbers.strip_lines, numbers.line_stride
-    stages, teams, phases = numbers.tiling.stages, numbers.tiling.teams, numbers.kernel.pool_lines
+    stages, teams, phases = numbers.tiling.stages, numbers.tiling.pingpong, numbers.kernel.pool_lines
     seen = numbers.window_lines - 1 + stride // phases * (phases - 1)
     for counts in ((numbers.strip_lines,), (last,), (numbers.strip_lines, last)):
         begins, line = [], 0

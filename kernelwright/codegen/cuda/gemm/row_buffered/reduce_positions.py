@@ -168,7 +168,7 @@ def ending(numbers: RowBuffered, name: str) -> str:
         values = ["__int_as_float(count)", f"float(mean{k})", f"float(apart{k})"] if total.kind == "moments" else \
             [f"float(total{k})"]
         writes += [f"to[{i * kernel.out_channels}LL] = {value};" for i, value in enumerate(values, at)]
-    cells = f"strip * {numbers.tiling.teams // numbers.channel_blocks}LL + team"
+    cells = f"strip * {numbers.tiling.pingpong // numbers.channel_blocks}LL + team"
     cells = f"(({cells}) * {numbers.stacked} + {line_of(numbers)})" if numbers.stacked > 1 else f"({cells})"
     body = ["const int lane = thread % 32;", "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
         f"const int o = {channel(numbers, 'h')};", "int count = totals.count[h];",

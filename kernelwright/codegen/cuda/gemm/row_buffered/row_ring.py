@@ -58,7 +58,7 @@ def prefetches(numbers: RowBuffered) -> bool:
     neighbours along lines."""
     x = numbers.kernel.left
     lies = isinstance(x, Load) and not x.guards and x.index.strides[-1] == 1
-    return lies and numbers.tiling.aligned and ahead(numbers) == 1
+    return lies and numbers.tiling.sector_aligned and ahead(numbers) == 1
 
 
 def values(numbers: RowBuffered, name: str) -> dict[str, object]:

@@ -59,7 +59,7 @@ def _with_ends(kernel: Contraction, tiling: Tiling) -> Tiling | None:
     """The tiling whose lines share sectors of memory, if it can have them."""
     for stages in range(tiling.stages, 1, -1):
         with suppress(ValueError):
-            return RowBuffered(kernel, replace(tiling, stages=stages, aligned=True)).tiling
+            return RowBuffered(kernel, replace(tiling, stages=stages, sector_aligned=True)).tiling
     return None
 
 
@@ -95,7 +95,7 @@ def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -
     depth, found = 8 if kernel.in_channels <= 8 else 16, []
     stacked = ROWS // (columns * kernel.axes[-1].out_stride)
     for stages in range(_MOST_LINES * stacked, 1, -1):
-        tiling = Tiling("strips", rows, columns, depth, stages, teams=teams, raw_left=True)
+        tiling = Tiling("row_buffered", rows, columns, depth, stages, pingpong=teams, converts_left=True)
         try:
             found.append((RowBuffered(kernel, tiling).across > 1, -stages, tiling))
         except ValueError:
@@ -117,6 +117,6 @@ def predicted_milliseconds(numbers: RowBuffered) -> float:
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
     item = max(tensor, issue, (stored + brought / numbers.line_items) / HOPPER.memory_rate)
     # A consumer warpgroup's own time: products, then the epilogue, while others multiply.
-    item = max(item, (tensor + 2 * issue) / numbers.tiling.teams)
+    item = max(item, (tensor + 2 * issue) / numbers.tiling.pingpong)
     lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_stride
     return -(-numbers.strips // HOPPER.count) * lines * numbers.line_items * item / (HOPPER.clock / 1e3)

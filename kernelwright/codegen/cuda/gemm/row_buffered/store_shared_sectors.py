@@ -84,7 +84,7 @@ class StoreSharedSectors(RowBufferedStore):
         last = f"ends + {self._place(f'({item} + {count})')} * {whole}"
         together = [f"kw_barrier_wait(ended + 8 * {self._place('number')}, number / {count} & 1);  // for all warps"]
         if numbers.stacked == 1:
-            return [*together * (numbers.tiling.teams == 1), f"if (follows) {wait}", "__syncwarp();",
+            return [*together * (numbers.tiling.pingpong == 1), f"if (follows) {wait}", "__syncwarp();",
                     f"const float* const before = {last};"]
         line, lines = self.names[-2], self.kernel.pooled_domain[-2]
         below = f"{line} + 1 < {lines}" if self.ragged_lines else "true"

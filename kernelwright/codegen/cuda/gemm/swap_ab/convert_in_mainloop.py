@@ -1,4 +1,5 @@
-"""How warps bring x as it lies in memory to a core whose weight goes into registers, and split it (`Tiling.raw_left`).
+"""How warps bring x as it lies in memory to a core whose weight goes into registers, and split it
+(`Tiling.converts_left`).
 
 Each of up to four warps has 32 positions, and shares nothing with the others: asynchronous copies bring what these
 have in a step, three steps ahead of the one that the warp splits. A lane splits its position's 64 channels into float16

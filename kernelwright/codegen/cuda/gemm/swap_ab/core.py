@@ -84,11 +84,11 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     weight = f"in{loaded(kernel.right).buffer}"
     finishing = [p for p in epilogue.parameters if p[1] not in ("right_scales", weight)]
     taken = [("float*", "right_scales"), ("const float* __restrict__", weight)]
-    if tiling.raw_left:
+    if tiling.converts_left:
         taken += [("float*", "left_scales"), ("const float* __restrict__", f"in{loaded(kernel.left).buffer}")]
     else:
         taken.insert(0, ("const unsigned short* __restrict__", "left"))
-    parameters = list(dict.fromkeys([*taken, *([("float* __restrict__", "partial")] if tiling.split > 1
+    parameters = list(dict.fromkeys([*taken, *([("float* __restrict__", "partial")] if tiling.split_k > 1
                                                else finishing)]))
     by_channels, offset = channels_apart == 1, loaded(kernel.right).index.offset
     apart, ends, count = (columns_apart, kernel.in_channels, 4) if by_channels else \
@@ -109,10 +109,10 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     base = weight + (f" + {offset}LL" if offset else "") + (f" + group * {group}LL" if kernel.groups > 1 else "")
     zeros = ", ".join(["0.0f"] * count)
     values = {
-        "WORKS": numbers.works, "PARTS_LEFT": parts_left(tiling.split),
-        "PARTS": addition(name, tiling.split, numbers.sums_of_part) + MERGE if tiling.split > 1 else "",
-        "RESULTS": PARTIAL if tiling.split > 1 else FINISH,
-        "SCALES": SCALES_OF_PARTS if tiling.split > 1 else SCALES,
+        "WORKS": numbers.works, "PARTS_LEFT": parts_left(tiling.split_k),
+        "PARTS": addition(name, tiling.split_k, numbers.sums_of_part) + MERGE if tiling.split_k > 1 else "",
+        "RESULTS": PARTIAL if tiling.split_k > 1 else FINISH,
+        "SCALES": SCALES_OF_PARTS if tiling.split_k > 1 else SCALES,
         "TAKE": (TAKE_FOURS if by_channels else TAKE_PAIRS) if together else TAKE_SINGLY,
         "THERE": f"{there} ? " if there else "", "APART": apart, "OWN_APART": columns_apart,
         "CHANNEL_APART": channels_apart,
@@ -132,7 +132,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
             f"{f'kw_written({p})' if p == 'right_scales' else p}, " for _, p in epilogue.parameters),
         "ROWS": tiling.rows, "COLUMNS": tiling.columns, "POSITIONS": numbers.positions, "WORKERS": numbers.workers,
         "THREADS": numbers.threads, "CHUNKS": numbers.step_chunks, "TERMS": numbers.terms, "STAGES": tiling.stages,
-        "STAGE_BYTES": numbers.stage_bytes, "DEPTHS": numbers.depths, "SPLIT": tiling.split, "TILES": numbers.tiles,
+        "STAGE_BYTES": numbers.stage_bytes, "DEPTHS": numbers.depths, "SPLIT": tiling.split_k, "TILES": numbers.tiles,
         "ROW_BLOCKS": numbers.blocks[0], "COLUMN_BLOCKS": numbers.blocks[1], "OUT_CHANNELS": kernel.out_channels,
         "SLAB": subtile_floats, "SLAB_COLUMNS": width, "SLABS": slabs, "ROW_STRIDE": epilogue.row_stride,
         "COLUMN_STRIDE": epilogue.column_stride, "ALL_CHUNKS": numbers.chunks, "LEFT_TERM":
@@ -160,7 +160,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "LINE_COLUMN": "line / 2" if by_channels else f"line % {across} * 32",
         "LINE_CHANNEL": "line % 2 * 32" if by_channels else f"line / {across}",
         "WEIGHT_OF_LINE": f"{base} + o * {columns_apart}LL + c * {channels_apart}LL"}
-    left = values_of_raw(numbers) if tiling.raw_left else {
+    left = values_of_raw(numbers) if tiling.converts_left else {
         "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1}
     barriers = [frame.Barriers("full", "STAGES", "@FILLERS@", "warps that bring x"),
                 frame.Barriers("empty", "STAGES", "4 * WORKERS", "warps that multiply"),
@@ -172,10 +172,10 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     text = fill(FUNCTIONS + frame.KERNEL + "@PARTS@", values, spare=values)
     text = "\n".join(wrapped(text.split("\n")))
     support = epilogue.support | snippets_of(text) | {"tensor_core", "written", f"wgmma_f16_{numbers.positions}_own"} \
-        | ({"mma_sync"} if tiling.raw_left else set())
+        | ({"mma_sync"} if tiling.converts_left else set())
     aligned = (f'if (reinterpret_cast<uintptr_t>({weight}) % {4 * count} != 0)\n'
                f'    return "{name}: {weight} must be aligned to {4 * count} bytes";',) * together
-    if tiling.raw_left:
+    if tiling.converts_left:
         aligned += ("\n  ".join(alignment_check(name, [f"in{loaded(kernel.left).buffer}"])),)
     launches = _launches(numbers, name, parameters, epilogue, shared, merging)
     return Core(text, (*aligned, *launches), support, numbers.threads, shared)
@@ -184,12 +184,12 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
 def _launches(numbers: SwapAB, name: str, parameters: list[tuple[str, str]], epilogue: Epilogue, shared: int,
               merging: int) -> tuple[str, ...]:
     """The host's lines: a block for each multiprocessor, where there are so many parts of tiles."""
-    tiling, split, works = numbers.tiling, numbers.tiling.split, numbers.works
+    tiling, split, works = numbers.tiling, numbers.tiling.split_k, numbers.works
     passed = ", ".join("sums" if p == "partial" else p for _, p in parameters)
     lines = [f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, cudaFuncAttributeMaxDynamicSharedMemorySize, '
              f"{shared}));"]
     if split > 1:
-        sides = [*["left"] * tiling.raw_left, "right"]
+        sides = [*["left"] * tiling.converts_left, "right"]
         lines += [f'KW_CHECK("{name}", cudaMemsetAsync({side}_scales, 0, {numbers.places[f"{side}_scales"][1]}LL, '
                   "stream));" for side in sides]
     lines += [*ask_processors(name),

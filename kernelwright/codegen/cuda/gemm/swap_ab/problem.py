@@ -1,4 +1,4 @@
-"""The numbers of a matrix product whose weight is read once, as it lies in memory: `Tiling.core` "turned".
+"""The numbers of a matrix product whose weight is read once, as it lies in memory: `Tiling.core` "swap_ab".
 
 Output channels are the rows of products and positions their columns. A warpgroup has 64 output channels: its threads
 read the channels of w that products take from them straight into registers, split them there, and multiply them with x,
@@ -8,9 +8,9 @@ once for each block of positions.
     x[stage][term][chunk of 8 channels][position]      rows of 16 bytes, as they are packed
     subtile[64 positions][output channels]                what the epilogue finishes
 
-With `Tiling.raw_left` x is not packed either: of few tiles with many steps (parts of them in all blocks) each element
-of x is needed by few blocks. Then warps that bring it have 32 positions each, split what copies have brought, and write
-it to the stages, with a scale of each position:
+With `Tiling.converts_left` x is not packed either: of few tiles with many steps (parts of them in all blocks) each
+element of x is needed by few blocks. Then warps that bring it have 32 positions each, split what copies have brought,
+and write it to the stages, with a scale of each position:
 
     raw[warp][3 steps][position][channel], or [channel][position]     float32, as it lies in memory
     scale[stage][position]            what sums so far are multiplied by, and what they are at last; beside them of each
@@ -77,7 +77,7 @@ def left_strides(kernel: Contraction) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class SwapAB(Geometry):
-    """Numbers of a matrix product under a tiling whose core is "turned". Raises ValueError where a block has no room.
+    """Numbers of a matrix product under a tiling whose core is "swap_ab". Raises ValueError where a block has no room.
 
     ``rows`` of the tiling are positions, ``columns`` output channels, 64 for each warpgroup that multiplies; sums are
     promoted after every step, because each has a scale of its own.
@@ -87,14 +87,15 @@ class SwapAB(Geometry):
         Geometry.__post_init__(self)
         tiling = self.tiling
         right_strides(self.kernel)
-        usual = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split, raw_left=tiling.raw_left)
+        usual = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split_k,
+                                 raw_left=tiling.converts_left)
         if tiling != usual or tiling.rows not in (SUBTILE_ROWS, 2 * SUBTILE_ROWS) \
                 or tiling.columns % ROWS or self.workers not in (1, 2, _MOST_WORKERS) or tiling.stages < 2 \
-                or not 1 <= tiling.split <= max(1, self.depths) or self.kernel.totals or self.kernel.pools:
+                or not 1 <= tiling.split_k <= max(1, self.depths) or self.kernel.totals or self.kernel.pools:
             raise ValueError(f"no turned products of {tiling}")
-        if tiling.raw_left:
+        if tiling.converts_left:
             left_strides(self.kernel)
-            if tiling.split < 2:
+            if tiling.split_k < 2:
                 raise ValueError(f"no x as it lies but for parts of steps: {tiling}")
         if self.need > self.registers:
             raise ValueError(f"{tiling} takes {self.need} registers a thread")
@@ -104,8 +105,8 @@ class SwapAB(Geometry):
     @staticmethod
     def tiling_of(rows: int, columns: int, stages: int, split: int = 1, *, raw_left: bool = False) -> Tiling:
         """The tiling with these numbers."""
-        return Tiling("turned", rows, columns, DEPTH, stages, promote=1, raw_right=True, split=split,
-                      raw_left=raw_left)
+        return Tiling("swap_ab", rows, columns, DEPTH, stages, promote=1, converts_right=True, split_k=split,
+                      converts_left=raw_left)
 
     @property
     def workers(self) -> int:
@@ -146,7 +147,7 @@ class SwapAB(Geometry):
     def ring_bytes(self) -> int:
         """Bytes of the stages and their barriers; where x comes as it lies, of that and of scales, too."""
         stages = self.tiling.stages * (self.stage_bytes + 16) + 8 * self.workers
-        if not self.tiling.raw_left:
+        if not self.tiling.converts_left:
             return stages
         return stages + self.tiling.stages * (8 * self.positions + 16) + self.warps * RAWS * 4 * self.raw_floats
 
@@ -168,7 +169,7 @@ class SwapAB(Geometry):
     @property
     def works(self) -> int:
         """What blocks take one after the other: parts of tiles."""
-        return self.tiles * self.tiling.split
+        return self.tiles * self.tiling.split_k
 
     @property
     def need(self) -> int:
@@ -184,7 +185,7 @@ class SwapAB(Geometry):
     @property
     def producer_registers(self) -> int:
         """Registers of a thread that brings x."""
-        return _SPLITTER_REGISTERS if self.tiling.raw_left else _BRINGER_REGISTERS
+        return _SPLITTER_REGISTERS if self.tiling.converts_left else _BRINGER_REGISTERS
 
     @property
     def registers(self) -> int:
@@ -195,7 +196,7 @@ class SwapAB(Geometry):
     def shared_bytes(self, slab_bytes: int) -> int:
         """Bytes of shared memory of the core, whose subtiles and their tables take so many; where parts of steps are
         added later, blocks that do so have these. Raises ValueError where a block has less."""
-        found = self.ring_bytes + slab_bytes * (self.tiling.split == 1)
+        found = self.ring_bytes + slab_bytes * (self.tiling.split_k == 1)
         if max(found, slab_bytes) > HOPPER.block_bytes:
             raise ValueError(f"{found} or {slab_bytes} bytes of shared memory do not fit a block: {self.tiling}")
         return found
@@ -203,4 +204,4 @@ class SwapAB(Geometry):
 
 def geometry_of(kernel: Contraction, tiling: Tiling) -> Geometry:
     """The numbers of a contraction on tensor cores, under any tiling that joins no taps."""
-    return {"strips": RowBuffered, "turned": SwapAB}.get(tiling.core, Geometry)(kernel, tiling)
+    return {"row_buffered": RowBuffered, "swap_ab": SwapAB}.get(tiling.core, Geometry)(kernel, tiling)

@@ -36,7 +36,7 @@ def swap_ab_tilings(kernel: Contraction) -> list[Tiling]:
     """Tilings whose products have output channels as rows; [] where the weight has to be packed."""
     best: dict[tuple[int, bool], tuple[float, Tiling]] = {}
     for numbers in _candidates(kernel):
-        figure, kind = cycles(numbers), (numbers.tiling.columns, numbers.tiling.raw_left)
+        figure, kind = cycles(numbers), (numbers.tiling.columns, numbers.tiling.converts_left)
         if kind not in best or figure < best[kind][0]:
             best[kind] = figure, numbers.tiling
     return [tiling for _, tiling in sorted(best.values(), key=lambda entry: entry[0])][:_MOST]
@@ -51,13 +51,13 @@ def _candidates(kernel: Contraction) -> Iterator[SwapAB]:
             waves = {count * HOPPER.count // max(1, one.works) for count in (1, 2)}
             splits = sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)})
             for split, raw_left in product(splits, (False, True)):
-                found = _with_most_stages(replace(one.tiling, split=split, raw_left=raw_left), kernel)
+                found = _with_most_stages(replace(one.tiling, split_k=split, converts_left=raw_left), kernel)
                 if found is not None:
                     yield found
 
 
 def _with_most_stages(tiling: Tiling, kernel: Contraction) -> SwapAB | None:
-    for stages in range(_RAW_ROWS // tiling.rows if tiling.raw_left else _MOST_STAGES, 1, -1):
+    for stages in range(_RAW_ROWS // tiling.rows if tiling.converts_left else _MOST_STAGES, 1, -1):
         with suppress(ValueError):
             numbers = SwapAB(kernel, replace(tiling, stages=stages))
             width = subtile_columns(kernel, numbers.tiling)
@@ -76,14 +76,14 @@ def cycles(numbers: SwapAB) -> float:
     tiling, workers = numbers.tiling, numbers.workers
     tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1)
     weight = 4 * tiling.columns * tiling.depth
-    raw = 4 * numbers.positions * tiling.depth * tiling.raw_left
+    raw = 4 * numbers.positions * tiling.depth * tiling.converts_left
     step = max(tensor / (HOPPER.wgmma_products * _REACHED), (weight + (raw or numbers.stage_bytes)) / HOPPER.cache_rate,
                (weight / numbers.blocks[0] + raw / numbers.blocks[1]) / HOPPER.memory_rate,
-               workers * (_SPLIT + _ADD * numbers.positions), _LATENCY, _RAW * numbers.positions * tiling.raw_left)
+               workers * (_SPLIT + _ADD * numbers.positions), _LATENCY, _RAW * numbers.positions * tiling.converts_left)
     waves = ceil(numbers.works / HOPPER.count)
-    total = waves * (ceil(numbers.depths / tiling.split) * step + _TILE) + packing_cycles(numbers)
-    if tiling.split > 1:
-        moved = 2 * tiling.split * numbers.tiles * 4 * numbers.positions * tiling.columns
+    total = waves * (ceil(numbers.depths / tiling.split_k) * step + _TILE) + packing_cycles(numbers)
+    if tiling.split_k > 1:
+        moved = 2 * tiling.split_k * numbers.tiles * 4 * numbers.positions * tiling.columns
         total += moved / (HOPPER.count * HOPPER.memory_rate) + _LAUNCH
     return total
 

@@ -1,5 +1,5 @@
-"""Templates of the core on mma.sync for ``Tiling.raw_right``: w is read once, as it lies in memory, and split in the
-block. ``@KEY@`` as in ``text.py``.
+"""Templates of the core on mma.sync for ``Tiling.converts_right``: w is read once, as it lies in memory, and split in
+the block. ``@KEY@`` as in ``text.py``.
 """
 
 RAW_PLACES = """

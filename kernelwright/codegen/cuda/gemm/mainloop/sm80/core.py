@@ -10,7 +10,7 @@ Where ``tiling.promote`` is not 0, products of 16 or 32 channels (`chain`) are a
 and then added to the sums in float32: at least as often as the tiling says, as it costs no registers here.
 
 A block has one tile: where two run on a multiprocessor one multiplies while the other finishes, without the barriers of
-persistent blocks. With ``tiling.raw_right`` weights come as they lie in memory (`mainloop.sm80.layout` has the
+persistent blocks. With ``tiling.converts_right`` weights come as they lie in memory (`mainloop.sm80.layout` has the
 arithmetic), and the block that splits them finds out where they are not finite.
 """
 
@@ -55,9 +55,9 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     """The core for ``tiling.core == "mma"``: ``NAME_core`` and its launch.
 
     The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters; with
-    ``tiling.raw_right`` the right operand itself and no ``right``, and it writes ``right_scales``. Raises ValueError
-    for a tiling that no arrangement of warps fits, or that takes more shared memory than a block has, for a right
-    operand that cannot be read raw, and where the grid would exceed 2**31 - 1 blocks.
+    ``tiling.converts_right`` the right operand itself and no ``right``, and it writes ``right_scales``. Raises
+    ValueError for a tiling that no arrangement of warps fits, or that takes more shared memory than a block has, for a
+    right operand that cannot be read raw, and where the grid would exceed 2**31 - 1 blocks.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     down, across = warps(tiling)
@@ -72,7 +72,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     parameters = [("const unsigned short* __restrict__", "left"), ("const unsigned short* __restrict__", "right"),
                   *epilogue.parameters]
     checks, support = [], epilogue.support | {"mma_sync"}
-    if tiling.raw_right:
+    if tiling.converts_right:
         raw = f"in{loaded(kernel.right).buffer}"
         # The block writes scales itself. The epilogue may read the operand, too, to compute sums again.
         own = {"left": 0, "right_scales": 1, raw: 2}
@@ -124,14 +124,14 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
         "TABLE": " slabs + SLABS * SLAB," if table else "",
         "ROW_SCALE": f" {name}_row_scale(left_scales, threadIdx.x % 128, place.group, first_row),"
         if epilogue.row_scales else "",
-        "FILL": text.FILL_TABLE if table and not tiling.raw_right else "",
+        "FILL": text.FILL_TABLE if table and not tiling.converts_right else "",
         "LANE_ROW": layout.text(POSITION, row="lane / 4"), "LANE_COLUMN": layout.text(CHANNEL, quad="lane % 4"),
         "SUM_ROW": layout.text(POSITION, tile_row="i", half="e / 2"),
         "SUM_COLUMN": layout.text(CHANNEL, tile_column="j", **neighbour),
         "STAGE": text.STAGE_PAIRS if pairs else text.STAGE_SINGLY,
         "PART": "float part[TILE_ROWS][4] = {};" if tiling.promote else "float(&part)[TILE_ROWS][4] = sums[j + half];",
     }
-    if not tiling.raw_right:
+    if not tiling.converts_right:
         return result | {
             "ALL_COLUMNS": f", ALL_COLUMNS = {geometry.allocated_columns}", "RIGHT_PLACES": "",
             "COPY_RIGHT": text.PAIRED_COPY if geometry.pairs else text.PACKED_COPY,

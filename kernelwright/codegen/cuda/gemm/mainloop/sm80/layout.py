@@ -13,8 +13,8 @@ bytes, shared memory 128 bytes a cycle) that is 2480, 1750 and 1410 cycles. Tens
 is the limit, at 550 TFLOP/s. An A100 (108 at 1.41 GHz, 1024 multiply-adds a cycle, all of which mma.sync reaches)
 needs 3070 cycles for the first: 104 TFLOP/s at most, 85 expected.
 
-Few rows, a large weight (`Tiling.raw_right`): 128 x 32768 x 32768 has 4.3 GB of w, which packing would read (1.0 ms
-at 4.3 TB/s), write (1.0) and read again (1.0), beside 275 GFLOP (1.4 ms at 195 TFLOP/s). Raw, w is read once while
+Few rows, a large weight (`Tiling.converts_right`): 128 x 32768 x 32768 has 4.3 GB of w, which packing would read (1.0
+ms at 4.3 TB/s), write (1.0) and read again (1.0), beside 275 GFLOP (1.4 ms at 195 TFLOP/s). Raw, w is read once while
 products go on: 1.6 ms expected, which tensor cores limit; x comes from L2 for every block (2.1 GB with 256 columns). A
 scale for the whole of a column of w would ask for its magnitudes first, a second reading; but sums leave the tensor
 cores after every step anyway, so a step's part of a column has a scale of its own, in the multiply-add that promotes. A
@@ -74,9 +74,9 @@ def warps(tiling: Tiling) -> tuple[int, int]:
             if rows <= _WARP and columns <= _WARP and SUBTILE_ROWS % rows == 0:
                 found.append((rows + columns, down, across))
     if not found or tiling.rows % SUBTILE_ROWS or tiling.columns > _COLUMNS or tiling.cluster != 1 \
-            or tiling.teams != 1 or tiling.split != 1 or tiling.stages < 2 + tiling.raw_right:
+            or tiling.pingpong != 1 or tiling.split_k != 1 or tiling.stages < 2 + tiling.converts_right:
         raise ValueError(f"no tiles of {tiling}")
-    if tiling.raw_right and (tiling.depth != 32 or tiling.columns != 32 * count or not tiling.promote):
+    if tiling.converts_right and (tiling.depth != 32 or tiling.columns != 32 * count or not tiling.promote):
         raise ValueError(f"no threads for the columns of {tiling}")
     return min(found)[1:]
 
@@ -84,8 +84,8 @@ def warps(tiling: Tiling) -> tuple[int, int]:
 def raw_strides(kernel: Contraction) -> tuple[int, int, int]:
     """Elements of the right operand from one group to the next, from one channel, from one output channel.
 
-    Raises ValueError where `Tiling.raw_right` cannot be: the operand is to be float32 in memory, without a window, its
-    channels or output channels neighbours, and 16 bytes of them at a multiple of 16 bytes.
+    Raises ValueError where `Tiling.converts_right` cannot be: the operand is to be float32 in memory, without a window,
+    its channels or output channels neighbours, and 16 bytes of them at a multiple of 16 bytes.
     """
     group, channel, column = strides_of_raw_right(kernel)
     apart = column if channel == 1 else channel
@@ -140,7 +140,7 @@ def shared_bytes(geometry: Geometry, subtile_floats: int, column_floats: int = 0
     tiling = geometry.tiling
     line = geometry.terms * tiling.depth // CHUNK * ROW_BYTES
     copies = line * left_stages(geometry) * geometry.run_rows
-    if tiling.raw_right:  # float32 as in memory; terms and scales of two steps; magnitudes
+    if tiling.converts_right:  # float32 as in memory; terms and scales of two steps; magnitudes
         copies += tiling.columns * (tiling.stages * 4 * tiling.depth + 2 * (line + 4) + 4)
     else:
         copies += tiling.columns * tiling.stages * geometry.terms * geometry.tap_chunks * ROW_BYTES
@@ -169,7 +169,7 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
             continue
         blocks = min(least_blocks(tiling), (block_bytes + HOPPER.block_reserve) // (shared + HOPPER.block_reserve))
         cycles = _packing_cycles(geometry) + _cycles(geometry, blocks)
-        kind = tiling.rows, tiling.columns, tiling.raw_right, geometry.pairs
+        kind = tiling.rows, tiling.columns, tiling.converts_right, geometry.pairs
         if kind not in best or cycles < best[kind][0]:
             best[kind] = cycles, tiling
     found = [tiling for _, tiling in sorted(best.values(), key=lambda pair: pair[0])]
@@ -193,7 +193,7 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
         raw_strides(kernel)
         for rows, columns in ((64, 128), (128, 128), (128, 256)):
             for stages in (3, 4):
-                yield from _possible(Tiling("mma", rows, columns, 32, stages, promote=1, raw_right=True))
+                yield from _possible(Tiling("mma", rows, columns, 32, stages, promote=1, converts_right=True))
 
 
 def _possible(tiling: Tiling) -> Iterator[Tiling]:
@@ -206,7 +206,7 @@ def _packing_cycles(geometry: Geometry) -> float:
     """Cycles of one multiprocessor, of all that pack, for reading operands (as float32) and writing packed ones."""
     kernel = geometry.kernel
     size = 4 * prod(kernel.left_domain) + geometry.terms * geometry.left_term_bytes
-    if not geometry.tiling.raw_right:
+    if not geometry.tiling.converts_right:
         size += 4 * prod(kernel.right_domain) + geometry.terms * geometry.right_term_bytes
     return size / HOPPER.memory_rate / HOPPER.count
 
@@ -228,16 +228,16 @@ def _cycles(geometry: Geometry, blocks: int) -> float:
     for group in geometry.classes:
         for run in group.runs:
             taps = len(run.taps)
-            weights = tiling.columns * (4 * tiling.depth if tiling.raw_right else taps * channel_bytes)
+            weights = tiling.columns * (4 * tiling.depth if tiling.converts_right else taps * channel_bytes)
             copied = row_bytes * geometry.run_rows + weights
             through = copied + channel_bytes * taps * (across * tiling.rows + down * tiling.columns)
             splitting = 0.0
-            if tiling.raw_right:  # read once more, and terms written; while other warps multiply, if there are some
+            if tiling.converts_right:  # read once more, and terms written; while other warps multiply, if any
                 through += weights + tiling.columns * channel_bytes
                 splitting = _SPLIT_CYCLES * down * across / 4 * (0.4 if blocks * down * across >= 8 else 1)
-            fresh = weights / HOPPER.memory_rate if tiling.raw_right and geometry.blocks[0] == 1 else 0
+            fresh = weights / HOPPER.memory_rate if tiling.converts_right and geometry.blocks[0] == 1 else 0
             cycles = max(taps * products + splitting, copied / HOPPER.cache_rate, through / HOPPER.shared_rate, fresh,
-                         taps * _LATENCY / (tiling.stages - 1 - tiling.raw_right) / blocks)
+                         taps * _LATENCY / (tiling.stages - 1 - tiling.converts_right) / blocks)
             total += geometry.depths * (cycles + taps * _STEP_CYCLES / blocks)
     steps = total / max(1, len(geometry.classes)) + _TILE_CYCLES / blocks
     written = 4 * min(tiling.rows, geometry.rows) * min(tiling.columns, kernel.out_channels) / kernel.pool_size

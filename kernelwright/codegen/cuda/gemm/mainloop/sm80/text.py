@@ -1,6 +1,6 @@
 """Templates of the contraction's core on mma.sync; ``@KEY@`` is replaced by the generator in ``core.py``.
 
-Those for ``Tiling.raw_right`` stand in ``convert_text.py``.
+Those for ``Tiling.converts_right`` stand in ``convert_text.py``.
 """
 
 CORE = """

@@ -37,7 +37,7 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
 def _yield(layout: Layout, last: str, margin: int) -> str:
     """The line that lets the next team multiply, once all of the tile's products are on their way: where there are
     teams."""
-    if layout.geometry.tiling.teams == 1:
+    if layout.geometry.tiling.pingpong == 1:
         return ""
     return "\n" + " " * margin + pass_order("worker", "TEAMS", last)
 
@@ -105,12 +105,12 @@ def _rounds(layout: Layout) -> str:
 
 def _halves(layout: Layout) -> str:
     """Rounds of steps, each a stretch, with one set of registers beside the sums."""
-    sets, many, stretches = layout.products * layout.geometry.tiling.phases, layout.round_stretches, []
+    sets, many, stretches = layout.products * layout.geometry.tiling.parities, layout.round_stretches, []
     one, two = (_add("part", (half * sets // 2, (half + 1) * sets // 2)) for half in range(2))
     margin = "\n          "
     for number in range(many):
         calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
-        if layout.geometry.tiling.phases == 2:  # what was defined for the first half is there
+        if layout.geometry.tiling.parities == 2:  # what was defined for the first half is there
             calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
         text = fill_some(parts.HALF_STRETCH, {
             "ONE": calls[0], "TWO": calls[1], "ADD_ONE": one,
@@ -125,7 +125,7 @@ def _halves(layout: Layout) -> str:
 def _written_out(layout: Layout, arrive: str) -> str:
     """All steps of a tile, one behind the other."""
     pieces, products, numbers = layout.pieces[0], layout.products, layout.stretch_numbers
-    both, sets = layout.geometry.tiling.phases == 2, "part[2]" if layout.parts == 2 else "part"
+    both, sets = layout.geometry.tiling.parities == 2, "part[2]" if layout.parts == 2 else "part"
     lines = [f"float sums[@ALL_SUMS@][COLUMNS / 2], {sets}[@ALL_SUMS@][COLUMNS / 2];"]
     first_taps = [sum(len(piece.taps) for piece in pieces[:i]) for i in range(len(pieces))]
     names = ["sums", *(f"part[{(n - 1) % 2}]" if layout.parts == 2 else "part" for n in range(1, numbers[-1] + 1))]

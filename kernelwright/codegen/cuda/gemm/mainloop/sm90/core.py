@@ -86,11 +86,11 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     subtile_floats = epilogue.floats + epilogue.column_floats
-    layout = Layout(geometry, subtile_floats if tiling.split == 1 else 0)
-    if tiling.split > 1 and 4 * subtile_floats > BLOCK_BYTES:
+    layout = Layout(geometry, subtile_floats if tiling.split_k == 1 else 0)
+    if tiling.split_k > 1 and 4 * subtile_floats > BLOCK_BYTES:
         raise ValueError(f"{name}: {4 * subtile_floats} bytes of a slab do not fit a block")
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
-    tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split
+    tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split_k
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
     cluster, promoted = tiling.cluster > 1, layout.parts > 0
     who, how = parts.FREE_CLUSTER if cluster else parts.FREE_ONE
@@ -103,19 +103,19 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         **_table(epilogue, tiling),
         "FINISH_PARAMETERS": ", ".join(["const float* __restrict__ partial", *map(" ".join, epilogue.parameters)]),
         "ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.parameters),
-        "SPLIT": tiling.split, "PARTS_LEFT": parts_left(tiling.split),
-        "SPLIT_OF": parts.SPLIT_OF if tiling.split > 1 else "",
-        "RESULTS": results.PARTIAL if tiling.split > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
+        "SPLIT": tiling.split_k, "PARTS_LEFT": parts_left(tiling.split_k),
+        "SPLIT_OF": parts.SPLIT_OF if tiling.split_k > 1 else "",
+        "RESULTS": results.PARTIAL if tiling.split_k > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
         else results.RESULTS,
-        "MERGE": addition(name, tiling.split, geometry.sums_of_part) + results.MERGE if tiling.split > 1 else "",
-        "SLAB_POINTER": "" if tiling.split > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
-        "BEGIN": parts.BEGIN_PART if tiling.split > 1 else parts.BEGIN,
+        "MERGE": addition(name, tiling.split_k, geometry.sums_of_part) + results.MERGE if tiling.split_k > 1 else "",
+        "SLAB_POINTER": "" if tiling.split_k > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
+        "BEGIN": parts.BEGIN_PART if tiling.split_k > 1 else parts.BEGIN,
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
         "ROWS": tiling.rows, "APART": geometry.step, "COLUMNS": tiling.columns,
         "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
         "SLAB": subtile_floats, "SLAB_COLUMNS": epilogue.columns, **_slabs(epilogue),
-        "WORKERS": layout.workers, "TEAMS": tiling.teams, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
+        "WORKERS": layout.workers, "TEAMS": tiling.pingpong, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
         "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,
         "X_CHUNKS": 1 if kernel.axes else tiling.depth // CHUNK,
@@ -139,7 +139,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
         "PAIRS": PAIRS, "FIRST_PAIR": first_pair(geometry.terms), "NEXT_STAGE": frame.NEXT_STAGE,
         **({"SKIP": parts.SKIP, "TURN": ", turn = 0",
-            "AWAIT_ORDER": frame.await_order("worker", "(turn - 1) / TEAMS")} if tiling.teams > 1 else
+            "AWAIT_ORDER": frame.await_order("worker", "(turn - 1) / TEAMS")} if tiling.pingpong > 1 else
            {"SKIP": "@FILL_TABLE@", "TURN": ""}),
         **sums.values(layout, f"if (before >= 0 && {who}) {fill_some(how, {'STAGE': 'before'})}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
@@ -166,7 +166,7 @@ def _tables(layout: Layout, name: str) -> str:
     of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
 // rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
     more = "\n" + convert.definitions(layout, name) if layout.geometry.tiling.takes_left else ""
-    if layout.geometry.tiling.packs_left:
+    if layout.geometry.tiling.packs_concurrently:
         more += "\n" + ahead.definitions(layout, name)
     return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
 // included; rows; first tap. {of_taps}
@@ -206,7 +206,7 @@ def _order(layout: Layout) -> dict[str, object]:
 
 def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
     """Where there is a table of columns: who fills it, and where it stands. And what is known of a row."""
-    split = tiling.split > 1
+    split = tiling.split_k > 1
     margin = "\n" + " " * (2 if split else 8)
     scale = f"{margin}const float scale_of_row = @NAME@_row_scale(left_scales, thread, group, first_row);"
     values: dict[str, object] = {"ROW_SCALE": scale if epilogue.row_scales else "",
@@ -238,9 +238,9 @@ def _slabs(epilogue: Epilogue) -> dict[str, object]:
 def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
     """What the core takes besides packed operands: what the epilogue does, or where sums of parts go; what producers do
     that read x themselves."""
-    found = (("float* __restrict__", "partial"),) if geometry.tiling.split > 1 else epilogue.parameters
+    found = (("float* __restrict__", "partial"),) if geometry.tiling.split_k > 1 else epilogue.parameters
     if geometry.tiling.takes_left:
-        found += (("unsigned*", "left_ready"),) * geometry.tiling.packs_left
+        found += (("unsigned*", "left_ready"),) * geometry.tiling.packs_concurrently
         found = tuple(dict.fromkeys((*found, *convert.parameters(geometry))))
         if guessed(geometry, "left"):
             found += (("unsigned*", "marks"), ("bool", "again"))
@@ -250,17 +250,18 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
 def _barriers(layout: Layout) -> dict[str, object]:
     """The barriers of a block, behind its stages and the epilogue's subtiles."""
     tiling = layout.geometry.tiling
-    slabs = "" if tiling.split > 1 else f" + {layout.workers} * SLAB * 4"
+    slabs = "" if tiling.split_k > 1 else f" + {layout.workers} * SLAB * 4"
     found = [frame.Barriers("full", "STAGES", "@FULL_ARRIVALS@", "@WHO_FILLS@"),
              frame.Barriers("empty", "STAGES", "4 * WORKERS / TEAMS * CLUSTER", "warps that multiply")]
-    found += [frame.ordered("TEAMS")] * (tiling.teams > 1)
+    found += [frame.ordered("TEAMS")] * (tiling.pingpong > 1)
     return frame.barrier_values(f"stages + STAGES * STAGE_BYTES{slabs}", found,
                                 "  const unsigned stages = kw_shared(shared);\n")
 
 
 def _producers(layout: Layout) -> dict[str, object]:
     """Who brings steps, and how."""
-    geometry, raw, packs = layout.geometry, layout.geometry.tiling.raw_left, layout.geometry.tiling.packs_left
+    geometry, tiling = layout.geometry, layout.geometry.tiling
+    raw, packs = tiling.converts_left, tiling.packs_concurrently
     shared = {"PRODUCERS": convert.FILL if raw else parts.COPY + ahead.PACK * packs,
               "PRODUCED_TILES": parts.PRODUCED_TILES, "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
               "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if raw else 10))}
@@ -279,8 +280,8 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
               ) -> tuple[str, ...]:
     """The host's lines: as many blocks as stay on the device's multiprocessors."""
     finishing = [parameter for _, parameter in epilogue.parameters]
-    split = geometry.tiling.split
-    arguments = ", ".join([*["left"] * (not geometry.tiling.raw_left), "right",
+    split = geometry.tiling.split_k
+    arguments = ", ".join([*["left"] * (not geometry.tiling.converts_left), "right",
                            *(_passed(given) for _, given in _parameters(geometry, epilogue) if given != "again")])
     blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
     shared = 4 * (epilogue.floats + epilogue.column_floats)

@@ -1,4 +1,4 @@
-"""What a core on wgmma says of output phases: one to a tile, or both of the last axis (``tiling.phases``).
+"""What a core on wgmma says of output phases: one to a tile, or both of the last axis (``tiling.parities``).
 
 With two, a warpgroup has sums of either, ``sums[phase * PRODUCTS + p]``: registers, which only a constant can name. So
 a piece's taps are in the order of the phases that they feed, and their numbers are constants of ``NAME_multiply``. All
@@ -22,7 +22,7 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
     """
     strides, products = (epilogue.row_stride, epilogue.column_stride), layout.products
     half = ", int HALF" if layout.halves else ""
-    if layout.geometry.tiling.phases == 1:
+    if layout.geometry.tiling.parities == 1:
         return {
             "FIRST_TAP": 0, "END_TAP": "TAPS", "FIRST_PRODUCT": "HALF" if half else 0,
             "END_PRODUCT": "HALF + 1" if half else products,
@@ -57,7 +57,7 @@ def _pieces(layout: Layout) -> list[Piece]:
 
 def variants(layout: Layout) -> list[tuple[int, ...]]:
     """The different numbers of taps, of each phase, that pieces have."""
-    least = (1,) * layout.geometry.tiling.phases
+    least = (1,) * layout.geometry.tiling.parities
     return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [least]
 
 
@@ -67,7 +67,7 @@ def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None 
     ``into``: the sums; ``add``: whether they hold something, where that is asked; ``advances``: whether ``@ADVANCE@``
     is of use behind them; ``half``: which half of the sums, where they are added by halves.
     """
-    found, both = variants(layout), layout.geometry.tiling.phases == 2
+    found, both = variants(layout), layout.geometry.tiling.parities == 2
     lines = ["const int middle = @NAME@_second_tap[piece];"] * (both and (advances or len(found) > 1))
     for i, counts in enumerate(found):
         which = f"last - first == {counts[0]}"
@@ -81,7 +81,7 @@ def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None 
 
 def added(layout: Layout) -> str:
     """What becomes of ``add`` behind a step: which phases' sums hold something, or whether the only one's do."""
-    if layout.geometry.tiling.phases == 1:
+    if layout.geometry.tiling.parities == 1:
         return "add = 1;"
     return "add = 3;" if layout.complete else "add |= (middle > first ? 1 : 0) | (last > middle ? 2 : 0);"
 

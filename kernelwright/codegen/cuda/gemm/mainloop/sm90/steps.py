@@ -4,8 +4,8 @@ A step brings one run of rows of x (one copy for each chunk of channels) and wha
 all taps of the run, or of as many as fit (`Steps.taps`). Taps whose rows overlap so share one copy of x; a run in
 several pieces copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
 
-Two output phases (``tiling.phases``): a tile has twice as many sums, of the same rows of x. The taps of a piece are in
-the order of the phases that they feed, because sums are registers, whose numbers are constants.
+Two output phases (``tiling.parities``): a tile has twice as many sums, of the same rows of x. The taps of a piece are
+in the order of the phases that they feed, because sums are registers, whose numbers are constants.
 
 Where taps are paired (`tap_runs`) a piece's taps are pairs, so that no cut parts them. The leading offset of a
 descriptor of x is the distance of a pair's rows, which 14 bits hold: a run's taps are at most 64 rows apart.
@@ -54,13 +54,13 @@ class Steps:
     @property
     def workers(self) -> int:
         """Warpgroups that multiply."""
-        teams = self.geometry.tiling.teams
+        teams = self.geometry.tiling.pingpong
         return teams if teams > 1 else 2 if self.geometry.tiling.rows > PRODUCT_ROWS else 1
 
     @property
     def products(self) -> int:
         """Products of 64 rows side by side in one warpgroup."""
-        return self.geometry.tiling.rows * self.geometry.tiling.teams // (PRODUCT_ROWS * self.workers)
+        return self.geometry.tiling.rows * self.geometry.tiling.pingpong // (PRODUCT_ROWS * self.workers)
 
     @cached_property
     def taps(self) -> int:
@@ -69,7 +69,7 @@ class Steps:
         tiling = self.geometry.tiling
         most = MOST_PAIRS if self.geometry.pairs and tiling.promote else longest
         if not self.geometry.pairs and tiling.promote == 1 and tiling.depth == 16:
-            most = 2 * tiling.phases  # that few channels are asked for where the sums of more taps are too short
+            most = 2 * tiling.parities  # that few channels are asked for where the sums of more taps are too short
         if self.geometry.pairs and tiling.promote:
             least = alike([run.counts for c in self.geometry.classes for run in c.runs])
             if least and self.bytes_with(least) <= BLOCK_BYTES:
@@ -84,7 +84,7 @@ class Steps:
         """Bytes of shared memory of a block with so many taps a step."""
         tiling = self.geometry.tiling
         stage = (self.chunk_lines * self._pitch(taps) + taps * self.tap_lines * tiling.columns) * ROW_BYTES
-        return tiling.stages * (stage + 16) + 16 * (tiling.teams - 1) + 4 * self.subtile_floats * self.workers
+        return tiling.stages * (stage + 16) + 16 * (tiling.pingpong - 1) + 4 * self.subtile_floats * self.workers
 
     def _pitch(self, taps: int) -> int:
         reach = _longest_reach(self.geometry.usual, taps)
@@ -146,7 +146,7 @@ class Steps:
         """
         geometry, tiling = self.geometry, self.geometry.tiling
         steps = [len(group) * geometry.depths for group in self.pieces]
-        alone = geometry.kernel.groups == geometry.blocks[1] == tiling.split == 1
+        alone = geometry.kernel.groups == geometry.blocks[1] == tiling.split_k == 1
         if not alone or not all(steps) or not steps:
             return ""
         if tiling.stages % sum(steps) == 0:
@@ -155,7 +155,7 @@ class Steps:
         alike = evenly and len({tuple(sorted(len(piece.taps) for piece in group)) for group in self.pieces}) == 1
         if any(tiling.stages % count for count in steps):
             return ""
-        again = geometry.kernel.reductions and not tiling.raw_left
+        again = geometry.kernel.reductions and not tiling.converts_left
         return "side by side" if alike else "in turn" if again else ""
 
     @property
@@ -178,7 +178,7 @@ class Steps:
     def always_steps(self) -> bool:
         """Whether no tile, or part of one, is without steps."""
         least = min((len(group) for group in self.pieces), default=0)
-        return least * self.geometry.depths >= self.geometry.tiling.split
+        return least * self.geometry.depths >= self.geometry.tiling.split_k
 
 
 def _parts(run: Run, taps: int) -> list[tuple[int, int]]:
@@ -210,7 +210,7 @@ def _pieces(rows: Rows, taps: int, tile_rows: int, phase_rows: int) -> tuple[tup
                 order = sorted(range(begin, end), key=run.feeds.__getitem__)
                 part = tuple((run.taps[i][0] - first, run.taps[i][1]) for i in order)
                 seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
-                counts = tuple(feeds.count(phase) for phase in range(rows.tiling.phases))
+                counts = tuple(feeds.count(phase) for phase in range(rows.tiling.parities))
                 place = run.phase * phase_rows + run.shift + first
                 pieces.append(Piece(place, tile_rows + last - first, part, counts, seconds))
         result.append(tuple(pieces))

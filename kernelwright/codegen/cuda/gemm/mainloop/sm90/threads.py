@@ -2,11 +2,11 @@
 
 `mainloop.sm90.steps` says what they bring and multiply.
 
-Tiles in work (``tiling.teams``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the next
-tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results another
-multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has seen the
-last step of its own and asked for its products, which may still be running: a barrier tells no more than whether its
-last phase is over, so nobody may wait for a later one.
+Tiles in work (``tiling.pingpong``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the
+next tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results
+another multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has
+seen the last step of its own and asked for its products, which may still be running: a barrier tells no more than
+whether its last phase is over, so nobody may wait for a later one.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Layout(Steps):
     def __post_init__(self) -> None:
         tiling = self.geometry.tiling
         if tiling.rows not in (64, 128, 256) or tiling.columns > 256 or tiling.columns % max(8, 8 * tiling.cluster) \
-                or tiling.cluster not in (1, 2, 4) or not 1 <= tiling.teams <= 4 or tiling.stages < 2 \
-                or (tiling.columns > 128 and tiling.columns % 16) or tiling.raw_right or tiling.split < 1 \
-                or (tiling.phases > 1 and (tiling.split > 1 or tiling.columns > 128)) \
-                or (tiling.phases > 1 and tiling.columns > 64 and tiling.columns % 16):
+                or tiling.cluster not in (1, 2, 4) or not 1 <= tiling.pingpong <= 4 or tiling.stages < 2 \
+                or (tiling.columns > 128 and tiling.columns % 16) or tiling.converts_right or tiling.split_k < 1 \
+                or (tiling.parities > 1 and (tiling.split_k > 1 or tiling.columns > 128)) \
+                or (tiling.parities > 1 and tiling.columns > 64 and tiling.columns % 16):
             raise ValueError(f"no tiles of {tiling}")
         if self.bytes_with(1) > BLOCK_BYTES:  # most tilings that do not fit, at once
             raise ValueError(f"{tiling} takes {self.bytes_with(1)} bytes")
@@ -81,9 +81,9 @@ class Layout(Steps):
     @cached_property
     def producer_groups(self) -> int:
         """Warpgroups that bring steps, or make them ready."""
-        if self.geometry.tiling.raw_left:
+        if self.geometry.tiling.converts_left:
             return self.filling.groups
-        return 1 + (self.packing[0] if self.geometry.tiling.packs_left else 0)
+        return 1 + (self.packing[0] if self.geometry.tiling.packs_concurrently else 0)
 
     @cached_property
     def packing(self) -> tuple[int, int]:
@@ -106,7 +106,8 @@ class Layout(Steps):
         """Registers that warpgroups which multiply, with so many sets of sums, and one that brings steps leave."""
         groups = producer_groups + self.workers
         pool = min(255, REGISTERS // (128 * groups) // 8 * 8) // 8 * 8 * groups
-        need = self._need(parts) + _DENSE_REGISTERS * (self.geometry.tiling.overlap > 0 or self.geometry.tiling.aligned)
+        tiling = self.geometry.tiling
+        need = self._need(parts) + _DENSE_REGISTERS * (tiling.overlap > 0 or tiling.sector_aligned)
         return pool - self.workers * -(-need // 8) * 8 - _WAITING_REGISTERS
 
     def _pack_registers(self, batch: int) -> int:
@@ -121,14 +122,14 @@ class Layout(Steps):
     @cached_property
     def producer_registers(self) -> int:
         """Registers of a thread that brings steps."""
-        if not self.geometry.tiling.raw_left:
-            return _WAITING_REGISTERS if self.geometry.tiling.packs_left else PRODUCER_REGISTERS
+        if not self.geometry.tiling.converts_left:
+            return _WAITING_REGISTERS if self.geometry.tiling.packs_concurrently else PRODUCER_REGISTERS
         return -(-(PRODUCER_REGISTERS + ITEM_REGISTERS * self.fill_batch) // 8) * 8
 
     @property
     def offset(self) -> int:
         """The steps by which the second warpgroup's first stretch is shorter: one multiplies while the other adds."""
-        return self.geometry.tiling.promote // 2 if self.workers == 2 and self.geometry.tiling.teams == 1 else 0
+        return self.geometry.tiling.promote // 2 if self.workers == 2 and self.geometry.tiling.pingpong == 1 else 0
 
     def _advances(self, pieces: tuple[Piece, ...]) -> list[int]:
         """Of each step of a tile, how many taps follow each other in one sum."""
@@ -150,7 +151,7 @@ class Layout(Steps):
         tiling, most = self.geometry.tiling, 0
         for group in self.pieces:
             advances = self._advances(group)
-            ends = [len(advances) * i // tiling.split for i in range(tiling.split + 1)]
+            ends = [len(advances) * i // tiling.split_k for i in range(tiling.split_k + 1)]
             most = max(most, *(most_stretches(advances[begin:end], tiling.promote, (0, self.offset))
                                for begin, end in pairwise(ends)))
         return most
@@ -173,7 +174,7 @@ class Layout(Steps):
 
     @cached_property
     def _is_short(self) -> bool:
-        same = len(self.pieces) == self.geometry.tiling.split == 1 and (not self.offset or self.single_steps)
+        same = len(self.pieces) == self.geometry.tiling.split_k == 1 and (not self.offset or self.single_steps)
         return same and self.steps * self.step_products <= FEW
 
     @cached_property
@@ -181,7 +182,7 @@ class Layout(Steps):
         """Sets of registers for what is promoted, beside those of the sums."""
         if self._most_parts < 2:
             return self._most_parts
-        spare = 0 if self._is_short and self.geometry.tiling.teams > 1 else _TURNING_REGISTERS - OTHER_REGISTERS
+        spare = 0 if self._is_short and self.geometry.tiling.pingpong > 1 else _TURNING_REGISTERS - OTHER_REGISTERS
         return 2 if self._need(2) + spare <= self._registers(self.blocks) else 1
 
     @cached_property
@@ -195,26 +196,26 @@ class Layout(Steps):
     @property
     def _has_rounds(self) -> bool:
         tiling = self.geometry.tiling
-        return tiling.split == 1 and self.complete and (tiling.teams > 1 or self.workers == 1)
+        return tiling.split_k == 1 and self.complete and (tiling.pingpong > 1 or self.workers == 1)
 
     @property
     def halves(self) -> bool:
         """Whether one half of the sums is added while the products of the other one run: of rounds without room for
         two sets, where each step is a stretch."""
-        several = self.products * self.geometry.tiling.phases > 1 and self.stretches > 1 and self.single_steps
+        several = self.products * self.geometry.tiling.parities > 1 and self.stretches > 1 and self.single_steps
         return self.parts == 1 and several and not self._is_short and self._has_rounds
 
     @property
     def waits(self) -> int:
         """How often a tile's products wait for additions: no other warpgroup's or block's run meanwhile."""
-        shared = self.blocks == 2 or (self.workers == 2 and self.geometry.tiling.teams == 1)
+        shared = self.blocks == 2 or (self.workers == 2 and self.geometry.tiling.pingpong == 1)
         between = 0 if shared or not self.parts else self.stretches - 1
         if self.written_out:
             return 0 if self.parts == 2 else max(0, between - 1)
         return between // self.round_stretches if self.parts == 2 or self.halves else between
 
     def _need(self, parts: int) -> int:
-        per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.phases
+        per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.parities
         return self.products * per_product * (1 + parts) + OTHER_REGISTERS
 
     @property
@@ -231,9 +232,9 @@ class Layout(Steps):
     def blocks(self) -> int:
         """Blocks of a multiprocessor: two where they fit, none where not even one does."""
         need, tiling = self._need(min(1, self._most_parts)), self.geometry.tiling
-        if tiling.teams == 1 and self.workers == 1 and tiling.cluster == 1:
+        if tiling.pingpong == 1 and self.workers == 1 and tiling.cluster == 1:
             both = 2 * (self.shared_bytes + RESERVED_BYTES) <= PROCESSOR_BYTES
-            packs = self.pack_registers if tiling.packs_left else 0
+            packs = self.pack_registers if tiling.packs_concurrently else 0
             if both and max(need, packs) <= self._registers(2):
                 return 2
         return 1 if self.shared_bytes <= BLOCK_BYTES and need <= self._registers(1) else 0
@@ -255,7 +256,7 @@ class Layout(Steps):
         """Registers of a thread that multiplies, after those that the producer's warpgroup gives back."""
         groups = self.producer_groups
         pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers) - groups * self.producer_registers
-        if self.geometry.tiling.packs_left:
+        if self.geometry.tiling.packs_concurrently:
             pool -= self.packing[0] * (self.pack_registers - self.producer_registers)
         return min(240, pool // self.workers // 8 * 8)
 
