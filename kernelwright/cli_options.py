@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from kernelwright.settings import TARGET_NAMES
+
 Problem = Annotated[Path, typer.Argument(
     metavar="PATH", help="A Python file that defines a model's class and get_inputs (and get_init_inputs).")]
 Model = Annotated[str | None, typer.Option(
     "--model", metavar="NAME", help="The model's class; by default Model, else the only module class of the file that "
     "no other one uses.")]
 Target = Annotated[str, typer.Option(
-    metavar="auto|cpp|cuda", help="Language of the kernels; auto is cuda where PyTorch sees a CUDA device.")]
+    metavar="|".join(("auto", *TARGET_NAMES)), help="Language of the kernels; auto is cuda where PyTorch sees a "
+    "CUDA device.")]
 Precision = Annotated[str, typer.Option(
     metavar="match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
     "accuracy everywhere.")]

@@ -330,12 +330,12 @@ class OutputsUnsupported(KernelwrightError):
 
 
 class NoCppCompiler(KernelwrightError):
-    """No C++ compiler was found; kernels of either target need one."""
+    """No compiler was found for the target's kernels."""
 
     code = "KW301"
-    sentence = "No C++ compiler was found."
-    reason = "Looked for {looked_for}; CXX is {cxx}."
-    remedy = "Install g++ or clang++ with C++17, or set CXX to the path of one."
+    sentence = "No C or C++ compiler was found."
+    reason = "Looked for {looked_for}; {variable} is {value}."
+    remedy = "Install g++ or clang++ with C++17 (gcc or clang for the target c), or set {variable} to the path of one."
 
 
 class NoCudaDevice(KernelwrightError):

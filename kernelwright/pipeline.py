@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.build.module import find_cpp_compiler
+from kernelwright.build.module import find_compiler
+from kernelwright.codegen.generate import TARGETS, chosen, is_here
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import judge_without_device
 from kernelwright.errors import KernelwrightError
@@ -49,17 +50,17 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
                                                       baselines=settings.baselines != "none"))
     stages.progress.left = stages.budget.left
     check_versions(torch.__version__)
-    target = _target(settings)
+    target = chosen(settings.target)
     path = settings.output or default_path(model_or_path)
     if path is not None:
         check_output(path, settings.force)
-    if target == "cpp" or torch.cuda.is_available():
-        find_cpp_compiler()
+    if is_here(target):
+        find_compiler(TARGETS[target])
     with _threads(settings.threads), _memory_reported(model_or_path):
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
-        device = current_device("cuda" if target == "cuda" else "cpu")
-        emulated = target == "cuda" and not torch.cuda.is_available()
+        device = current_device(TARGETS[target].device)
+        emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         with stages.stage("generate"):
             modes, _, _ = written(problem, modes, example, target, device)
@@ -94,21 +95,15 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
     settings = replace(settings or Settings(), **options) if options else settings or Settings()
     stages = Stages(progress or Progress())
     check_versions(torch.__version__)
-    target = _target(settings)
+    target = chosen(settings.target)
     with _threads(settings.threads):
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
-        device = device or current_device("cuda" if target == "cuda" else "cpu")
+        device = device or current_device(TARGETS[target].device)
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
         with stages.stage("generate"):
             modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
-
-
-def _target(settings: Settings) -> str:
-    if settings.target == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpp"
-    return settings.target
 
 
 @contextmanager
@@ -139,7 +134,7 @@ def _memory_reported(subject: Any) -> Iterator[None]:
 
 
 def _load(model_or_path: Any, inputs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
-    place = "cuda" if target == "cuda" and torch.cuda.is_available() else "cpu"
+    place = TARGETS[target].device if is_here(target) else "cpu"
     problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny, model=settings.model)
     return problem, problem.make_inputs(settings.seed)
 

@@ -19,7 +19,7 @@ from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
-from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, has_skeleton, support_text
+from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
 from kernelwright.emit.facts import own_classes
@@ -107,8 +107,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     modes: list[ModeProgram] = []
     raised: list[ForwardRaised] = []
     refused: list[KernelwrightError] = []
-    predict = predict and settings.contractions == "measured" and device.kind == "cuda" and has_skeleton(
-        Contraction, "cuda")
+    predict = predict and settings.contractions == "measured" and device.kind == "cuda" and any(
+        t.device == device.kind and Contraction in t.skeletons for t in TARGETS.values())
     served: list[tuple[str, Questions, dict[str, bool], list[ModeProgram]]] = []  # what each mode asked, and is told
     models = _models(problem, settings.seed)
     in_training, in_inference = (modes_of(models[name]) for name in ("training", "inference"))

@@ -15,6 +15,10 @@ MINIMUM_PYTHON = (3, 11)
 MINIMUM_TORCH = (2, 11)
 
 
+#: A target is a folder of codegen/ that has an object of that name.
+TARGET_NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("codegen/*/target.py")))
+
+
 def _option(default: Any, effect: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"effect": effect, "choices": choices})
 
@@ -24,7 +28,7 @@ class Settings:
     """What a run was asked to do. Raises InvalidOption (KW403) for a value that an option does not take."""
 
     target: str = _option("auto", "Language of the kernels; auto is cuda where PyTorch sees a CUDA device, "
-                          "else cpp.", ("auto", "cpp", "cuda"))
+                          "else cpp.", ("auto", *TARGET_NAMES))
     """Language of the kernels."""
     precision: str = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
                              "float32 accuracy everywhere.", ("match", "strict"))

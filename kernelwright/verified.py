@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from textwrap import shorten
 from types import ModuleType
@@ -25,9 +26,9 @@ from torch import nn
 
 from kernelwright.algebra.rule import Exactness
 from kernelwright.build.library import build_library
-from kernelwright.build.module import BuildFailed, check_cpp, compile_cuda, load_text
+from kernelwright.build.module import BuildFailed, check_text, load_text
 from kernelwright.capture.batch import batch_independent
-from kernelwright.codegen.generate import KernelFailed
+from kernelwright.codegen.generate import TARGETS, KernelFailed
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
 from kernelwright.device_lock import clock, without_device
@@ -345,7 +346,7 @@ def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target
             share_tables(emitted, problem)
             return modes, text, emitted
         except BuildFailed as failed:
-            messages = compile_cuda if target == "cuda" else check_cpp
+            messages = partial(check_text, target=TARGETS[target])
             refused = unbuildable(parts, messages) if attempt < SEARCHES else []
             modes = without(modes, KernelFailed(refused, failed), device)
         except Exception as error:  # the file's own code fails: no kernel is known to be at fault

@@ -15,10 +15,10 @@ import torch
 
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
-from kernelwright.emit.runtime import BUILD, IMPORTS
+from kernelwright.emit.runtime import BUILDS, IMPORTS
 
 #: The launchers that a text defines.
-LAUNCHER = re.compile(r'^extern "C" const char\* (\w+)\(', re.MULTILINE)
+LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
 
 
 #: Of so many processors one compiles ahead.
@@ -63,7 +63,7 @@ class _Architecture:
 
     @contextmanager
     def set_for(self, target: str) -> Iterator[None]:
-        if target != "cuda" or not torch.cuda.is_available():
+        if TARGETS[target].built_by != "cuda extension" or not torch.cuda.is_available():
             yield
             return
         with self.lock:
@@ -126,7 +126,7 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
         "_KERNELWRIGHT_FLAGS": list(TARGETS[target].flags), "_KERNELWRIGHT_SOURCE": source,
         "_KERNELWRIGHT_LAUNCHERS": LAUNCHER.findall(source),
     }
-    exec(compile(IMPORTS + "\n" + BUILD, "<kernelwright build>", "exec"), space)
+    exec(compile(IMPORTS + "\n" + BUILDS[TARGETS[target].built_by], "<kernelwright build>", "exec"), space)
     if space["_kernelwright_library"] is None:
         raise build_failure(space["_kernelwright_details"] or space["_kernelwright_trouble"])
     return space["_kernelwright_library"]

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+from kernelwright.codegen.target import Target
 from kernelwright.errors import FolderFull, NoCppCompiler
 from kernelwright.failures import unwritable
 from kernelwright.problem.importing import IMPORT_SEED
@@ -26,12 +27,13 @@ class BuildFailed(RuntimeError):
     """The emitted kernels did not compile: a bug of ours."""
 
 
-def find_cpp_compiler() -> str:
-    """The path of the C++ compiler that load_inline will use. Raises NoCppCompiler (KW301)."""
-    wanted = os.environ.get("CXX", "c++" if sys.platform == "darwin" else "g++")
+def find_compiler(target: Target) -> str:
+    """The path of the compiler for the host that a target's build uses. Raises NoCppCompiler (KW301)."""
+    variable, usual = target.compiler
+    wanted = os.environ.get(variable) or usual
     found = shutil.which(wanted)
     if found is None:
-        raise NoCppCompiler(looked_for=wanted, cxx=os.environ.get("CXX", "not set"))
+        raise NoCppCompiler(looked_for=wanted, variable=variable, value=os.environ.get(variable, "not set"))
     return found
 
 
@@ -76,12 +78,14 @@ def build_failure(messages: str) -> BuildFailed | FolderFull:
     return unwritable(failed) or failed
 
 
-def check_cpp(source: str) -> str:
-    """The C++ compiler's messages on a text that it does not take, "" where all is well; nothing is generated."""
+def check_text(source: str, target: Target) -> str:
+    """The compiler's messages on a text that it does not take, "" where all is well; nothing is generated."""
+    if target.built_by == "cuda extension":
+        return compile_cuda(source)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.cpp"
+        path = Path(folder) / f"kernels.{target.suffix}"
         path.write_text(source, encoding="utf-8")
-        run = subprocess.run([find_cpp_compiler(), "-std=c++17", "-fopenmp", "-fsyntax-only", str(path)],
+        run = subprocess.run([find_compiler(target), *target.flags, "-fsyntax-only", str(path)],
                              capture_output=True, text=True, check=False)
     return "" if run.returncode == 0 else (run.stderr or run.stdout or "the compiler failed")
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import torch
+
+from kernelwright.codegen.c.target import C
 from kernelwright.codegen.cpp.target import CPP
 from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.source import KernelSource
@@ -13,7 +16,21 @@ from kernelwright.failures import is_ours
 from kernelwright.plan.records import Kernel, KernelStep, Plan
 
 #: By name.
-TARGETS: dict[str, Target] = {target.name: target for target in (CPP, CUDA)}
+TARGETS: dict[str, Target] = {target.name: target for target in (CPP, CUDA, C)}
+
+
+def is_here(target: str) -> bool:
+    """Whether this machine has a device that runs the target's kernels."""
+    return TARGETS[target].device == "cpu" or torch.cuda.is_available()
+
+
+def chosen(target: str) -> str:
+    """The target that "auto" stands for: CUDA where there is a device, else C++; others are as they are."""
+    return target if target != "auto" else CUDA.name if is_here(CUDA.name) else CPP.name
+
+
+class NoSkeleton(LookupError):
+    """A target writes no kernels of a kind; they stay with PyTorch."""
 
 
 class KernelFailed(Exception):
@@ -61,7 +78,10 @@ def has_skeleton(kind: type, target: str) -> bool:
 
 
 def generate_kernel(kernel: Kernel, name: str, target: str) -> KernelSource:
-    """The text of one kernel. Raises what its skeleton raises for sizes that it does not take (ValueError)."""
+    """The text of one kernel. Raises NoSkeleton for a kind without one, and what its
+    skeleton raises for sizes that it does not take (ValueError)."""
+    if type(kernel) not in TARGETS[target].skeletons:
+        raise NoSkeleton(f"the target {target} writes no kernels of the kind {type(kernel).__name__}")
     return TARGETS[target].skeletons[type(kernel)](kernel, name)
 
 

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.records import Kernel
+
+#: PyTorch's extensions of C++ and of CUDA, or one command.
+BUILDERS = ("extension", "cuda extension", "command")
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How a language says what launchers need: ``external`` linkage by the C name, the null pointer, alignment; whether
+    ``casts`` name what they do."""
+
+    external: str
+    null: str
+    aligned: str
+    casts: bool
+
+    def pointer(self, name: str, kind: str, value: str, *, raw: bool = False) -> str:
+        """The definition of a pointer to ``kind``; ``raw``: from a pointer to bytes, not to void."""
+        if not self.casts:
+            return f"{kind}* {name} = ({kind}*)({value});"
+        return f"auto* {name} = {'reinterpret' if raw else 'static'}_cast<{kind}*>({value});"
+
+    def returning_failure(self, call: str) -> str:
+        """A call whose message, where there is one, is the launcher's result."""
+        if not self.casts:
+            return f"{{ const char* failure = {call}; if (failure) return failure; }}"
+        return f"if (const char* failure = {call}) return failure;"
+
+
+PLAIN_CPP = Syntax('extern "C" ', "nullptr", "alignas", casts=True)
+PLAIN_C = Syntax("", "NULL", "_Alignas", casts=False)
 
 
 class Generator(Protocol):
@@ -20,10 +51,12 @@ class Generator(Protocol):
 class Target:
     """A language for kernels, and the kind of device that runs them.
 
-    ``name``: what the command line calls it; ``device``: the type of PyTorch's tensors that its kernels take.
+    ``name``: what the command line calls it; ``language``: what reports do; ``device``: the type of
+    PyTorch's tensors that its kernels take.
     ``types``: its name of every element type, by PyTorch's. ``skeletons``: what writes each kind of kernel; kinds
     without one stay with PyTorch. ``support``: the text of the snippets of some names. ``flags``: the compiler's;
-    ``suffix``: that of its source files.
+    ``suffix``: that of its source files. ``built_by``: what compiles them, of :data:`BUILDERS`; ``compiler``: the
+    environment variable that names a compiler for the host, and the one without it. ``syntax``: of launchers.
 
     ``stream``: the type of what kernels are launched on, or "" where calls run at once. ``stack_bytes``: the largest
     workspace that a launcher has on its own stack. ``asserts_late``: whether a check of values may be left to the
@@ -31,12 +64,16 @@ class Target:
     """
 
     name: str
+    language: str
     device: str
     types: Mapping[str, str]
     skeletons: Mapping[type[Kernel], Generator]
     support: Callable[[Collection[str]], str]
     flags: tuple[str, ...]
     suffix: str
+    built_by: str
+    compiler: tuple[str, str] = ("CXX", "c++" if sys.platform == "darwin" else "g++")
+    syntax: Syntax = PLAIN_CPP
     stream: str = ""
     stack_bytes: int = 0
     asserts_late: bool = False

@@ -15,7 +15,7 @@ from kernelwright.codegen.target import Target
 from kernelwright.emit.facts import literal, module_facts, plan_facts
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILD, IMPORTS, KERNEL_MARK, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
+from kernelwright.emit.runtime import BUILDS, IMPORTS, KERNEL_MARK, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
 
@@ -93,7 +93,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
              "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
              private(classes) + "\n\n".join([shared, *tables, plans]), private(outside),
-             "# Build, check, launch, gradients " + "-" * 80, private(BUILD),
+             "# Build, check, launch, gradients " + "-" * 80, private(BUILDS[target.built_by]),
              private("\n\n".join([RUNTIME, *more]))]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
 

@@ -77,31 +77,32 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     scratch = size
     size += max((_round(sources[s].workspace_bytes) for s in steps), default=0)
     names: dict[Node | str, str] = {}
-    lines = [f'extern "C" const char* {name}(void* const* tensors, void* {"stream" if target.stream else ""}) {{']
+    stream = "stream" if target.stream or not target.syntax.casts else ""  # C has no parameters without names
+    lines = [f"{target.syntax.external}const char* {name}(void* const* tensors, void* {stream}) {{"]
     writable = set(allocated)
     for place, argument in enumerate(arguments):
         if isinstance(argument, str):
             names[argument] = f"{ascii_word(argument)}_out{place}"
-            lines.append(f"    auto* {names[argument]} = static_cast<{updated[argument]}*>(tensors[{place}]);")
+            lines.append("    " + target.syntax.pointer(names[argument], updated[argument], f"tensors[{place}]"))
             continue
         names[argument] = c_name(identifier(argument))
         constant = "" if argument in writable else "const "
-        lines.append(f"    auto* {names[argument]} = static_cast<{constant}{types[argument.dtype]}*>"
-                     f"(tensors[{place}]);")
+        lines.append("    " + target.syntax.pointer(names[argument], f"{constant}{types[argument.dtype]}",
+                                                   f"tensors[{place}]"))
     local = 0 < size <= target.stack_bytes
     if local:
-        lines.append(f"    alignas({_ALIGNMENT}) char workspace[{size}];")
+        lines.append(f"    {target.syntax.aligned}({_ALIGNMENT}) char workspace[{size}];")
     elif size:
-        lines.append(f"    auto* workspace = static_cast<char*>(tensors[{len(arguments)}]);")
+        lines.append("    " + target.syntax.pointer("workspace", "char", f"tensors[{len(arguments)}]"))
     for node, offset in inner.items():
         names[node] = c_name(identifier(node))
-        lines.append(f"    auto* {names[node]} = reinterpret_cast<{types[node.dtype]}*>(workspace + {offset});")
+        lines.append("    " + target.syntax.pointer(names[node], types[node.dtype], f"workspace + {offset}", raw=True))
     for step in steps:
         buffers = dict(step.buffers)
         results = [names[buffers[i]] if i in buffers else names[n] for i, n in enumerate(step.outputs)]
-        space = f"workspace + {scratch}" if sources[step].workspace_bytes else "nullptr"
+        space = f"workspace + {scratch}" if sources[step].workspace_bytes else target.syntax.null
         passed = [names[n] for n in step.inputs] + results + [space]
         passed += [f"static_cast<{target.stream}>(stream)"] if target.stream else []
-        lines.append(f"    if (const char* failure = {sources[step].name}({', '.join(passed)})) return failure;")
-    lines += ["    return nullptr;", "}"]
+        lines.append("    " + target.syntax.returning_failure(f"{sources[step].name}({', '.join(passed)})"))
+    lines += [f"    return {target.syntax.null};", "}"]
     return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), 0 if local else size)

@@ -121,3 +121,47 @@ if _KERNELWRIGHT_DEVICE == "cpu" or torch.cuda.is_available():
 else:
     _kernelwright_trouble = "there is no CUDA device"
 '''
+
+
+_BY_COMMAND = '''\
+def _kernelwright_build():
+    """Compile the kernels once for this machine by one command; later imports load the finished library."""
+    import shlex
+    import subprocess
+
+    command = [*shlex.split(os.environ.get("CC") or "cc"), *_KERNELWRIGHT_FLAGS, "-shared", "-fPIC"]
+    identity = [_KERNELWRIGHT_SOURCE, *command, platform.machine()]
+    if os.path.exists("/proc/cpuinfo"):  # -march=native: a library is for one kind of processor
+        with open("/proc/cpuinfo") as lines:
+            identity += sorted({line for line in lines if line.startswith(("flags", "Features"))})
+    key = hashlib.sha256("\\0".join(identity).encode()).hexdigest()[:20]
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    home = os.environ.get("KERNELWRIGHT_CACHE") or os.path.join(shared if os.path.isabs(shared) else "~/.cache",
+                                                                "kernelwright")
+    library = Path(home).expanduser() / "libraries" / f"{_KERNELWRIGHT_NAME}_{key}.so"
+    if not library.exists():
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            writable = os.access(library.parent, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:  # a library for this process alone
+            library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
+        # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            source, made = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
+            source.write_text(_KERNELWRIGHT_SOURCE, encoding="utf-8")
+            run = subprocess.run([*command, "-o", str(made), str(source), "-lm"], capture_output=True, text=True)
+            if run.returncode:
+                raise RuntimeError(run.stderr or run.stdout or "the compiler failed")
+            os.replace(made, library)
+    loaded = ctypes.CDLL(str(library))
+    for launcher in _KERNELWRIGHT_LAUNCHERS:
+        getattr(loaded, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        getattr(loaded, launcher).restype = ctypes.c_char_p
+    return loaded
+'''
+
+#: How a file builds its kernels, by what a target is built by.
+BUILDS = {"extension": BUILD, "cuda extension": BUILD,
+          "command": _BY_COMMAND + BUILD[BUILD.index("\n\n_kernelwright_library = None"):]}

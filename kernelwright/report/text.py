@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.records import ContractionUse, KernelUse, Mode, Result, words_of
 from kernelwright.report import units
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, operators_in_words, rule_groups
 from kernelwright.report.layout import Page
 from kernelwright.report.measured import OURS, accuracy, loss_sentence, speed_sentence, times
 
-LANGUAGES = {"cpp": "C++", "cuda": "CUDA"}
+LANGUAGES = {target.name: target.language for target in TARGETS.values()}
 
 
 def render_text(result: Result, *, colour: bool = False, width: int = 100) -> str:

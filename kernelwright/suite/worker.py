@@ -79,8 +79,10 @@ def prepare(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
 
     settings = Settings(**task["settings"])
     torch.set_num_threads(settings.threads or torch.get_num_threads())
-    target = settings.target if settings.target != "auto" else "cuda" if torch.cuda.is_available() else "cpp"
-    return {"state": "verified", "device": current_device("cuda" if target == "cuda" else "cpu").name}
+    from kernelwright.codegen.generate import TARGETS, chosen
+
+    target = chosen(settings.target)
+    return {"state": "verified", "device": current_device(TARGETS[target].device).name}
 
 
 def warm_up() -> None:

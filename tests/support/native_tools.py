@@ -17,7 +17,6 @@ from plan_tools import Of
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.algebra.rule import Context
 from kernelwright.capture.export import capture
-from kernelwright.codegen.cpp.target import CPP
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.generate import TARGETS, Target, generate, support_text
 from kernelwright.codegen.source import KernelSource
@@ -36,14 +35,15 @@ def compiled(sources: Sequence[KernelSource], target: str, folder: Path) -> ctyp
     for source in sources:
         signature = re.search(rf"static const char\* {source.name}(\([^)]*\))", source.definition)[1]
         passed = ", ".join(part.split()[-1].lstrip("*") for part in signature.strip("()").split(","))
-        text += f'\n{source.definition}\nextern "C" const char* run_{source.name}{signature} ' \
+        text += f'\n{source.definition}\n{TARGETS[target].syntax.external}const char* run_{source.name}{signature} ' \
                 f"{{ return {source.name}({passed}); }}\n"
     if target == "cuda":
         return compile_emulated(text)
-    path = folder / "kernels.cpp"
+    path = folder / f"kernels.{TARGETS[target].suffix}"
     path.write_text(text)
     library = path.with_suffix(".so")
-    command = ["g++", *CPP.flags, "-shared", "-fPIC", str(path), "-o", str(library)]
+    command = [TARGETS[target].compiler[1], *TARGETS[target].flags, "-shared", "-fPIC", str(path), "-o", str(library),
+               "-lm"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(library))

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from math import isinf, isnan
 
+from kernelwright.codegen.loops.indices import guard_text, index_text
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS, UNFUSED
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced, is_whole, walk
+from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, is_whole, walk
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
@@ -60,26 +61,6 @@ def literal(value: float) -> str:
     if isinf(value):
         return "real(INFINITY)" if value > 0 else "(-real(INFINITY))"
     return f"real({value!r})" if value >= 0 and repr(value)[0] != "-" else f"(-real({-value!r}))"
-
-
-def index_text(index: Index, names: Sequence[str]) -> str:
-    """``index`` as an integer expression of the axes' names."""
-    terms = []
-    for stride, name in zip(index.strides, names, strict=True):
-        if stride:
-            terms.append(name if stride == 1 else f"{stride} * {name}")
-    if index.offset or not terms:
-        terms.append(str(index.offset))
-    return " + ".join(terms).replace("+ -", "- ")
-
-
-def guard_text(guards: Iterable[Guard], names: Sequence[str]) -> str:
-    """The condition under which a load is legal."""
-    parts = []
-    for guard in guards:
-        position = index_text(guard.index, names)
-        parts.append(f"{position} >= 0 && {position} < {guard.size}")
-    return " && ".join(parts)
 
 
 def element_text(load: Load, names: Sequence[str]) -> str:

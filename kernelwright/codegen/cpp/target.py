@@ -13,9 +13,9 @@ from kernelwright.codegen.target import Target
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
 CPP = Target(
-    name="cpp", device="cpu", types=TYPES,
+    name="cpp", language="C++", device="cpu", types=TYPES,
     skeletons={LoopKernel: loops.generate, RegionSum: region_sum.generate, Extremum: argreduce.generate,
                Scan: scan.generate, SpectralEnergy: fft_energy.generate},
     support=snippets,
     flags=("-O3", "-march=native", "-fopenmp", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"),
-    suffix="cpp", stack_bytes=32768)
+    suffix="cpp", built_by="extension", stack_bytes=32768)

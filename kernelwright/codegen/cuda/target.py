@@ -25,8 +25,8 @@ def _support(names: Collection[str]) -> str:
 
 
 CUDA = Target(
-    name="cuda", device="cuda", types=C_TYPES,
+    name="cuda", language="CUDA", device="cuda", types=C_TYPES,
     skeletons={LoopKernel: loops.generate, RegionSum: region_sum.generate, Extremum: argreduce.generate,
                Scan: scan.generate, SpectralEnergy: fft_energy.generate, Contraction: gemm.generate},
-    support=_support, flags=("-O3", "-std=c++17", "-lineinfo"), suffix="cu", stream="cudaStream_t", asserts_late=True,
-    rounds_products=True)
+    support=_support, flags=("-O3", "-std=c++17", "-lineinfo"), suffix="cu", built_by="cuda extension",
+    stream="cudaStream_t", asserts_late=True, rounds_products=True)

@@ -12,7 +12,6 @@ from math import ceil
 
 from kernelwright.codegen.cpp.expressions import Scope, cost
 from kernelwright.codegen.cpp.loops.columns_arrays import ROWS, ColumnArrays
-from kernelwright.codegen.cpp.loops.normal_form import expressions
 from kernelwright.codegen.cpp.loops.text import (
     braces,
     decode,
@@ -23,6 +22,7 @@ from kernelwright.codegen.cpp.loops.text import (
     sizes_text,
     store_lines,
 )
+from kernelwright.codegen.loops.normal_form import expressions
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Apply, Expression, Load, is_whole, varies, walk
 from kernelwright.plan.kernels import LoopKernel

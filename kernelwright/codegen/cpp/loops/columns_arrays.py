@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import ceil, inf, prod
 
 from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
-from kernelwright.codegen.cpp.loops.normal_form import passes, shifted
 from kernelwright.codegen.cpp.loops.rows import reduced_nodes
 from kernelwright.codegen.cpp.loops.text import axis_names, braces, decode, hoist, lane_loop, nested
+from kernelwright.codegen.loops.normal_form import passes, shifted
 from kernelwright.plan.expressions import Expression, Index, Load, may_sum_to_minus_zero, walk
 from kernelwright.plan.kernels import LoopKernel
 

@@ -13,11 +13,11 @@ from math import ceil, prod
 from kernelwright.codegen.cpp.expressions import TYPES, cost
 from kernelwright.codegen.cpp.loops.columns import generate_columns
 from kernelwright.codegen.cpp.loops.columns_arrays import TURNED_ELEMENTS
-from kernelwright.codegen.cpp.loops.normal_form import expressions, in_order, normalise, without_rows
 from kernelwright.codegen.cpp.loops.points import generate_points
 from kernelwright.codegen.cpp.loops.rows import generate_rows
 from kernelwright.codegen.cpp.loops.text import definition, sizes_text
 from kernelwright.codegen.cpp.loops.tiles import MEMORY, generate_tiles, pointwise_walk
+from kernelwright.codegen.loops.normal_form import expressions, in_order, normalise, without_rows
 from kernelwright.codegen.loops.two_kernels import apart, generate_parts, lying_across
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Load, walk

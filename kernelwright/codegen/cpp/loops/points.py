@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil, prod
 
 from kernelwright.codegen.cpp.expressions import Scope, cost
-from kernelwright.codegen.cpp.loops.normal_form import indices
 from kernelwright.codegen.cpp.loops.text import (
     axis_names,
     decode,
@@ -16,6 +15,7 @@ from kernelwright.codegen.cpp.loops.text import (
     sizes_text,
     store_lines,
 )
+from kernelwright.codegen.loops.normal_form import indices
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.kernels import LoopKernel
 
@@ -71,7 +71,7 @@ def generate_points(kernel: LoopKernel, name: str, comment: str | None = None) -
 
 def _with_one_axis(kernel: LoopKernel) -> LoopKernel:
     """A single point as an axis of size 1."""
-    from kernelwright.codegen.cpp.loops.normal_form import rewrite
+    from kernelwright.codegen.loops.normal_form import rewrite
     from kernelwright.plan.expressions import Index
 
     return rewrite(kernel, (1,), (), lambda index: Index((0,), index.offset))

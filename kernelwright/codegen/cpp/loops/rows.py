@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
-from kernelwright.codegen.cpp.loops.normal_form import expressions, passes
 from kernelwright.codegen.cpp.loops.text import (
     axis_names,
     braces,
@@ -25,6 +24,7 @@ from kernelwright.codegen.cpp.loops.text import (
     sizes_text,
     store_lines,
 )
+from kernelwright.codegen.loops.normal_form import expressions, passes
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Apply, Expression, Load, Reduced, varies, walk
 from kernelwright.plan.kernels import LoopKernel

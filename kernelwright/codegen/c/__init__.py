@@ -1,0 +1,1 @@
+"""The target c: plain C11 for one core, without OpenMP and without vector types."""

@@ -1,0 +1,16 @@
+"""Plain C11, for one core of a CPU."""
+
+from __future__ import annotations
+
+from kernelwright.codegen.c import loops, scans
+from kernelwright.codegen.c.expressions import TYPES
+from kernelwright.codegen.c.support import snippets
+from kernelwright.codegen.target import PLAIN_C, Target
+from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
+
+C = Target(
+    name="c", language="C", device="cpu", types=TYPES,
+    skeletons={LoopKernel: loops.generate, Extremum: scans.extremum, Scan: scans.scan},
+    support=snippets,
+    flags=("-O3", "-march=native", "-std=c11", "-fno-math-errno", "-fno-trapping-math"),
+    suffix="c", built_by="command", compiler=("CC", "cc"), syntax=PLAIN_C, stack_bytes=32768)

@@ -1,0 +1,27 @@
+"""Positions and guards as text, the same in every C-like language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kernelwright.plan.expressions import Guard, Index
+
+
+def index_text(index: Index, names: Sequence[str]) -> str:
+    """``index`` as an integer expression of the axes' names."""
+    terms = []
+    for stride, name in zip(index.strides, names, strict=True):
+        if stride:
+            terms.append(name if stride == 1 else f"{stride} * {name}")
+    if index.offset or not terms:
+        terms.append(str(index.offset))
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def guard_text(guards: Iterable[Guard], names: Sequence[str]) -> str:
+    """The condition under which a load is legal."""
+    parts = []
+    for guard in guards:
+        position = index_text(guard.index, names)
+        parts.append(f"{position} >= 0 && {position} < {guard.size}")
+    return " && ".join(parts)
