@@ -329,17 +329,17 @@ REFUSED: list[tuple[Contraction, dict, str]] = [
     (pooled(matmul(20, 30, 40), 2).kernel, {}, "product without positions"),
     (pooled(TWO[0], 2).kernel, {}, "tiles of 1 of 2 output phases"),
     (pooled(TWO[0], 2).kernel, {"core": "mma", "promote": 1}, "tiles of 1 of 2 output phases"),
-    (pooled(TWO[0], 3).kernel, {"phases": 2}, "pools of 3 among 128"),
-    (pooled(LINE, 2).kernel, {"phases": 2}, "no tiles of 2 phases"),
+    (pooled(TWO[0], 3).kernel, {"parities": 2}, "pools of 3 among 128"),
+    (pooled(LINE, 2).kernel, {"parities": 2}, "no tiles of 2 phases"),
     (pooled(convolution(2, 1, 5, 8, (9,), (3,), stride=3, transposed=True), 2).kernel, {},
      "tiles of 1 of 3 output phases"),
-    (pooled(convolution(2, 1, 5, 8, (9,), (1,), stride=2, transposed=True), 2).kernel, {"phases": 2},
+    (pooled(convolution(2, 1, 5, 8, (9,), (1,), stride=2, transposed=True), 2).kernel, {"parities": 2},
      "no tiles of 2 phases"),
     (pooled(lined(PLANE), 2).kernel, {}, "tiles of 1 of 2 output phases of the axis of lines"),
     (pooled(lined(PLANE), 2).kernel, {"core": "mma", "promote": 1}, "tiles of 1 of 2 output phases"),
-    (pooled(lined(PLANE), 3).kernel, {"phases": 2}, "pools of 3 among 64"),
-    (pooled(of_lines(TWO[4]), 2).kernel, {"phases": 2}, "pools of 2 lines of 2 output phases"),
-    (pooled(of_lines(TWO[6], 2), 2).kernel, {"phases": 2}, "pools of 2 planes"),
+    (pooled(lined(PLANE), 3).kernel, {"parities": 2}, "pools of 3 among 64"),
+    (pooled(of_lines(TWO[4]), 2).kernel, {"parities": 2}, "pools of 2 lines of 2 output phases"),
+    (pooled(of_lines(TWO[6], 2), 2).kernel, {"parities": 2}, "pools of 2 planes"),
 ]
 
 

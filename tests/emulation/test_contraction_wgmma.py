@@ -166,7 +166,7 @@ def test_fine_promotion_is_proposed_where_sums_are_long():
 
 
 @pytest.mark.parametrize("change", [{"rows": 96}, {"columns": 264}, {"columns": 136}, {"stages": 1}, {"cluster": 3},
-                                    {"teams": 5}, {"rows": 256, "columns": 256}, {"depth": 64, "stages": 40}])
+                                    {"pingpong": 5}, {"rows": 256, "columns": 256}, {"depth": 64, "stages": 40}])
 def test_blocks_that_do_not_fit_are_refused(change):
     kernel = replace(matmul(512, 512, 512).kernel, tiling=replace(SMALL, **change))
     with pytest.raises(ValueError, match=r"no tiles|takes"):

@@ -89,8 +89,9 @@ def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[st
         "OWN_LINE": _own_line(numbers),
         "CONSTANTS": CONSTANTS, "START": START, "PRODUCERS": PRODUCERS, "CONSUMERS": CONSUMERS, **_barriers(numbers),
         "AWAIT_ORDER": frame.await_order("team", "(turn + item) / TEAMS"),
-        "PASS_ORDER": frame.pass_order("team", "TEAMS", "TEAMS > 1 && part == 0" if numbers.kernel.reductions
-                                       else "TEAMS > 1 && phase == 0"),
+        # With a remainder ptxas spills in windows of two lines, of four teams.
+        "PASS_ORDER": frame.pass_order("team + 1 == TEAMS ? 0 : team + 1", "TEAMS > 1 && part == 0"
+                                       if numbers.kernel.reductions else "TEAMS > 1 && phase == 0"),
         "PRODUCT": "kw_wgmma_f16", "PAIRS": PAIRS, "FIRST_PAIR": first_pair(numbers.terms),
         "LINE": ", ".join(str(p.line) for p in products),
         "ROW": ", ".join(str(p.row + p.plane * numbers.chunks * numbers.line_rows) for p in products),

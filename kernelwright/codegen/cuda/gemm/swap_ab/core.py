@@ -149,7 +149,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     values |= {
         "TURN": ", turn = 0",
         "AWAIT_ORDER": f"        {frame.await_order('worker', 'turn')}\n        ++turn;\n        __syncwarp();\n",
-        "PASS_ORDER": f"\n        {frame.pass_order('worker', 'WORKERS')}"} if numbers.in_turns else \
+        "PASS_ORDER": f"\n        {frame.pass_order('(worker + 1) % WORKERS')}"} if numbers.in_turns else \
         dict.fromkeys(("TURN", "AWAIT_ORDER", "PASS_ORDER"), "")
     across = tiling.columns // 32
     values |= {

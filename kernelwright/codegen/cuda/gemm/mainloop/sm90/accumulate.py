@@ -39,7 +39,7 @@ def _yield(layout: Layout, last: str, margin: int) -> str:
     teams."""
     if layout.geometry.tiling.pingpong == 1:
         return ""
-    return "\n" + " " * margin + pass_order("worker", "TEAMS", last)
+    return "\n" + " " * margin + pass_order("(worker + 1) % TEAMS", last)
 
 
 def _no_steps(layout: Layout) -> str:

@@ -89,7 +89,7 @@ def await_order(own: str, number: str) -> str:
     return f"kw_barrier_wait({ORDERED} + 8 * {own}, ({number} & 1) ^ ({own} == 0));"
 
 
-def pass_order(own: str, count: str, where: str = "") -> str:
-    """The statement that lets the next of ``count`` consumer warpgroups issue its products, under a condition."""
+def pass_order(following: str, where: str = "") -> str:
+    """The statement that lets the ``following`` consumer warpgroup issue its products, under a condition."""
     condition = f"{where} && lane == 0" if where else "lane == 0"
-    return f"if ({condition}) kw_barrier_arrive({ORDERED} + 8 * (({own} + 1) % {count}));"
+    return f"if ({condition}) kw_barrier_arrive({ORDERED} + 8 * ({following}));"
