@@ -75,7 +75,7 @@ def judge_without_device(problem: Problem, modes: list[ModeProgram], example: li
         elif find_cuda_compiler() is None:
             notes.append(NO_CUDA_COMPILER.what)
         else:
-            while parts[0] and (messages := compile_cuda(kernel_source(*parts, target=CUDA)[0])):
+            while parts[0] and (messages := compile_cuda(kernel_source(*parts, target=CUDA))):
                 failed = BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
                 modes = without(modes, KernelFailed(unbuildable(parts, compile_cuda), failed), device)
                 text, parts = emitted_text(problem, modes, example, "cuda", device)
@@ -109,7 +109,7 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
         if not parts[0]:
             return modes, notes + list(checked.values())
         try:
-            emitted = load_emulated(text, kernel_source(*parts, target=CUDA)[0], problem.name)
+            emitted = load_emulated(text, kernel_source(*parts, target=CUDA), problem.name)
         except EmulationError as error:
             if not is_ours(error):
                 raise

@@ -49,24 +49,6 @@ Inference mode: 4 of 4 operators replaced.
 """
 
 
-import copy
-import ctypes
-import functools
-import hashlib
-import inspect
-import operator
-import os
-import platform
-import re
-import struct
-import sys
-import tempfile
-import threading
-import types
-import warnings
-import weakref
-from pathlib import Path
-
 import torch
 import torch.nn as nn
 
@@ -92,7 +74,7 @@ class ModelNew(nn.Module):
         return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)
 
 
-# The kernels ----------------------------------------------------------------------------------------------------
+# The kernels --------------------------------------------------------------------------------------------------------
 
 
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
@@ -186,6 +168,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 }
 
 //// k0_region_sum
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(128); }
 static __device__ __forceinline__ int k0_region_sum_offset(int i) { (void)i; return 0; }
@@ -349,6 +332,7 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k1_region_sum
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k1_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 3 : 4; }
 static __device__ __forceinline__ int k1_region_sum_offset(int i) { return 0 + i * static_cast<int>(96); }
@@ -504,6 +488,7 @@ static const char* k1_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k2_sum
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // outer (64,), row (16,)
 // total0 = sum(in0)
 // out0 = total0
@@ -552,6 +537,7 @@ static const char* k2_sum(const double* in0, double* out0, void* workspace, cuda
 }
 
 //// k3_channel_energy
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // k3_channel_energy: sum of squares of every channel of a convolution's output, from spectra.
 // x 16 x 64 x 16 x 32 x 32, groups 1, 128 output channels, 1 phases.
 // Transform 20 x 36 x 36 (kept: 11 x 36 x 36), grid of lags 9 x 9 x 9, 3 pairs of 32-channel tiles.
@@ -1456,6 +1442,7 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 }
 
 //// k4_sum_cast
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // outer (128,), row (64,)
 // total0 = sum(mul(in0, in1))
 // out0 = total0
@@ -1642,6 +1629,8 @@ static const char* k4_sum_cast(const double* in0, const double* in1, const float
 }
 
 //// k5_sum_cast
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
 // out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), mul(mul(unfused_add(in3, mul(in2, 414720)), 2.41127e-06), 2)), mul(rsqrt(unfused_add(mul(clamp_min(unfused_sub(..., ...), 0), 4), 1e-05)), in5)), in6)
@@ -1838,6 +1827,8 @@ static const char* k5_sum_cast(const double* in0, const double* in1, const float
 }
 
 //// k6_sum_cast
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
 // out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), in3), mul(rsqrt(add(in4, 1e-05)), in5)), in6)
@@ -2047,7 +2038,7 @@ def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_tra
     return (cast_k6,)
 
 
-# What the kernels were built for; elsewhere the original computation runs ----------------------------------------
+# What the kernels were built for; elsewhere the original computation runs -------------------------------------------
 
 
 _KERNELWRIGHT_MODEL = {
@@ -2060,18 +2051,12 @@ _KERNELWRIGHT_MODEL = {
     },
     "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var', 'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
-    "tied": (),
-    "outside": {},
+    "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
 }
 
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "other_mode": (),
-    "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
-    "nested": None,
-    "keywords": (),
-    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -2082,24 +2067,12 @@ _KERNELWRIGHT_TRAINING = {
         "batch_norm.running_var": ((128,), torch.float32),
     },
     "updated": ('batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var'),
-    "structure": 0,
-    "random": False,
-    "parts": (),
-    "asked": None,
-    "results": ((0, ()),),
-    "computed": (0,),
     "run": _kernelwright_training,
-    "given": None,
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
-    "other_mode": (),
-    "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
-    "nested": None,
-    "keywords": (),
-    "returned": (),
     "tensors": {
         "conv_transpose.weight": ((64, 128, 5, 5, 5), torch.float32),
         "conv_transpose.bias": ((128,), torch.float32),
@@ -2109,14 +2082,7 @@ _KERNELWRIGHT_INFERENCE = {
         "batch_norm.bias": ((128,), torch.float32),
     },
     "updated": (),
-    "structure": 0,
-    "random": False,
-    "parts": (),
-    "asked": None,
-    "results": ((0, ()),),
-    "computed": (0,),
     "run": _kernelwright_inference,
-    "given": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -2127,7 +2093,23 @@ _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
 }
 
 
-# Build, check, launch, gradients --------------------------------------------------------------------------------
+# The runtime: build, check, launch, gradients -----------------------------------------------------------------------
+
+
+import copy
+import ctypes
+import hashlib
+import inspect
+import operator
+import os
+import platform
+import re
+import struct
+import tempfile
+import threading
+import warnings
+import weakref
+from pathlib import Path
 
 
 def _kernelwright_units():
@@ -2149,24 +2131,34 @@ def _kernelwright_units():
     return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
 
 
+def _kernelwright_compile(folder, name):
+    """Compile the kernels into a shared library in a folder."""
+    from torch.utils.cpp_extension import load, load_inline
+
+    options = {"name": name, "build_directory": folder, "is_python_module": False}
+    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+    units, files = _kernelwright_units(), []
+    for number, unit in enumerate(units if len(units) > 1 else ()):
+        files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
+        Path(files[-1]).write_text(unit, encoding="utf-8")
+    if files:
+        load(sources=files, **options)
+        return
+    load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE], no_implicit_headers=True, **options)
+
+
 def _kernelwright_build():
     """Compile the kernels once for this machine; later imports load the finished library."""
     identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
-    if _KERNELWRIGHT_DEVICE == "cuda":
-        major, minor = torch.cuda.get_device_capability()
-        architecture = f"{major}.{minor}" + ("a" if (major, minor) == (9, 0) else "")
-        identity.append(architecture)
-    elif os.path.exists("/proc/cpuinfo"):  # -march=native: a library is for one kind of processor
-        with open("/proc/cpuinfo") as lines:
-            identity += sorted({line for line in lines if line.startswith(("flags", "Features"))})
-    key = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:20]
+    major, minor = torch.cuda.get_device_capability()
+    architecture = f"{major}.{minor}" + ("a" if (major, minor) == (9, 0) else "")
+    identity.append(architecture)
+    name = f"{_KERNELWRIGHT_NAME}_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}"
     shared = os.environ.get("XDG_CACHE_HOME", "")
     home = os.environ.get("KERNELWRIGHT_CACHE") or os.path.join(shared if os.path.isabs(shared) else "~/.cache",
                                                                 "kernelwright")
-    library = Path(home).expanduser() / "libraries" / f"{_KERNELWRIGHT_NAME}_{key}.so"
+    library = Path(home).expanduser() / "libraries" / f"{name}.so"
     if not library.exists():
-        from torch.utils.cpp_extension import load, load_inline
-
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
             writable = os.access(library.parent, os.W_OK)
@@ -2176,31 +2168,15 @@ def _kernelwright_build():
             library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
         # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            options = {"name": f"{_KERNELWRIGHT_NAME}_{key}", "build_directory": folder, "is_python_module": False}
-            units, files = _kernelwright_units(), []
-            for number, unit in enumerate(units if len(units) > 1 else ()):
-                files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
-                Path(files[-1]).write_text(unit, encoding="utf-8")
-            if _KERNELWRIGHT_DEVICE == "cuda":
-                before = os.environ.get("TORCH_CUDA_ARCH_LIST")
-                os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
-                try:
-                    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
-                    if files:
-                        load(sources=files, **options)
-                    else:
-                        load_inline(cpp_sources=[""], cuda_sources=units, no_implicit_headers=True, **options)
-                finally:
-                    if before is None:
-                        del os.environ["TORCH_CUDA_ARCH_LIST"]
-                    else:
-                        os.environ["TORCH_CUDA_ARCH_LIST"] = before
-            else:
-                options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
-                if files:
-                    load(sources=files, **options)
+            before = os.environ.get("TORCH_CUDA_ARCH_LIST")
+            os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
+            try:
+                _kernelwright_compile(folder, name)
+            finally:
+                if before is None:
+                    del os.environ["TORCH_CUDA_ARCH_LIST"]
                 else:
-                    load_inline(cpp_sources=units, no_implicit_headers=True, **options)
+                    os.environ["TORCH_CUDA_ARCH_LIST"] = before
             os.replace(next(Path(folder).glob("*.so")), library)
     loaded = ctypes.CDLL(str(library))
     for launcher in _KERNELWRIGHT_LAUNCHERS:
@@ -2213,17 +2189,16 @@ _kernelwright_library = None
 _kernelwright_trouble = ""  # why there is no library
 _kernelwright_details = ""  # the compiler's messages
 _kernelwright_devices = {None, 0}  # indices of the devices that the library is for
-if _KERNELWRIGHT_DEVICE == "cpu" or torch.cuda.is_available():
-    try:
+try:
+    if torch.cuda.is_available():
         _kernelwright_library = _kernelwright_build()
-        if _KERNELWRIGHT_DEVICE == "cuda":
-            _kernelwright_devices = {i for i in range(torch.cuda.device_count())
-                                     if torch.cuda.get_device_capability(i) == torch.cuda.get_device_capability()}
-    except Exception as error:
-        _kernelwright_details = str(error).strip() or type(error).__name__
-        _kernelwright_trouble = f"the kernels could not be built ({_kernelwright_details.splitlines()[0][:200]})"
-else:
-    _kernelwright_trouble = "there is no CUDA device"
+        _kernelwright_devices = {i for i in range(torch.cuda.device_count())
+                                 if torch.cuda.get_device_capability(i) == torch.cuda.get_device_capability()}
+    else:
+        _kernelwright_trouble = "there is no CUDA device"
+except Exception as error:
+    _kernelwright_details = str(error).strip() or type(error).__name__
+    _kernelwright_trouble = f"the kernels could not be built ({_kernelwright_details.splitlines()[0][:200]})"
 
 
 def _kernelwright_name(value, own):
@@ -2239,27 +2214,7 @@ def _kernelwright_form(value, own, depth=0):
         return value
     if isinstance(value, (tuple, list)):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
-    if isinstance(value, torch.Tensor):
-        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
-    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
-    if isinstance(value, torch.nn.Module) or depth > 3:
-        return _kernelwright_name(kind, own)
-    if isinstance(value, (set, frozenset)):
-        return ("set", *sorted(repr(_kernelwright_form(v, own, depth + 1)) for v in value))
-    if isinstance(value, dict):
-        return ("dict", *[(_kernelwright_form(k, own, depth + 1), _kernelwright_form(v, own, depth + 1))
-                          for k, v in value.items()])
-    if isinstance(getattr(value, "__qualname__", None), str):
-        return _kernelwright_name(value, own)
-    if isinstance(value, functools.partial):
-        return ("partial", *[_kernelwright_form(v, own, depth + 1)
-                             for v in (value.func, value.args, value.keywords)])
-    if isinstance(getattr(value, "__dict__", None), dict):
-        return (_kernelwright_name(kind, own), *[(k, _kernelwright_form(v, own, depth + 1))
-                                                 for k, v in vars(value).items()])
-    text = repr(value)
-    return _kernelwright_name(kind, own) if " at 0x" in text else text
+    return ("object", _kernelwright_name(kind, own))  # as no attribute was
 
 
 # What nn.Module and torch.compile keep for themselves.
@@ -2313,14 +2268,11 @@ class _KernelwrightBinding:
             changed = sorted(p for p in classes.keys() | facts["modules"].keys()
                              if classes.get(p) != facts["modules"].get(p))
             raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
-        self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
-        free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, however they are
-        self.tables, self.hooks, self.numbers, self.sized, self.absent, self.special = [], [], [], [], [], []
+        self.tables, self.hooks, self.numbers, self.sized, self.absent = [], [], [], [], []
         for path, module in modules.items():
-            if module.training != (facts["training"] != (path in facts["other_mode"])):
+            training = facts["training"]
+            if module.training != training:
                 raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
-            if id(module) in free:
-                continue
             attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
             # Other versions of PyTorch may keep other attributes in its modules.
             both = attributes.keys() | expected.keys() if type(module).__module__ in own \
@@ -2336,9 +2288,6 @@ class _KernelwrightBinding:
             self.tables += [vars(module), *([module._modules] if module._modules else [])]
             self.sized += [] if module._modules else [module._modules]
             self.hooks += hooks if path else []
-            for key, value in vars(module).items():
-                if key not in _kernelwright_internal:
-                    self._watch(value)
             if type(module).__module__ in own:
                 self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
                                  if isinstance(value, (bool, int, float))]
@@ -2347,61 +2296,20 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
-        self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
-        self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
-
-    def _bind_outside(self, model, expected, own):
-        """Compare what is read from outside of the model, but for tensors."""
-        try:
-            self.outside = _kernelwright_outside(model) if expected else ()
-        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
-            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
-        for (text, form), value in zip(expected.items(), self.outside):
-            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
-                raise _KernelwrightMisfit(text, f"is not {form!r}")
-            if isinstance(value, dict):
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
-            else:
-                self._watch(value)
-
-    def _watch(self, value):
-        """Keep a copy of an attribute that can change without being replaced."""
-        if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.MethodType)):
-            return
-        if isinstance(value, (list, tuple)):
-            if isinstance(value, list):
-                self.tables.append(value)
-            if any(isinstance(v, torch.Tensor) for v in value):
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
-            for part in value:
-                self._watch(part)
-        elif isinstance(value, set):
-            self.tables.append(value)
-        elif type(value).__module__ == "numpy":
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
-        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
-                                              or hasattr(type(value), "__slots__")):
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
-        elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
 
     def _bind_tensors(self, model, modules, facts):
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
-        outside = list(facts["outside"])
-
         def home(name):
-            if name.startswith("outside "):
-                return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -2419,21 +2327,13 @@ class _KernelwrightBinding:
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
-        self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
-        for (table, key), (other, other_key) in self.tied:
-            if table[key] is not other[other_key]:
-                raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
     def holds(self, model):
         """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
-                    and not any(self.hooks) and self.tables == self.snapshots
-                    and list(map(len, self.sized)) == self.sizes
+            return (not any(self.hooks) and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
-                    and all([table[key] is None for table, key in self.absent])
-                    and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
-                    and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
+                    and all([table[key] is None for table, key in self.absent]))
         except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
@@ -2483,15 +2383,10 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["run"])
+    binding = bindings.get(id(facts))
     if binding is None or not binding.holds(model):
-        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
-    values = []
-    for expected, value in zip(facts["inputs"], inputs):
-        if len(expected) > 2:
-            values.append(value)
-        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
-            raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+        binding = bindings[id(facts)] = _KernelwrightBinding(model, facts)
+    values = list(inputs)
     count = len(values)
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
@@ -2501,14 +2396,7 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
-    if facts["asked"] is not None:
-        tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
-        for some, asked in zip(tensors, facts["asked"]):
-            if any([stands is not None and stands != (t.requires_grad, t.is_leaf) for t, stands in zip(some, asked)]):
-                raise _KernelwrightMisfit("this call", "has other tensors that require gradients, which matters here")
-    given = tuple(values) if facts["given"] is not None else ()
-    for place, order in binding.orders:
-        values[place] = values[place].permute(order)
+    given = tuple(values)
     addresses = list(map(torch.Tensor.data_ptr, values))
     if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
             or not all(map(torch.Tensor.is_contiguous, values)):
@@ -2516,9 +2404,10 @@ def _kernelwright_fit(model, facts, inputs):
             somewhere = bool(value.data_ptr()) or value.numel() == 0
             if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
                 continue
-            if place >= count or name in facts["returned"] or not somewhere:
-                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes" if len(kind) < 3 else
-                                          f"is not aligned to 16 bytes, with the axes {kind[2]} in memory")
+            is_read_alone = place < count and somewhere
+            if not is_read_alone:
+                problem = "is not contiguous and aligned to 16 bytes"
+                raise _KernelwrightMisfit(name, problem)
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
@@ -2529,13 +2418,6 @@ def _kernelwright_fit(model, facts, inputs):
 
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
-
-
-def _kernelwright_exact(call):
-    """A convolution in true float32, where cuDNN would round its operands to TF32, and not by atomic additions."""
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=True, allow_tf32=False):
-        return call()
 
 
 def _kernelwright_launch(launcher, stream, *tensors):
@@ -2549,69 +2431,12 @@ def _kernelwright_launch(launcher, stream, *tensors):
 def _kernelwright_run(facts, values):
     """Run the program of a mode on its tensors' device and stream; gradients must be off."""
     device = values[0].device
-    if device.type != "cuda":
-        return facts["run"](device, None, *values)
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return _kernelwright_run(facts, values)
-    return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
-
-
-def _kernelwright_restore(structure, parts):
-    """A nested value from its structure, in which numbers stand for the parts."""
-    kind = type(structure)
-    if kind is int:
-        return parts[structure]
-    if kind is dict:
-        return {key: _kernelwright_restore(part, parts) for key, part in structure.items()}
-    if kind in (tuple, list):
-        return kind(_kernelwright_restore(part, parts) for part in structure)
-    return structure.restore(parts) if hasattr(structure, "restore") else structure
-
-
-def _kernelwright_flatten(structure, value, parts):
-    """Put the parts of a nested value, by their numbers in its structure, into a dictionary."""
-    if type(structure) is int:
-        parts[structure] = value
-    elif hasattr(structure, "flatten"):
-        structure.flatten(value, parts)
-    elif type(structure) in (dict, list, tuple):
-        if type(value) is not type(structure) or len(value) != len(structure):
-            raise _KernelwrightMisfit("an argument", "is nested in another way")
-        keys = structure if isinstance(structure, dict) else range(len(structure))
-        for key in keys:
-            if isinstance(structure, dict) and key not in value:
-                raise _KernelwrightMisfit("an argument", "has other keys")
-            _kernelwright_flatten(structure[key], value[key], parts)
-    return parts
-
-
-def _kernelwright_laid(value, strides):
-    """A result in memory as eager lays it out."""
-    if all([a == b or size < 2 for a, b, size in zip(value.stride(), strides, value.shape)]) or not value.numel():
-        return value
-    wide = value  # what eager expands is stored once
-    for axis, stride in enumerate(strides):
-        value = value.narrow(axis, 0, 1) if not stride else value
-    laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-    return laid.copy_(value).expand(wide.shape)
-
-
-def _kernelwright_returned(facts, computed, tensors):
-    """The results of a call, each a tensor of its own where eager's is, without a gradient where eager's has none."""
-    parts = computed if facts["given"] is None else (*computed, *facts["given"](*tensors))
-    if facts["structure"] == 0:
-        return parts[0]
-    results, used = [], set()
-    for place, blind in facts["results"]:
-        value = parts[place]
-        if blind is None and value.requires_grad and value.grad_fn is not None:
-            value = value.detach()
-        elif place in used:
-            value = value.view_as(value)
-        used.add(place)
-        results.append(value)
-    return _kernelwright_restore(facts["structure"], results)
+    if device.type == "cuda":
+        if device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return _kernelwright_run(facts, values)
+        return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    return facts["run"](device, None, *values)
 
 
 def _kernelwright_twin(model, binding):
@@ -2619,7 +2444,7 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
+    memo = {}
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -2658,12 +2483,6 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         outputs = _kernelwright_run(facts, values)
-        # Eager's result has a gradient where a tensor that it reaches requires one.
-        blind = [facts["results"][number][1] for number in facts["computed"]]
-        if any([b != () for b in blind]):
-            needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
-            ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
-                                          if b is None or (b and all([name in b for name in needed]))])
         return outputs
 
     @staticmethod
@@ -2677,19 +2496,15 @@ class _KernelwrightFunction(torch.autograd.Function):
             inputs = list(ctx.inputs)
             for place, value in zip(ctx.places, given):
                 inputs[place] = value
-            if ctx.facts["nested"] is not None:
-                inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+            named = {}
             with ctx.binding.lock:
-                count = len(inputs) - len(ctx.facts["keywords"])
-                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
                                                     {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs[:count]), named)
-            outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-            pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
-                     if g is not None and outputs[i].requires_grad]
+                                                    tuple(inputs), named)
+            pairs = [(result, gradients[0])]
+            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
             found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
                                         create_graph=again, allow_unused=True) if pairs and wanted else []
@@ -2728,20 +2543,14 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
-        if type(facts) is tuple:  # by the modules in the other mode
-            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
-            facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested, keywords = facts["nested"], facts["keywords"]
-        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
+        keywords, count = (), len(facts["inputs"])
         given = inputs
         if named or keywords or len(inputs) != count:
             given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
-        if nested is not None:
-            given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
@@ -2755,15 +2564,13 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
-        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
-            return model._original_forward(*inputs, **named)
-        if binding.parts:
-            values = [*values, binding.parts]
+        if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
+            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
         try:
             if differentiated:
                 state = {name: home[key] for name, (home, key)
-                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                         in (*binding.parameters.items(), *binding.buffers.items())}
+                state = {name: tensor for name, tensor in state.items() if name not in facts["updated"]}
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():
@@ -2771,7 +2578,7 @@ def _kernelwright_call(model, inputs, named, plans):
                     computed = _kernelwright_run(facts, values)
             else:
                 computed = _kernelwright_run(facts, values)
-            return _kernelwright_returned(facts, computed, tensors)
+            return computed[0]
         except _KernelwrightFailure:
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words

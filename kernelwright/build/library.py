@@ -15,7 +15,7 @@ import torch
 
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
-from kernelwright.emit.runtime import BUILDS, IMPORTS
+from kernelwright.emit.runtime import build_text
 
 #: The launchers that a text defines.
 LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
@@ -126,7 +126,7 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
         "_KERNELWRIGHT_FLAGS": list(TARGETS[target].flags), "_KERNELWRIGHT_SOURCE": source,
         "_KERNELWRIGHT_LAUNCHERS": LAUNCHER.findall(source),
     }
-    exec(compile(IMPORTS + "\n" + BUILDS[TARGETS[target].built_by], "<kernelwright build>", "exec"), space)
+    exec(compile(build_text(TARGETS[target]), "<kernelwright build>", "exec"), space)
     if space["_kernelwright_library"] is None:
         raise build_failure(space["_kernelwright_details"] or space["_kernelwright_trouble"])
     return space["_kernelwright_library"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from kernelwright.capture.parts import PartCall, parts_of
 from kernelwright.containers import Fixed, Form, entries
 from kernelwright.emit.model_source import is_library_class
 from kernelwright.emit.results import result_rows
-from kernelwright.emit.runtime import FORMS, IMPORTS
+from kernelwright.emit.runtime import forms_text
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.ir.ops.leaves import OUTSIDE
@@ -25,7 +25,53 @@ from kernelwright.problem.renaming import ORIGINAL_FORWARD
 
 # The emitted file describes attributes with the very same functions.
 _forms: dict[str, Any] = {}
-exec(compile(IMPORTS + FORMS, "<kernelwright forms>", "exec"), _forms)
+exec(compile(forms_text(), "<kernelwright forms>", "exec"), _forms)
+
+#: What the runtime reads under a condition of this name: facts of a mode or of the model, and their usual texts. Where
+#: all modes have these, the file has neither the facts nor the text that reads them.
+OPTIONAL = {
+    "OTHER_MODE": {"other_mode": "()"}, "NESTED": {"nested": "None", "keywords": "()"}, "RETURNED": {"returned": "()"},
+    "UPDATED": {"updated": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"}, "ASKED": {"asked": "None"},
+    "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
+    "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
+}
+
+Facts = list[tuple[str, str]]
+"""Entries of a table, as (key, text)."""
+
+
+def conditions(tables: Sequence[Facts]) -> dict[str, bool]:
+    """For each condition of :data:`OPTIONAL` whether one of the facts has another text than the usual one."""
+    return {name: any(key in usual and usual[key] != text for table in tables for key, text in table)
+            for name, usual in OPTIONAL.items()}
+
+
+def written_facts(tables: Sequence[Facts], holds: Mapping[str, bool]) -> list[Facts]:
+    """The tables without the facts that nothing reads."""
+    unread = {key for name, usual in OPTIONAL.items() if not holds[name] for key in usual}
+    return [[(key, text) for key, text in table if key not in unread] for table in tables]
+
+
+def has_objects(model: nn.Module) -> bool:
+    """Whether modules, or classes of the model's own file, have attributes that are no numbers, texts and tuples of
+    these."""
+    internal = _forms["_kernelwright_internal"]
+
+    def is_plain(value: Any) -> bool:
+        return value is None or type(value) in (bool, int, float, str, bytes) or (
+            type(value) is tuple and all(map(is_plain, value)))
+
+    def values(module: nn.Module) -> Iterable[Any]:
+        for key, value in vars(module).items():
+            if key not in internal and not isinstance(value, torch.Tensor):
+                yield value
+        for kind in type(module).__mro__:
+            if kind.__module__ == type(model).__module__:
+                for key, value in vars(kind).items():
+                    if not key.startswith("__") and isinstance(value, (bool, int, float, str, tuple, list, dict)):
+                        yield value
+
+    return not all(is_plain(value) for module in model.modules() for value in values(module))
 
 
 def literal(value: Any) -> str:

@@ -12,14 +12,36 @@ from torch import nn
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
-from kernelwright.emit.facts import literal, module_facts, plan_facts
+from kernelwright.emit.assembly import folded, names_in, used
+from kernelwright.emit.facts import (
+    Facts,
+    conditions,
+    has_objects,
+    literal,
+    module_facts,
+    plan_facts,
+    plan_tensors,
+    written_facts,
+)
+from kernelwright.emit.lines import source_lines
 from kernelwright.emit.model_source import ModelSource
-from kernelwright.emit.program import make_program
-from kernelwright.emit.runtime import BUILDS, IMPORTS, KERNEL_MARK, ONCE, PARTS, REQUIRE, RUNTIME, STRUCTURES
+from kernelwright.emit.program import Program, make_program
+from kernelwright.emit.runtime import (
+    IMPORTS,
+    KERNEL_MARK,
+    PIECE_CHARACTERS,
+    PIECE_KERNELS,
+    RUNTIME,
+    STRUCTURES,
+    conditions_of,
+)
+from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
+from kernelwright.records import words_of
 
 _RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line and line != "import torch")
+_WIDTH = 118
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +55,60 @@ class Variant:
     recordings: tuple[bool, ...] = (False, True)
 
 
-def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
-                  target: Target) -> tuple[str, list[str], dict[str, str]]:
-    """The whole text for a target, its launchers' names, and the run function's text of each mode."""
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels' text and what runs it.
+
+    text: the whole text for a target; launchers: the names of its launchers. programs: the texts of the run functions.
+    served: for each mode the one whose run function it has: modes with the same program share one. pieces: whether the
+    text may be long enough to be compiled in pieces.
+    """
+
+    text: str
+    launchers: list[str]
+    programs: list[str]
+    served: dict[str, str]
+    pieces: bool
+
+
+def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
+                 target: Target) -> Kernels:
+    """The kernels of all modes, each once, their launchers and programs."""
     definitions: dict[str, str] = {}
-    launchers, programs = [], {}
+    programs: dict[str, Program] = {}
+    plans: dict[str, Plan] = {}
+    served: dict[str, str] = {}
+    covered: dict[str, list[Node]] = {}
     for variant in variants:
         for step in variant.plan.kernels:
+            covered.setdefault(sources[step].name, []).extend((*step.covers, *step.outputs))
             definitions.setdefault(sources[step].name, sources[step].definition)
-        program = make_program(variant.mode, variant.plan, sources, target=target)
-        launchers += program.launchers
-        programs[variant.mode] = program.text
-    marked = [f"{KERNEL_MARK.format(name)}\n{text.strip()}" for name, text in definitions.items()]
+        for mode, program in programs.items():
+            if len(plans[mode].steps) == len(variant.plan.steps) \
+                    and make_program(mode, variant.plan, sources, target=target).is_like(program):
+                served[variant.mode] = mode
+                break
+        else:
+            programs[variant.mode] = make_program(variant.mode, variant.plan, sources, target=target)
+            plans[variant.mode], served[variant.mode] = variant.plan, variant.mode
+    launchers = [launcher for program in programs.values() for launcher in program.launchers]
+    # Where the file is put together, as kernels of the same text are shared, whatever lines they came from.
+    marked = ["\n".join([KERNEL_MARK.format(name), *source_lines(covered[name]), text.strip()])
+              for name, text in definitions.items()]
+    characters = sum(map(len, marked))
     marked.append(f"{KERNEL_MARK.format('launchers')}\n" + "\n\n".join(x.text for x in launchers))
-    return "\n\n".join([support.strip("\n"), *marked]) + "\n", [x.name for x in launchers], programs
+    texts = []
+    for mode, program in programs.items():
+        modes = " and ".join(words_of(m) for m, by in served.items() if by == mode)
+        texts.append(program.text.replace(f'"""The program of {mode} mode', f'"""The program of {modes} mode'))
+    return Kernels("\n\n".join([support.strip("\n"), *marked]) + "\n", [x.name for x in launchers], texts, served,
+                   len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
+
+
+def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
+                  target: Target) -> str:
+    """The whole text of the kernels and their launchers for a target."""
+    return put_together(variants, sources, support, target=target).text
 
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
@@ -61,41 +123,66 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         own = "" if "import torch" in imports.splitlines() else "import torch\n"
         parts = [docstring + future, own + imports, source.support, body, source.trailing]
         return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
-    text, launchers, programs = kernel_source(variants, sources, support, target=target)
-    if ")kernels\"" in text or '"""' in text:
+    kernels = put_together(variants, sources, support, target=target)
+    if ")kernels\"" in kernels.text or '"""' in kernels.text:
         raise AssertionError("the kernels' text ends its own literal")
     constants = "\n".join([
         f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{target.device}"',
-        f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}", f"_KERNELWRIGHT_LAUNCHERS = {literal(launchers)}",
+        f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}",
+        f"_KERNELWRIGHT_LAUNCHERS = {literal(kernels.launchers)}",
     ])
-    kernels = '_KERNELWRIGHT_SOURCE = r"""\n' + text + '"""'
+    runs = "\n\n\n".join(kernels.programs)
+    of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
+    of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode]) for v in variants]
+    holds = conditions([of_model, *of_modes])
+    of_model, *of_modes = written_facts([of_model, *of_modes], holds)
+    holds |= {
+        **conditions_of(target), "UNITS": kernels.pieces,
+        "OBJECTS": bool(outside) or has_objects(variants[0].model),
+        "VALUES": any(n is None for v in variants for n in v.plan.graph.inputs),
+        "ORDERS": any(leaf.get("order") is not None for v in variants
+                      for leaf in (*v.plan.graph.inputs, *plan_tensors(v.plan).values()) if leaf is not None),
+    }
+    tables = _tables([v.mode for v in variants], of_model, of_modes, [(v.model.training, v.recordings)
+                                                                      for v in variants])
     forward = _forward(indent, modes_left)
-    runs = "\n\n\n".join(dict.fromkeys(programs.values()))
-    facts, outside = module_facts(variants[0].model, [v.plan for v in variants])
-    shared = _table("_KERNELWRIGHT_MODEL", facts)
-    tables = [_table(f"_KERNELWRIGHT_{v.mode.upper()}", plan_facts(v.plan, v.model, v.inputs, v.mode),
-                     spread="_KERNELWRIGHT_MODEL") for v in variants]
+    private = _private_imports(source)
+    own = "" if "import torch" in imports.splitlines() else "import torch\n"
+    names = names_in(ast.parse("\n".join([runs, tables, outside]))) | {"_kernelwright_call", "_kernelwright_library"}
+    classes = used(STRUCTURES, names)
+    runtime = used(folded(RUNTIME, holds), names | names_in(ast.parse(classes)))
+    there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
+    runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
+    parts = [docstring + future, own + imports, source.support, source.model_class + "\n" + forward, source.trailing,
+             banner("The kernels"), constants + '\n\n_KERNELWRIGHT_SOURCE = r"""\n' + kernels.text + '"""', runs,
+             banner("What the kernels were built for; elsewhere the original computation runs"),
+             private(classes), tables, private(outside),
+             banner("The runtime: build, check, launch, gradients"), runtime]
+    return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+
+
+def banner(title: str) -> str:
+    """A line that begins a part of the file."""
+    return f"# {title} " + "-" * (_WIDTH - len(title) - 3)
+
+
+def _tables(modes: Sequence[str], of_model: Facts, of_modes: Sequence[Facts],
+            calls: Sequence[tuple[bool, tuple[bool, ...]]]) -> str:
+    """The facts that a call must fulfil: what all modes have in common, what each has of its own, and which of them
+    serves a call, by (training, whether gradients are recorded)."""
+    common = [fact for fact in of_modes[0] if all(fact in facts for facts in of_modes)]
+    name = "_KERNELWRIGHT_MODEL"
+    result = [_table(name, [*of_model, *common])]
+    result += [_table(f"_KERNELWRIGHT_{mode.upper()}", [fact for fact in facts if fact not in common], spread=name)
+               for mode, facts in zip(modes, of_modes, strict=True)]
     by_call: dict[tuple[bool, bool], list[str]] = {}
-    for variant in variants:
-        for recording in variant.recordings:
-            by_call.setdefault((variant.model.training, recording), []).append(f"_KERNELWRIGHT_{variant.mode.upper()}")
+    for mode, (training, recordings) in zip(modes, calls, strict=True):
+        for recording in recordings:
+            by_call.setdefault((training, recording), []).append(f"_KERNELWRIGHT_{mode.upper()}")
     rows = [f"    {call!r}: {names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'},"
             for call, names in by_call.items()]
-    plans = "\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"])
-    classes = STRUCTURES + "\n\n" if re.search("_Kernelwright|_kernelwright_class\\(", "".join(tables)) else ""
-    more = [text for text, call in ((ONCE, "_kernelwright_once("), (REQUIRE, "_kernelwright_require("),
-                                    (PARTS, "_kernelwright_part(")) if call in runs]
-    private = _private_imports(source)
-    own = set(IMPORTS.splitlines())
-    imports = "\n".join(line for line in imports.splitlines() if line not in own or not line)
-    parts = [docstring + future, private(IMPORTS) + imports, source.support,
-             source.model_class + "\n" + forward, source.trailing,
-             "# The kernels " + "-" * 100, constants + "\n\n" + kernels, runs,
-             "# What the kernels were built for; elsewhere the original computation runs " + "-" * 40,
-             private(classes) + "\n\n".join([shared, *tables, plans]), private(outside),
-             "# Build, check, launch, gradients " + "-" * 80, private(BUILDS[target.built_by]),
-             private("\n\n".join([RUNTIME, *more]))]
-    return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+    result.append("\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"]))
+    return "\n\n".join(result)
 
 
 def _private_imports(source: ModelSource) -> Callable[[str], str]:

@@ -15,6 +15,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.emit.facts import plan_parts, plan_tensors
 from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
+from kernelwright.emit.lines import comment
 from kernelwright.emit.once import made_once
 from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
 from kernelwright.ir.graph import BufferUpdate, in_own_order
@@ -33,6 +34,10 @@ class Program:
 
     text: str
     launchers: tuple[Launcher, ...]
+
+    def is_like(self, other: Program) -> bool:
+        """Whether the two have the same texts."""
+        return self.text == other.text and [x.text for x in self.launchers] == [x.text for x in other.launchers]
 
 
 def in_runs(steps: tuple[Step, ...]) -> list[Step]:
@@ -335,7 +340,7 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
         code = f"_kernelwright_exact(lambda: {code})"
     lines = []
     if node.origin is not None and node.origin.text and node.kind != "view":
-        lines.append(f"# {node.origin.text}")
+        lines.append(comment(node.origin.text, "#", 106))
     needs_copy = contiguous and node.dtype != "tuple" and node.op != "contiguous"
     if shown:
         lines.append(f"{shown} = {code}")

@@ -1,13 +1,34 @@
-"""The text of the small runtime that stands in every emitted file: build, guard, launch, gradients.
+"""The text of the small runtime that stands at the end of every emitted file: build, guard, launch, gradients.
 
 It is text and not an import, because an emitted file depends on PyTorch alone. Names start with
-``_kernelwright`` so that they can't meet the user's.
+``_kernelwright`` so that they can't meet the user's. A file has what it uses of it (:mod:`kernelwright.emit.assembly`).
 """
 
-from kernelwright.emit.runtime_build import BUILDS, IMPORTS, KERNEL_MARK
+from __future__ import annotations
+
+from kernelwright.codegen.target import Target
+from kernelwright.emit.assembly import folded
+from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS
 from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 
-RUNTIME = "\n\n".join([FORMS, GUARD, CALL])
+RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, GUARD, CALL, ONCE, REQUIRE, PARTS])
 
-__all__ = ["BUILDS", "FORMS", "IMPORTS", "KERNEL_MARK", "ONCE", "PARTS", "REQUIRE", "RUNTIME", "STRUCTURES"]
+
+def conditions_of(target: Target) -> dict[str, bool]:
+    """The runtime's conditions that a target decides."""
+    return {"CUDA": target.built_by == "cuda extension", "COMMAND": target.built_by == "command"}
+
+
+def build_text(target: Target) -> str:
+    """The part of the runtime that builds the kernels of any text, of one piece or several."""
+    return IMPORTS + "\n" + folded(BUILD, {**conditions_of(target), "UNITS": True})
+
+
+def forms_text() -> str:
+    """The part of the runtime that describes attributes of any kind."""
+    return IMPORTS + folded(FORMS, {"OBJECTS": True})
+
+
+__all__ = ["IMPORTS", "KERNEL_MARK", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "STRUCTURES", "build_text",
+           "conditions_of", "forms_text"]

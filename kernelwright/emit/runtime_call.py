@@ -1,5 +1,8 @@
 """Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep, and classes in
-their results."""
+their results.
+
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and CUDA.
+"""
 
 ONCE = '''\
 _kernelwright_kept = {}
@@ -11,10 +14,11 @@ def _kernelwright_once(make, device):
     if kept is None:
         with torch.inference_mode(False), torch.no_grad():
             kept = make(device)
-        if device.type == "cuda":
-            if torch.cuda.is_current_stream_capturing():
-                return kept  # in memory of the graph, filled as it is replayed
-            torch.cuda.current_stream().synchronize()  # another stream may read it next
+        if CUDA:
+            if device.type == "cuda":
+                if torch.cuda.is_current_stream_capturing():
+                    return kept  # in memory of the graph, filled as it is replayed
+                torch.cuda.current_stream().synchronize()  # another stream may read it next
         _kernelwright_kept[make, device] = kept
     return kept
 '''
@@ -96,7 +100,10 @@ class _KernelwrightForm:
 
 def _kernelwright_class(module, name):
     """A class by its name in a module."""
-    return functools.reduce(getattr, name.split("."), __import__(module, fromlist=["*"]))
+    found = __import__(module, fromlist=["*"])
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 '''
 
 REQUIRE = '''\
@@ -129,12 +136,13 @@ def _kernelwright_launch(launcher, stream, *tensors):
 def _kernelwright_run(facts, values):
     """Run the program of a mode on its tensors' device and stream; gradients must be off."""
     device = values[0].device
-    if device.type != "cuda":
-        return facts["run"](device, None, *values)
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return _kernelwright_run(facts, values)
-    return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    if CUDA:
+        if device.type == "cuda":
+            if device.index != torch.cuda.current_device():
+                with torch.cuda.device(device):
+                    return _kernelwright_run(facts, values)
+            return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    return facts["run"](device, None, *values)
 
 
 def _kernelwright_restore(structure, parts):
@@ -199,7 +207,9 @@ def _kernelwright_twin(model, binding):
 
     The model itself may change before the backward, and may be in use by another thread.
     """
-    memo = {id(value): value for value in binding.outside if isinstance(value, torch.Tensor)}
+    memo = {}
+    if OUTSIDE:
+        memo.update({id(value): value for value in binding.outside if isinstance(value, torch.Tensor)})
     for module in model.modules():
         memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
         memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
@@ -232,18 +242,20 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.binding, ctx.facts, ctx.state = binding, facts, state
         ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                       if name in facts["updated"]}
+        if UPDATED:
+            ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
+                           if name in facts["updated"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         outputs = _kernelwright_run(facts, values)
-        # Eager's result has a gradient where a tensor that it reaches requires one.
-        blind = [facts["results"][number][1] for number in facts["computed"]]
-        if any([b != () for b in blind]):
-            needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
-            ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
-                                          if b is None or (b and all([name in b for name in needed]))])
+        if RESULTS:
+            # Eager's result has a gradient where a tensor that it reaches requires one.
+            blind = [facts["results"][number][1] for number in facts["computed"]]
+            if any([b != () for b in blind]):
+                needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
+                ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
+                                              if b is None or (b and all([name in b for name in needed]))])
         return outputs
 
     @staticmethod
@@ -257,19 +269,27 @@ class _KernelwrightFunction(torch.autograd.Function):
             inputs = list(ctx.inputs)
             for place, value in zip(ctx.places, given):
                 inputs[place] = value
-            if ctx.facts["nested"] is not None:
-                inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
+            if NESTED:
+                if ctx.facts["nested"] is not None:
+                    inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
             state = dict(zip(ctx.state, given[len(ctx.places):]))
-            state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
-            with ctx.binding.lock:
+            if UPDATED:
+                state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+            named = {}
+            if NESTED:
                 count = len(inputs) - len(ctx.facts["keywords"])
                 named = dict(zip(ctx.facts["keywords"], inputs[count:]))
+                inputs = inputs[:count]
+            with ctx.binding.lock:
                 result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
                                                     {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs[:count]), named)
-            outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-            pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)
-                     if g is not None and outputs[i].requires_grad]
+                                                    tuple(inputs), named)
+            if RESULTS:
+                outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
+                pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
+            else:
+                pairs = [(result, gradients[0])]
+            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
             found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
                                         create_graph=again, allow_unused=True) if pairs and wanted else []
@@ -308,20 +328,25 @@ def _kernelwright_call(model, inputs, named, plans):
         return model._original_forward(*inputs, **named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
-        if type(facts) is tuple:  # by the modules in the other mode
-            others = tuple([path for path, m in model.named_modules() if m.training != model.training])
-            facts = next((f for f in facts if f["other_mode"] == others), None)
+        if OTHER_MODE:
+            if type(facts) is tuple:  # by the modules in the other mode
+                others = tuple([path for path, m in model.named_modules() if m.training != model.training])
+                facts = next((f for f in facts if f["other_mode"] == others), None)
         if facts is None:  # nothing pays in this mode
             return model._original_forward(*inputs, **named)
-        nested, keywords = facts["nested"], facts["keywords"]
-        count = len(facts["inputs"] if nested is None else nested) - len(keywords)
+        if NESTED:
+            nested, keywords = facts["nested"], facts["keywords"]
+            count = len(facts["inputs"] if nested is None else nested) - len(keywords)
+        else:
+            keywords, count = (), len(facts["inputs"])
         given = inputs
         if named or keywords or len(inputs) != count:
             given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
-        if nested is not None:
-            given = list(_kernelwright_flatten(nested, list(given), {}).values())
+        if NESTED:
+            if nested is not None:
+                given = list(_kernelwright_flatten(nested, list(given), {}).values())
         binding, values, tensors = _kernelwright_fit(model, facts, given)
         operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
@@ -335,15 +360,20 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
-        # The recomputation would draw other numbers, and has no gradients for tensors that are not the model's own.
-        if differentiated and (facts["random"] or any([home[key].requires_grad for home, key in binding.kept])):
-            return model._original_forward(*inputs, **named)
-        if binding.parts:
-            values = [*values, binding.parts]
+        if RANDOM:
+            if differentiated and facts["random"]:  # the recomputation would draw other numbers
+                return model._original_forward(*inputs, **named)
+        if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
+            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
+        if PARTS:
+            if binding.parts:
+                values = [*values, binding.parts]
         try:
             if differentiated:
                 state = {name: home[key] for name, (home, key)
-                         in (*binding.parameters.items(), *binding.buffers.items()) if name not in facts["updated"]}
+                         in (*binding.parameters.items(), *binding.buffers.items())}
+                if UPDATED:
+                    state = {name: tensor for name, tensor in state.items() if name not in facts["updated"]}
                 computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
                                                        *state.values())
             elif torch.is_grad_enabled():
@@ -351,7 +381,10 @@ def _kernelwright_call(model, inputs, named, plans):
                     computed = _kernelwright_run(facts, values)
             else:
                 computed = _kernelwright_run(facts, values)
-            return _kernelwright_returned(facts, computed, tensors)
+            if RESULTS:
+                return _kernelwright_returned(facts, computed, tensors)
+            else:
+                return computed[0]
         except _KernelwrightFailure:
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words

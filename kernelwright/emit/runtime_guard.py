@@ -1,4 +1,9 @@
-"""Text of every emitted file: whether the kernels fit a model and a call."""
+"""Text of every emitted file: whether the kernels fit a model and a call.
+
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and OBJECTS: there
+are attributes beside numbers, texts and tuples of these; ORDERS: tensors whose axes lie in another order in memory;
+VALUES: arguments that are no tensors.
+"""
 
 FORMS = '''\
 def _kernelwright_name(value, own):
@@ -14,27 +19,30 @@ def _kernelwright_form(value, own, depth=0):
         return value
     if isinstance(value, (tuple, list)):
         return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
-    if isinstance(value, torch.Tensor):
-        return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
-    if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-        return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
-    if isinstance(value, torch.nn.Module) or depth > 3:
-        return _kernelwright_name(kind, own)
-    if isinstance(value, (set, frozenset)):
-        return ("set", *sorted(repr(_kernelwright_form(v, own, depth + 1)) for v in value))
-    if isinstance(value, dict):
-        return ("dict", *[(_kernelwright_form(k, own, depth + 1), _kernelwright_form(v, own, depth + 1))
-                          for k, v in value.items()])
-    if isinstance(getattr(value, "__qualname__", None), str):
-        return _kernelwright_name(value, own)
-    if isinstance(value, functools.partial):
-        return ("partial", *[_kernelwright_form(v, own, depth + 1)
-                             for v in (value.func, value.args, value.keywords)])
-    if isinstance(getattr(value, "__dict__", None), dict):
-        return (_kernelwright_name(kind, own), *[(k, _kernelwright_form(v, own, depth + 1))
-                                                 for k, v in vars(value).items()])
-    text = repr(value)
-    return _kernelwright_name(kind, own) if " at 0x" in text else text
+    if OBJECTS:
+        if isinstance(value, torch.Tensor):
+            return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
+        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+            return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
+        if isinstance(value, torch.nn.Module) or depth > 3:
+            return _kernelwright_name(kind, own)
+        if isinstance(value, (set, frozenset)):
+            return ("set", *sorted(repr(_kernelwright_form(v, own, depth + 1)) for v in value))
+        if isinstance(value, dict):
+            return ("dict", *[(_kernelwright_form(k, own, depth + 1), _kernelwright_form(v, own, depth + 1))
+                              for k, v in value.items()])
+        if isinstance(getattr(value, "__qualname__", None), str):
+            return _kernelwright_name(value, own)
+        if isinstance(value, functools.partial):
+            return ("partial", *[_kernelwright_form(v, own, depth + 1)
+                                 for v in (value.func, value.args, value.keywords)])
+        if isinstance(getattr(value, "__dict__", None), dict):
+            return (_kernelwright_name(kind, own), *[(k, _kernelwright_form(v, own, depth + 1))
+                                                     for k, v in vars(value).items()])
+        text = repr(value)
+        return _kernelwright_name(kind, own) if " at 0x" in text else text
+    else:
+        return ("object", _kernelwright_name(kind, own))  # as no attribute was
 
 
 # What nn.Module and torch.compile keep for themselves.
@@ -89,14 +97,21 @@ class _KernelwrightBinding:
             changed = sorted(p for p in classes.keys() | facts["modules"].keys()
                              if classes.get(p) != facts["modules"].get(p))
             raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
-        self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
-        free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, however they are
-        self.tables, self.hooks, self.numbers, self.sized, self.absent, self.special = [], [], [], [], [], []
+        if PARTS:
+            self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
+            free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, as they are
+        if OBJECTS:
+            self.special = []
+        self.tables, self.hooks, self.numbers, self.sized, self.absent = [], [], [], [], []
         for path, module in modules.items():
-            if module.training != (facts["training"] != (path in facts["other_mode"])):
+            training = facts["training"]
+            if OTHER_MODE:
+                training = training != (path in facts["other_mode"])
+            if module.training != training:
                 raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
-            if id(module) in free:
-                continue
+            if PARTS:
+                if id(module) in free:
+                    continue
             attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
             # Other versions of PyTorch may keep other attributes in its modules.
             both = attributes.keys() | expected.keys() if type(module).__module__ in own \\
@@ -112,9 +127,10 @@ class _KernelwrightBinding:
             self.tables += [vars(module), *([module._modules] if module._modules else [])]
             self.sized += [] if module._modules else [module._modules]
             self.hooks += hooks if path else []
-            for key, value in vars(module).items():
-                if key not in _kernelwright_internal:
-                    self._watch(value)
+            if OBJECTS:
+                for key, value in vars(module).items():
+                    if key not in _kernelwright_internal:
+                        self._watch(value)
             if type(module).__module__ in own:
                 self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
                                  if isinstance(value, (bool, int, float))]
@@ -123,61 +139,68 @@ class _KernelwrightBinding:
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
-        self._bind_outside(model, facts["outside"], own)
+        if OUTSIDE:
+            self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
-        self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
+        if UPDATED:
+            self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
-        self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
+        if ORDERS:
+            self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
 
-    def _bind_outside(self, model, expected, own):
-        """Compare what is read from outside of the model, but for tensors."""
-        try:
-            self.outside = _kernelwright_outside(model) if expected else ()
-        except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
-            raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
-        for (text, form), value in zip(expected.items(), self.outside):
-            if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
-                raise _KernelwrightMisfit(text, f"is not {form!r}")
-            if isinstance(value, dict):
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
-            else:
-                self._watch(value)
+    if OUTSIDE:
+        def _bind_outside(self, model, expected, own):
+            """Compare what is read from outside of the model, but for tensors."""
+            try:
+                self.outside = _kernelwright_outside(model) if expected else ()
+            except (NameError, LookupError, AttributeError, TypeError, ValueError) as error:
+                raise _KernelwrightMisfit("what the forward reads from outside", f"is missing ({error})") from None
+            for (text, form), value in zip(expected.items(), self.outside):
+                if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
+                    raise _KernelwrightMisfit(text, f"is not {form!r}")
+                if isinstance(value, dict):
+                    self.special.append((value, repr(_kernelwright_form(value, ()))))
+                else:
+                    self._watch(value)
 
-    def _watch(self, value):
-        """Keep a copy of an attribute that can change without being replaced."""
-        if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.MethodType)):
-            return
-        if isinstance(value, (list, tuple)):
-            if isinstance(value, list):
+    if OBJECTS:
+        def _watch(self, value):
+            """Keep a copy of an attribute that can change without being replaced."""
+            if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.MethodType)):
+                return
+            if isinstance(value, (list, tuple)):
+                if isinstance(value, list):
+                    self.tables.append(value)
+                if any(isinstance(v, torch.Tensor) for v in value):
+                    self.special.append((value, repr(_kernelwright_form(value, ()))))
+                for part in value:
+                    self._watch(part)
+            elif isinstance(value, set):
                 self.tables.append(value)
-            if any(isinstance(v, torch.Tensor) for v in value):
+            elif type(value).__module__ == "numpy":
                 self.special.append((value, repr(_kernelwright_form(value, ()))))
-            for part in value:
-                self._watch(part)
-        elif isinstance(value, set):
-            self.tables.append(value)
-        elif type(value).__module__ == "numpy":
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
-        elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
-                                              or hasattr(type(value), "__slots__")):
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
-        elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
-            self.special.append((value, repr(_kernelwright_form(value, ()))))
+            elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
+                                                  or hasattr(type(value), "__slots__")):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+            elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
 
     def _bind_tensors(self, model, modules, facts):
         tables = {(path, key): table for path, m in modules.items()
                   for table in (vars(m), m._buffers, m._parameters) for key in table}
 
-        outside = list(facts["outside"])
+        if OUTSIDE:
+            outside = list(facts["outside"])
 
         def home(name):
-            if name.startswith("outside "):
-                return self.outside, outside.index(name[8:])
+            if OUTSIDE:
+                if name.startswith("outside "):
+                    return self.outside, outside.index(name[8:])
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -195,21 +218,27 @@ class _KernelwrightBinding:
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
-        self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
-        for (table, key), (other, other_key) in self.tied:
-            if table[key] is not other[other_key]:
-                raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
+        if TIED:
+            self.tied = [(home(name), home(group[0])) for group in facts["tied"] for name in group[1:]]
+            for (table, key), (other, other_key) in self.tied:
+                if table[key] is not other[other_key]:
+                    raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
 
     def holds(self, model):
         """Whether the model, and what it reads from outside, is still as it was when it was bound."""
         try:
-            return ((not self.outside or all(map(operator.is_, self.outside, _kernelwright_outside(model))))
-                    and not any(self.hooks) and self.tables == self.snapshots
-                    and list(map(len, self.sized)) == self.sizes
+            if OUTSIDE:
+                if not all(map(operator.is_, self.outside, _kernelwright_outside(model))):
+                    return False
+            if TIED:
+                if not all([h[k] is other[key] for (h, k), (other, key) in self.tied]):
+                    return False
+            if OBJECTS:
+                if not all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]):
+                    return False
+            return (not any(self.hooks) and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
                     and all([table[key] is value for table, key, value in self.numbers])
-                    and all([table[key] is None for table, key in self.absent])
-                    and all([h[k] is other[key] for (h, k), (other, key) in self.tied])
-                    and all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]))
+                    and all([table[key] is None for table, key in self.absent]))
         except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
 
@@ -259,15 +288,18 @@ def _kernelwright_fit(model, facts, inputs):
     bindings = _kernelwright_bindings.get(model)
     if bindings is None:
         bindings = _kernelwright_bindings.setdefault(model, {})
-    binding = bindings.get(facts["run"])
+    binding = bindings.get(id(facts))
     if binding is None or not binding.holds(model):
-        binding = bindings[facts["run"]] = _KernelwrightBinding(model, facts)
-    values = []
-    for expected, value in zip(facts["inputs"], inputs):
-        if len(expected) > 2:
-            values.append(value)
-        elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
-            raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+        binding = bindings[id(facts)] = _KernelwrightBinding(model, facts)
+    if VALUES:
+        values = []
+        for expected, value in zip(facts["inputs"], inputs):
+            if len(expected) > 2:
+                values.append(value)
+            elif type(value) is not type(expected[1]) or repr(value) != repr(expected[1]):
+                raise _KernelwrightMisfit(expected[0], f"is {value!r}, not {expected[1]!r}")
+    else:
+        values = list(inputs)
     count = len(values)
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
@@ -277,14 +309,18 @@ def _kernelwright_fit(model, facts, inputs):
     if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
         _kernelwright_check(values, binding.checks)
         binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
-    if facts["asked"] is not None:
-        tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
-        for some, asked in zip(tensors, facts["asked"]):
-            if any([stands is not None and stands != (t.requires_grad, t.is_leaf) for t, stands in zip(some, asked)]):
-                raise _KernelwrightMisfit("this call", "has other tensors that require gradients, which matters here")
-    given = tuple(values) if facts["given"] is not None else ()
-    for place, order in binding.orders:
-        values[place] = values[place].permute(order)
+    if ASKED:
+        if facts["asked"] is not None:
+            tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
+            for some, asked in zip(tensors, facts["asked"]):
+                if any([stands is not None and stands != (t.requires_grad, t.is_leaf)
+                        for t, stands in zip(some, asked)]):
+                    raise _KernelwrightMisfit("this call",
+                                              "has other tensors that require gradients, which matters here")
+    given = tuple(values)
+    if ORDERS:
+        for place, order in binding.orders:
+            values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
     if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \\
             or not all(map(torch.Tensor.is_contiguous, values)):
@@ -292,13 +328,20 @@ def _kernelwright_fit(model, facts, inputs):
             somewhere = bool(value.data_ptr()) or value.numel() == 0
             if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
                 continue
-            if place >= count or name in facts["returned"] or not somewhere:
-                raise _KernelwrightMisfit(name, "is not contiguous and aligned to 16 bytes" if len(kind) < 3 else
-                                          f"is not aligned to 16 bytes, with the axes {kind[2]} in memory")
+            is_read_alone = place < count and somewhere
+            if RETURNED:
+                is_read_alone = is_read_alone and name not in facts["returned"]
+            if not is_read_alone:
+                problem = "is not contiguous and aligned to 16 bytes"
+                if ORDERS:
+                    if len(kind) > 2:
+                        problem = f"is not aligned to 16 bytes, with the axes {kind[2]} in memory"
+                raise _KernelwrightMisfit(name, problem)
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
-    if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
-        raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
+    if UPDATED:
+        if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
+            raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     return binding, values, given
 '''

@@ -60,7 +60,7 @@ def test_names(target):
     problem = load_problem(Model(), inputs)
     modes, _ = understand(problem, inputs, GENERIC_CPU, Settings(), Stages(Progress()))
     text, parts = emitted_text(problem, modes, inputs, target, GENERIC_CPU)
-    kernels = kernel_source(*parts, target=TARGETS[target])[0]
+    kernels = kernel_source(*parts, target=TARGETS[target])
     emitted = load_text(text, "names") if target == "cpp" else load_emulated(text, kernels, "names")
     model, candidate = Model(), new_model(emitted, problem, 0)
     with torch.no_grad():

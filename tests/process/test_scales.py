@@ -93,7 +93,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     assert not [s for s in modes[0].plan.steps if isinstance(s, TorchStep) and s.node.kind in ("norm", "loss")]
     text, parts = emitted_text(problem, modes, inputs, target, device)
     module = load_text(text, "scales") if target == "cpp" else load_emulated(
-        text, kernel_source(*parts, target=CUDA)[0], "scales")
+        text, kernel_source(*parts, target=CUDA), "scales")
     assert module._kernelwright_library is not None, module._kernelwright_details
     model = original.Model().to(getattr(torch, dtype))
     return SimpleNamespace(model=model, new=new_model(module, problem, 0), module=module, inputs=inputs)

@@ -1,0 +1,122 @@
+"""The runtime of one file: of the whole runtime's text what this file uses.
+
+The runtime is written with conditions (names in capital letters, such as ``CUDA``) whose values are known when a
+file is written. :func:`folded` keeps the branch that holds, and :func:`used` keeps the functions, classes, values and
+imports that the file's own text refers to, directly or through others.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+def folded(text: str, conditions: Mapping[str, bool]) -> str:
+    """The text with the branch that holds in place of each ``if`` whose test is made of ``conditions`` alone.
+
+    Such a test may use ``and``, ``or`` and ``not``; such an ``if`` has no ``elif``.
+    """
+    while True:
+        tree = ast.parse(text)
+        # The first of them: what stands in its branches is looked at in the next round.
+        found = next(((node, value) for node in ast.walk(tree) if isinstance(node, ast.If)
+                      and (value := _value(node.test, conditions)) is not None), None)
+        if found is None:
+            return text
+        node, value = found
+        lines = text.split("\n")
+        branch = node.body if value else node.orelse
+        kept: list[str] = []
+        if branch:
+            start = node.lineno if value else _else_line(lines, node)
+            inner = lines[start:branch[-1].end_lineno]
+            more = branch[0].col_offset - node.col_offset
+            kept = [line[more:] if not line[:more].strip() else line for line in inner]
+        before, after = lines[:node.lineno - 1], lines[node.end_lineno:]
+        if not kept and before and after and not before[-1] and not after[0]:
+            after = after[1:]  # the blank line behind a method
+        text = "\n".join([*before, *kept, *after])
+
+
+def _else_line(lines: list[str], node: ast.If) -> int:
+    """The number of lines up to and with that of an ``else``."""
+    line = node.orelse[0].lineno - 1
+    while lines[line - 1] != " " * node.col_offset + "else:":
+        line -= 1
+    return line
+
+
+def _value(test: ast.expr, conditions: Mapping[str, bool]) -> bool | None:
+    """The value of a test of conditions; None where something else stands in it."""
+    if isinstance(test, ast.Name):
+        return conditions.get(test.id)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        value = _value(test.operand, conditions)
+        return None if value is None else not value
+    if isinstance(test, ast.BoolOp):
+        values = [_value(part, conditions) for part in test.values]
+        if None in values:
+            return None
+        return all(values) if isinstance(test.op, ast.And) else any(values)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A statement of a module with the comments above it, the names that it binds, and all names in it."""
+
+    text: str
+    binds: frozenset[str]
+    names: frozenset[str]
+    is_block: bool
+
+
+def _parts(text: str) -> list[_Part]:
+    lines = text.split("\n")
+    parts, end = [], 0
+    for node in ast.parse(text).body:
+        start = node.lineno - 1
+        while start > end and lines[start - 1].startswith("#"):
+            start -= 1
+        names = names_in(node)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            binds = frozenset((node.name,))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            binds = frozenset(alias.asname or alias.name.split(".")[0] for alias in node.names)
+        else:
+            binds = frozenset(x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store))
+        end = node.end_lineno or node.lineno
+        parts.append(_Part("\n".join(lines[start:end]), binds, names,
+                           isinstance(node, (ast.FunctionDef, ast.ClassDef))))
+    return parts
+
+
+def names_in(node: ast.AST) -> frozenset[str]:
+    """All names that stand in a piece of Python."""
+    return frozenset(x.id for x in ast.walk(node) if isinstance(x, ast.Name))
+
+
+def used(text: str, names: Iterable[str]) -> str:
+    """The statements of a module's text that bind one of ``names``, and what these refer to, in the order of the text,
+    apart as functions and statements are."""
+    parts = _parts(text)
+    wanted = set(names)
+    kept: set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for number, part in enumerate(parts):
+            if number not in kept and part.binds & wanted:
+                kept.add(number)
+                wanted |= part.names | part.binds
+                grown = True
+    result = ""
+    before: _Part | None = None
+    for number in sorted(kept):
+        part = parts[number]
+        if before is not None:
+            result += "\n\n\n" if before.is_block or part.is_block else "\n"
+        result += part.text
+        before = part
+    return result

@@ -1,0 +1,90 @@
+"""What an emitted file has of the runtime, and the user's lines as comments in it."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from kernelwright.codegen.generate import TARGETS
+from kernelwright.emit.assembly import folded, used
+from kernelwright.emit.lines import comment, source_lines
+from kernelwright.emit.runtime import build_text
+from kernelwright.ir.node import Origin
+
+TEXT = '''\
+import os
+import re
+
+LIMIT = 3  # of something
+
+
+# What the first one does.
+def first(x):
+    """First."""
+    if FAST and not SLOW:
+        x = x + 1
+    else:
+        # The other way.
+        if SLOW:
+            x = os.path.join(x)
+        x = x + LIMIT
+    return second(x)
+
+
+def second(x):
+    return x
+
+
+def third(x):
+    return re.escape(x)
+'''
+
+
+@pytest.mark.parametrize(("values", "kept", "gone"), [
+    ({"FAST": True, "SLOW": False}, ["x + 1"], ["LIMIT\n    return", "os.path", "if ", "else"]),
+    ({"FAST": True, "SLOW": True}, ["os.path", "x + LIMIT", "# The other way."], ["x + 1", "if ", "else"]),
+    ({"FAST": False, "SLOW": False}, ["x + LIMIT"], ["x + 1", "os.path", "if ", "else"])])
+def test_the_branch_that_holds_stays(values, kept, gone):
+    text = folded(TEXT, values)
+    ast.parse(text)
+    assert all(words in text for words in kept) and not any(words in text for words in gone)
+
+
+def test_other_conditions_stay_as_they_are():
+    assert folded(TEXT, {"ELSE": True}) == TEXT
+
+
+def test_what_is_used_stays_with_all_that_it_uses():
+    text = used(TEXT, ["first"])
+    assert "import os" in text and "LIMIT = 3" in text and "# What the first one does." in text and "second" in text
+    assert "third" not in text and "import re" not in text
+    assert used(TEXT, ["third"]).split("\n", 1)[0] == "import re" and used(TEXT, ["nothing"]) == ""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_has_its_own_way_to_build(target):
+    text = build_text(TARGETS[target])
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert not names & {"CUDA", "COMMAND", "UNITS"}
+    assert ("load_inline" in text) == (TARGETS[target].built_by != "command")
+    assert ("get_device_capability" in text) == (TARGETS[target].built_by == "cuda extension")
+
+
+@pytest.mark.parametrize("line", ["x = y \\", 'x = """a"""', "x = '*/ int evil; /*'", "x = 1\r\n#error", "x" * 500,
+                                  "x = 1 // \u2028 int evil;", "x = '\\\\\\"])
+def test_a_comment_ends_nowhere_but_at_its_end(line):
+    text = comment(line, "//")
+    assert len(text) <= 118 and text.startswith("// ") and not text.endswith("\\")
+    assert '"""' not in text and "*/" not in text and len(text.splitlines()) == 1
+
+
+def test_lines_are_named_by_file_alone_and_each_once():
+    nodes = [SimpleNamespace(origin=Origin(file=file, line=line, text=text)) for file, line, text in (
+        ("/home/user/model.py", 12, "y = f(x)"), ("/home/user/model.py", 7, "x = g(x)"),
+        ("C:\\work\\model.py", 12, "y = f(x)"))]
+    nodes.append(SimpleNamespace(origin=None))
+    assert source_lines(nodes) == ["// model.py:7: x = g(x)", "// model.py:12: y = f(x)"]
+    many = [SimpleNamespace(origin=Origin(file="m.py", line=n, text="x")) for n in range(1, 12)]
+    assert source_lines(many)[-1] == "// and 5 more lines" and len(source_lines(many)) == 7
