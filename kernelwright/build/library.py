@@ -17,6 +17,9 @@ from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import build_text
 
+#: How kernels of each target are built. Made once: libraries are built in threads, and two of them must not parse Python
+#: at a time (CPython 3.11 counts the depth of all trees in one place, https://github.com/python/cpython/issues/106905).
+_BUILD_TEXTS = {name: build_text(target) for name, target in TARGETS.items()}
 #: The launchers that a text defines.
 LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
 
@@ -126,7 +129,7 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
         "_KERNELWRIGHT_FLAGS": list(TARGETS[target].flags), "_KERNELWRIGHT_SOURCE": source,
         "_KERNELWRIGHT_LAUNCHERS": LAUNCHER.findall(source),
     }
-    exec(compile(build_text(TARGETS[target]), "<kernelwright build>", "exec"), space)
+    exec(compile(_BUILD_TEXTS[target], "<kernelwright build>", "exec"), space)
     if space["_kernelwright_library"] is None:
         raise build_failure(space["_kernelwright_details"] or space["_kernelwright_trouble"])
     return space["_kernelwright_library"]

@@ -214,7 +214,7 @@ def test_few_tiles_of_many_steps_pack_nothing_at_first(transposed):
 
 def test_words_say_what_is_unusual():
     words = tiling_words(TILING(64, 128, 4, split=3))
-    assert words.startswith("turned 64x128x64: tiles of 64 rows by 128 channels, 64 input channels a step; output")
+    assert words.startswith("swap_ab 64x128x64: tiles of 64 rows by 128 channels, 64 input channels a step; output")
     assert "3 blocks share the steps" in words and "made ready by each block" not in words
 
 

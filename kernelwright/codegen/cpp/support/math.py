@@ -247,42 +247,6 @@ _pair(
 """,
     "std::erf(x)",
 )
-
-
-def _scaled_complement(real: str, centre: str, *coefficients: float) -> str:
-    """exp(x^2) erfc(x) by its values times 1 + 2 |x|, a polynomial (from the constant on) of (|x| - c) / (|x| + c)."""
-    end = "f" if real == "float" else ""
-    overflow, half, none, one, two = (f"{number}{end}" for number in ("88.7" if end else "709.7", 0.5, 0.0, 1.0, 2.0))
-    *rest, last = [f"{value!r}{end}" for value in coefficients]
-    steps = "".join(f"  p = p * q + {value};\n" for value in reversed(rest))
-    return f"""static inline {real} kw_erfcx({real} x) {{
-  const {real} t = std::abs(x);
-  const {real} q = {one} - {2 * float(centre)!r}{end} / (t + {centre}{end});
-  {real} p = {last};
-{steps}  const {real} above = p * {half} / (t + {half});
-  // 2 exp(x^2) - exp(x^2) erfc(-x) below zero, where x^2 needs the digits that its rounding loses.
-  const {real} square = x * x;
-  const {real} power = kw_exp(square);
-  const {real} more = kw_select(square < {overflow}, power * std::fma(x, x, -square), {none});
-  const {real} below = {two} * (more + power) - above;
-  return kw_select(x < {none}, below, above);
-}}
-"""
-
-
-# M. M. Shepherd and J. G. Laframboise, Chebyshev approximation of (1 + 2x) exp(x^2) erfc x, Math. Comp. 36 (1981), 249.
-# The coefficients are those of the interpolation at Chebyshev's points, to 2^-27 and 2^-57.
-FUNCTION_SNIPPETS["kw_erfcx"] = _scaled_complement(
-    "float", "3.0",
-    1.25300806, -0.1356211, -0.0475621561, 0.129644721, -0.119275281, 0.0683131967, -0.0237635597, 0.00250677867,
-    0.00187506025, -0.00073408205, -9.25376913e-05, 8.00745497e-05) + _scaled_complement(
-    "double", "3.75",
-    1.2375126308378275, -0.14024059858554697, 0.003585415485463775, 0.08227673849014516, -0.10880393014171785,
-    0.09230432116037876, -0.058693398590212366, 0.028362277418940665, -0.009746579552504244, 0.0017556258530017257,
-    0.0002937136342850081, -0.0002901540809795271, 5.1649211390702855e-05, 2.2384240314224437e-05,
-    -1.1444412439171722e-05, -9.735619015182663e-07, 1.752057970166318e-06, -5.721597255990987e-08,
-    -2.591069687796658e-07, 2.3261913276696566e-08, 3.8965452548985966e-08, -3.743568033634583e-09,
-    -5.28428697963142e-09, 3.110310719839165e-10, 4.434959070009628e-10)
 _pair(
     "kw_tanh",
     """
