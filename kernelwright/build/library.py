@@ -17,8 +17,8 @@ from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import build_text
 
-#: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python at
-#: a time (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
+#: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python
+#: at once (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
 _BUILD_TEXTS = {name: build_text(target) for name, target in TARGETS.items()}
 #: The launchers that a text defines.
 LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
