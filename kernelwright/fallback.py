@@ -21,7 +21,7 @@ from kernelwright.culprits import Culprits
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import Choice, Kernel, Plan
 from kernelwright.roofline.devices import Device
 
 Value = TypeVar("Value")
@@ -135,25 +135,47 @@ def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: R
                         plan.contractions | exact, plan.channels_last)
     rules = set(culprits.rules) or _makers(captured, rewriting, covered)
     if rules:
-        try:
-            fewer = rewrite(captured, device, rewriting.dropped | rules)
-        except Exception:  # without them the others do not do: the step after this one drops these, too
-            fewer = Rewriting(captured, (), 0.0, 0.0, rewriting.dropped | rules)
-        words = f"the rule{'s' if len(rules) > 1 else ''} {', '.join(sorted(map(str, rules)))}"
-        words += f", which made {kernels}" if covered else ""
-        return StepBack(Level.CULPRITS, words, fewer, _of(fewer, plan.kept), _of(fewer, plan.contractions),
-                        frozenset(_of(fewer, dict.fromkeys(plan.channels_last))))
+        return _without_rules(captured, device, rewriting, plan, rules, f", which made {kernels}" if covered else "")
     kept = plan.kept | dict.fromkeys(covered, reason)
     left = {n: choice for n, choice in plan.contractions.items() if n not in covered}
     return StepBack(Level.CULPRITS, kernels, rewriting, kept, left, plan.channels_last)
 
 
+def without_kind(captured: Graph, device: Device, reason: str, rewriting: Rewriting, plan: Plan,
+                 kind: type[Kernel]) -> StepBack:
+    """The program without kernels of a kind that its target does not write, which is no fault: operators that have no
+    torch call go with the rules that made them, and others are PyTorch's; what was fused with them is not."""
+    steps = [step for step in plan.kernels if type(step.kernel) is kind]
+    special = {(n.op, n.origin) for step in steps for n in step.covers if n.kind == "special"}
+    if special:
+        rules = {a.use for a in rewriting.applications if not a.made.isdisjoint(special)}
+        return _without_rules(captured, device, rewriting, plan, rules) if rules else whole_mode(captured, reason)
+    own = {n for s in steps for n in [n for n in s.covers if n in plan.contractions]
+           or [n for n in s.covers if n.kind not in _POINT_BY_POINT] or s.covers}
+    left = {n: choice for n, choice in plan.contractions.items() if n not in own}
+    return StepBack(Level.CULPRITS, "", rewriting, plan.kept | dict.fromkeys(own, reason), left, plan.channels_last)
+
+
+def _without_rules(captured: Graph, device: Device, rewriting: Rewriting, plan: Plan, rules: set[Use],
+                   made: str = "") -> StepBack:
+    """The program without some uses of rules. made: what these made, in words."""
+    try:
+        fewer = rewrite(captured, device, rewriting.dropped | rules)
+    except Exception:  # without them the others do not do: the step after this one drops these, too
+        fewer = Rewriting(captured, (), 0.0, 0.0, rewriting.dropped | rules)
+    words = f"the rule{'s' if len(rules) > 1 else ''} {', '.join(sorted(map(str, rules)))}{made}"
+    return StepBack(Level.CULPRITS, words, fewer, _of(fewer, plan.kept), _of(fewer, plan.contractions),
+                    frozenset(_of(fewer, dict.fromkeys(plan.channels_last))))
+
+
 def _makers(captured: Graph, rewriting: Rewriting, covered: set[Node]) -> set[Use]:
-    """The uses of rules, but of those that change no bit, at the lines of operators that the model itself does not have
-    there."""
+    """The uses of rules that made operators without a torch call, and those, but of rules that change no bit, at the
+    lines of operators that the model itself does not have there."""
     own = {(n.op, n.origin) for n in captured.nodes()}
     origins = {n.origin for n in covered if (n.op, n.origin) not in own}
-    return {a.use for a in rewriting.applications if a.rule.exactness is not Exactness.BITWISE and a.origin in origins}
+    special = {(n.op, n.origin) for n in covered}
+    return {a.use for a in rewriting.applications if not a.made.isdisjoint(special) or (
+        a.rule.exactness is not Exactness.BITWISE and a.origin in origins)}
 
 
 def _of(rewriting: Rewriting, known: dict[Node, Value]) -> dict[Node, Value]:

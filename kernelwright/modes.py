@@ -17,10 +17,10 @@ from torch import nn
 
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
-from kernelwright.codegen.generate import KernelFailed
+from kernelwright.codegen.generate import KernelFailed, NoSkeleton
 from kernelwright.emit.file import Variant
 from kernelwright.failures import FAILED, told
-from kernelwright.fallback import StepBack, whole_mode
+from kernelwright.fallback import StepBack, whole_mode, without_kind
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
@@ -97,7 +97,10 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
 
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
-    has such a kernel. Raises what failed where no mode has any kernel."""
+    has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
+    fault: all of it go, with the rules that made it, and no more."""
+    if isinstance(failed.cause, NoSkeleton):
+        return [_without_kind(mode, failed.cause, device) for mode in modes]
     reason = told(failed.cause)
     # Of another number of batch entries it is another kernel for the same operators.
     at_fault = {(n.op, n.origin) for step in failed.steps for n in step.covers}
@@ -108,6 +111,16 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
             raise failed.cause
         result = [original(mode, reason, device) for mode in modes]
     return [with_failures(mode) for mode in result]
+
+
+def _without_kind(mode: ModeProgram, lacking: NoSkeleton, device: Device) -> ModeProgram:
+    """The mode without kernels of a kind, and a note on the rules that went with them."""
+    if not any(type(step.kernel) is lacking.kind for step in mode.plan.kernels):
+        return mode
+    step = without_kind(mode.captured, device, str(lacking), mode.rewriting, mode.plan, lacking.kind)
+    note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}: {lacking}."
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device),
+                   notes=(*mode.notes, note) if step.without else mode.notes)
 
 
 def with_failures(mode: ModeProgram) -> ModeProgram:
@@ -153,7 +166,7 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
             rewriting = replace(mode.rewriting, graph=replace(mode.rewriting.graph, results=results))
             return replace(mode, captured=captured, rewriting=rewriting,
                            plan=replace(mode.plan, graph=replace(mode.plan.graph, results=results)))
-        rewriting = rewrite(captured, device)
+        rewriting = rewrite(captured, device, mode.rewriting.dropped)
         nodes = set(rewriting.graph.nodes())
         last = mode.plan.channels_last & nodes
         kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}

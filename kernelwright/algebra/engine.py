@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kernelwright.algebra.collapse import COLLAPSE
@@ -98,7 +98,8 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
         found = _applied(built, context)
         if found is None:
             return None
-        applications.append(Application(found[0], repr(built), repr(found[1]), built.origin))
+        made = frozenset((n.op, n.origin) for n in _new(found[1], results) if n.kind == "special")
+        applications.append(Application(found[0], repr(built), repr(found[1]), built.origin, made))
         return found[1]
 
     def simplify(root: Node, context: Context) -> Node:
@@ -170,6 +171,17 @@ def _views(stack: list[Node]) -> set[Node]:
             found.add(node)
             stack += node.inputs
     return found
+
+
+def _new(made: Node, known: Container[Node]) -> Iterator[Node]:
+    """The nodes below one that a rule made that are not known yet, itself included."""
+    seen, stack = {made}, [made]
+    while stack:
+        node = stack.pop()
+        if node not in known:
+            yield node
+            stack += [i for i in node.inputs if i not in seen]
+            seen.update(node.inputs)
 
 
 def _fresh(result: Node, before: Node) -> Node:

@@ -88,12 +88,14 @@ def use_of(rule: Rule, origin: Origin | None) -> Use:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A rule applied once, for the report."""
+    """A rule applied once, for the report. made: the operators that have no torch call among what it made, each with
+    the origin that its node has."""
 
     rule: Rule
     before: str
     after: str
     origin: Origin | None
+    made: frozenset[tuple[str, Origin | None]] = frozenset()
 
     @property
     def use(self) -> Use:

@@ -30,7 +30,11 @@ def chosen(target: str) -> str:
 
 
 class NoSkeleton(LookupError):
-    """A target writes no kernels of a kind; they stay with PyTorch."""
+    """A target writes no kernels of a kind; they stay with PyTorch. That is no fault, neither ours nor a model's."""
+
+    def __init__(self, target: str, kind: type[Kernel]) -> None:
+        super().__init__(f"the target {target} writes no kernels of the kind {kind.__name__}")
+        self.kind = kind
 
 
 class KernelFailed(Exception):
@@ -81,7 +85,7 @@ def generate_kernel(kernel: Kernel, name: str, target: str) -> KernelSource:
     """The text of one kernel. Raises NoSkeleton for a kind without one, and what its
     skeleton raises for sizes that it does not take (ValueError)."""
     if type(kernel) not in TARGETS[target].skeletons:
-        raise NoSkeleton(f"the target {target} writes no kernels of the kind {type(kernel).__name__}")
+        raise NoSkeleton(target, type(kernel))
     return TARGETS[target].skeletons[type(kernel)](kernel, name)
 
 

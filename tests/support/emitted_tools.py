@@ -166,10 +166,10 @@ def import_path(path: Path, module_name: str | None = None) -> ModuleType:
     return module
 
 
-def emit(folder: Path, name: str, text: str | None = None) -> tuple[ModuleType, ModuleType, str]:
+def emit(folder: Path, name: str, text: str | None = None, target: str = "cpp") -> tuple[ModuleType, ModuleType, str]:
     """The original module, the emitted module and the emitted text of a problem; it has kernels."""
     path = write_problem(folder, name, text)
-    source = kernelwright.explain(path, target="cpp", device=GENERIC_CPU).source
+    source = kernelwright.explain(path, target=target, device=GENERIC_CPU).source
     assert "_KERNELWRIGHT_SOURCE" in source, f"{name}: nothing was replaced"
     emitted = import_text(source, folder, name)
     assert emitted._kernelwright_library is not None, emitted._kernelwright_details

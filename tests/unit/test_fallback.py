@@ -14,7 +14,9 @@ from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import run_plan, values_of
 from kernelwright.culprits import Culprits
-from kernelwright.fallback import steps_back
+from kernelwright.fallback import steps_back, without_kind
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
 from kernelwright.roofline.devices import GENERIC_CPU
@@ -94,3 +96,23 @@ def test_culprits_and_contractions_go_before_rules(program):
     assert steps[1].kept[linear] == "it failed" and "rules" in steps[2].without
     others = replace(contracting, channels_last=frozenset({linear}), contractions={})
     assert "channels-last" in next(steps_back(graph, GENERIC_CPU, "it failed", rewriting, others)).without
+
+
+def test_kinds_that_a_target_lacks(program):
+    """Rules that made operators without a torch call go; else operators are PyTorch's, without what is fused with them;
+    the rest stays as it is."""
+    model, x, graph, rewriting, _ = program
+    (linear,) = (n for n in rewriting.graph.nodes() if n.op == "linear")
+    plan = make_plan(rewriting.graph, graph, contractions={linear: Choice("fp16")})
+    step = without_kind(graph, GENERIC_CPU, "it lacks them", rewriting, plan, RegionSum)
+    assert step.without == "the rule sum of a convolution" and not step.kept
+    assert [n.op for n in step.contractions] == ["linear"]
+    less = step.plan(graph, GENERIC_CPU)
+    assert not any(isinstance(s.kernel, RegionSum) for s in less.kernels)
+    step = without_kind(graph, GENERIC_CPU, "it lacks them", step.rewriting, less, Contraction)
+    assert {n.op: reason for n, reason in step.kept.items() if n.op == "linear"} == {"linear": "it lacks them"}
+    least = step.plan(graph, GENERIC_CPU)
+    assert {type(s.kernel) for s in least.kernels} == {LoopKernel} and not least.contractions
+    assert {"layer_norm", "tanh"} <= {n.op for k in least.kernels for n in k.covers}
+    (result,), _ = run_plan(least, values_of(model, graph, [x]))
+    torch.testing.assert_close(result, copy.deepcopy(model).double()(x.double()).detach(), rtol=1e-9, atol=1e-12)
