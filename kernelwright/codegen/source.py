@@ -32,3 +32,8 @@ class KernelSource:
 def text_beside(module: str, name: str) -> str:
     """The text of the file ``name`` beside a module, whose ``__file__`` is ``module``."""
     return Path(module).with_name(name).read_text(encoding="utf-8")
+
+
+def part_beside(module: str, name: str) -> str:
+    """`text_beside` without the end of its last line: a part of a text that goes on behind it."""
+    return text_beside(module, name).removesuffix("\n")

@@ -1,25 +1,18 @@
 """The parts of the text of a contraction's core on wgmma that form the sums of a tile.
 
 ``@NAME@`` stands for what `mainloop.sm90.accumulate`, which puts them together, or `mainloop.sm90.core` fills in.
+Long ones are files beside this one.
 """
+
+from __future__ import annotations
+
+from kernelwright.codegen.source import part_beside, text_beside
 
 # Where a tile's pieces begin and end.
 OWN_PIECES = """
       const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];"""
 
-ADD = """
-// Adds up what tensor cores have summed, of sets of 64 rows.
-template <int FIRST, int END>
-static __device__ __forceinline__ void @NAME@_add(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2],
-                                                  float (&part)[@SUM_SETS@][@COLUMNS@ / 2]) {
-#pragma unroll
-  for (int p = FIRST; p < END; ++p) {
-    kw_wgmma_hold(part[p]);
-#pragma unroll
-    for (int i = 0; i < @COLUMNS@ / 2; ++i) sums[p][i] += part[p][i];
-  }
-}
-"""
+ADD = "\n" + text_beside(__file__, "add.cuh")
 
 ZERO = """
 #pragma unroll
@@ -28,24 +21,7 @@ ZERO = """
         for (int i = 0; i < COLUMNS / 2; ++i) @ZEROS@ = 0.0f;"""
 
 # One set of registers beside the sums, or none. They begin as zeros, so that they do not live from tile to tile.
-LOOP = """
-      float sums[@ALL_SUMS@][COLUMNS / 2]@PART@;@ZERO@@COUNTS@
-      int before = -1;  // a stage whose products may still be running
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
-      for (int step = begin; step < end; ++step) {
-        const int first = @NAME@_first_tap[piece], last = @NAME@_first_tap[piece + 1];
-        const unsigned buffer = stages + stage * STAGE_BYTES;
-        const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-        kw_barrier_wait(full + 8 * stage, parity);
-        @MULTIPLY@@YIELD@
-        @PROMOTE@
-        @NEXT_STAGE@
-        if (++depth == DEPTHS) depth = 0, ++piece;
-      }
-      kw_wgmma_wait<0>();
-      @FREE@@REST@
-"""
+LOOP = "\n" + text_beside(__file__, "loop.cuh")
 
 COUNTS = """
       int add = 0, since = @OFFSET@;  // whether `part` holds something; steps since the last promotion"""
@@ -54,19 +30,7 @@ NO_PROMOTION = """kw_wgmma_wait<1>();  // The step before is done.
         @FREE@
         before = stage;"""
 
-PROMOTE = """since += @ADVANCE@;
-        if (since < @EVERY@) {
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          before = stage;
-        } else {
-          kw_wgmma_wait<0>();
-          @FREE@
-          @FREE_THIS@
-          before = -1;
-          @ADD_PART@
-          add = since = 0;
-        }"""
+PROMOTE = part_beside(__file__, "promote.cuh")
 
 REST = """
       if (add) {
@@ -84,21 +48,7 @@ ROUNDS = """
       }
 """
 
-STRETCH = """
-        @OPEN@
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
-          const unsigned buffer = stages + stage * STAGE_BYTES;
-          const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-          const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-          kw_barrier_wait(full + 8 * stage, parity);
-          @CALLS@
-          step += 1;@YIELD@
-          kw_wgmma_wait<1>();  // The step before is done.
-          @FREE@
-          before = stage;
-          @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;@COUNT@
-        @CLOSE@@ADD_OTHER@"""
+STRETCH = "\n" + part_beside(__file__, "stretch.cuh")
 
 # One set beside the sums, many steps, each of them a stretch.
 HALF_ROUNDS = """
@@ -111,22 +61,7 @@ HALF_ROUNDS = """
       }
 """
 
-HALF_STRETCH = """
-        {
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
-          const unsigned buffer = stages + stage * STAGE_BYTES;
-          const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
-          const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
-          kw_barrier_wait(full + 8 * stage, parity);
-          @ONE@@BEFORE@
-          @TWO@
-          step += 1;@YIELD@
-          kw_wgmma_wait<1>();
-          @ADD_ONE@
-          before = stage;
-          @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;
-        }"""
+HALF_STRETCH = "\n" + part_beside(__file__, "half_stretch.cuh")
 
 HALF_BEFORE = """
           kw_wgmma_wait<1>();  // The step before is done.

@@ -19,24 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-KERNEL = """
-static __global__ void __launch_bounds__(@THREADS@, @RESIDENT@) @NAME@_core(
-    @PARAMETERS@) {
-@CONSTANTS@
-@SECOND_RUN@  KW_DYNAMIC_SHARED(unsigned char, shared);@INIT_SHARED@
-@ADDRESSES@
-  if (threadIdx.x == 0) {
-@INIT_BARRIERS@
-    kw_barriers_ready();
-  }
-  @START@
-  // From lane 0, so that the compiler knows that warps do not part.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;@PLACE@
-@PRODUCERS@ else {  // the consumers
-@CONSUMERS@
-  }@END@
-}
-"""
+from kernelwright.codegen.source import text_beside
+
+KERNEL = "\n" + text_beside(__file__, "kernel.cuh")
 
 #: What stands for names of `KERNEL` where a core says nothing else: one block on a multiprocessor and no cluster.
 USUAL = {"RESIDENT": 1, "SECOND_RUN": "", "INIT_SHARED": "", "START": "__syncthreads();", "PLACE": "", "END": ""}

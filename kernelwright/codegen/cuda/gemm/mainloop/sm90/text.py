@@ -1,11 +1,13 @@
 """The parts of the text of a contraction's core on wgmma.
 
-``@NAME@`` stands for what `mainloop.sm90.core` fills in; a part may hold another part.
+``@NAME@`` stands for what `mainloop.sm90.core` fills in; a part may hold another part. Long ones are
+files beside this one.
 """
 
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.source import part_beside
 
 BRING = "kw_bulk_copy(buffer + LEFT_BYTES + j * (SHARE * 16), from, SHARE * 16, filled);"
 
@@ -17,18 +19,7 @@ BRING_CLUSTER = """const unsigned to = buffer + LEFT_BYTES + (j * CLUSTER + rank
 FREE_CLUSTER = ("lane < CLUSTER", "kw_barrier_arrive_at(empty + 8 * @STAGE@, lane);")
 FREE_ONE = ("lane == 0", "kw_barrier_arrive(empty + 8 * @STAGE@);")
 
-SKIP = """
-      @STEPS@
-      const bool mine = turn % TEAMS == worker;
-      turn += 1;
-      if (!mine) {  // another team's tile
-        stage += steps % STAGES;
-        parity ^= steps / STAGES & 1;
-        if (stage >= STAGES) stage -= STAGES, parity ^= 1;
-        continue;
-      }@FILL_TABLE@
-      @AWAIT_ORDER@
-      __syncwarp();"""
+SKIP = "\n" + part_beside(__file__, "skip.cuh")
 
 # Each stage has the same step of every tile of a class, and these the same w.
 FRESH = """
@@ -78,19 +69,7 @@ SPLIT_OF = """
       group /= SPLIT;"""
 
 # Who brings steps begins every tile so. `@LEFT_OF_TILE@`: where a packed x of it lies.
-PRODUCED_TILES = """\
-    int stage = 0, turn = 0@FILLS@;
-    unsigned parity = 1;
-    for (@TILE@ tile = first_tile; tile < TILES; @NEXT_TILE@) {
-      int group, phase_class, row_block, column_block;
-      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@@OTHER_CLASS@
-      row_block = row_block * CLUSTER + rank;
-      if (row_block > @LAST_BLOCK@) row_block = @LAST_BLOCK@;  // beyond the end: read, not used@LEFT_OF_TILE@
-      const unsigned short* w = right + static_cast<long long>(group) * (@WINDOW@ * ALL_CHUNKS * ALL_COLUMNS * 8) +
-                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];
-      @BEGIN@
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;"""
+PRODUCED_TILES = part_beside(__file__, "produced_tiles.cuh")
 
 LEFT_OF_TILE = """
       const unsigned short* x = left + static_cast<long long>(group) * (@PHASES@ * ALL_CHUNKS * ALL_ROWS * 8) +
@@ -108,112 +87,17 @@ for (int j = lane; j < @LINE_TAPS@ * TERMS; j += 32) {
 }"""
 
 # The producers of a packed x.
-COPY = """
-  if (warp < 4) {  // the producers
-    @FEWER@
-    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
-    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
-@PRODUCED_TILES@
-      for (int step = begin; step < end; ++step) {
-        if (turn == warp) {
-          const int first = @NAME@_first_tap[piece], taps = @NAME@_first_tap[piece + 1] - first;
-          const int rows = @NAME@_rows[piece];@FRESH@
-          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;@AWAIT_LEFT@
-          kw_barrier_wait(empty + 8 * stage, parity);
-          __syncwarp();
-          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + @LINE_TAPS@ * COLUMNS));
-          __syncwarp();
-#pragma unroll 1
-          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
-            const unsigned short* from = x + i / CHUNKS * @LEFT_TERM@LL +
-                ((depth * CHUNKS + i % CHUNKS) * @LEFT_BLOCK@LL + @NAME@_place[piece]) * 8;
-            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
-          }
-@BRING_RIGHT@
-        }
-        if (++turn == PRODUCERS) turn = 0;@COUNT_FILLS@
-        @NEXT_STAGE@
-        if (++depth == DEPTHS) depth = 0, ++piece;
-      }
-    }
-  }"""
+COPY = "\n" + part_beside(__file__, "copy.cuh")
 
-FUNCTIONS = """
-@TABLES@@SECOND_TAPS@
-
-@TILE_NOTE@
-static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int& phase_class, int& row_block,
-                                                   int& column_block) {
-@TILE_PLACE@
-}
-
-// Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
-static __device__ __forceinline__ void @NAME@_stage(@STAGED@, int first, float* slab,
-                                                    int thread@STAGE_PLACES@) {
-  @STAGE_AT@
-#pragma unroll
-  for (int j = 0; j < @SLAB_COLUMNS@ / 8; ++j) {
-    const float* s = sums + first + 4 * j;
-@STORE@
-  }
-}
-
-// One step's products, of @TAPS_NOTE@, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
-// The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
-template <@TAPS@>
-static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@SUM_SETS@][@COLUMNS@ / 2], unsigned long long a,
-                                                       unsigned long long b, const int (*taps)[@NUMS@]@ADD_PARAMETER@) {
-  constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, PITCH = @PITCH@, COLUMNS = @COLUMNS@;
-  kw_wgmma_fence();
-#pragma unroll
-  @PAIRS@  // of terms of x and w
-#pragma unroll
-    for (int tap = @FIRST_TAP@; tap < @END_TAP@; ++tap) {@TAP@
-      const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
-      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (@TAP_CHUNKS@ * COLUMNS);
-#pragma unroll
-      for (int k = 0; k < CHUNKS; k += 2) {
-#pragma unroll
-        for (int p = @FIRST_PRODUCT@; p < @END_PRODUCT@; ++p)
-          @PRODUCT@(sums[@TAP_SUMS@], x + k * PITCH + p * 64, w + k * COLUMNS, @ADD@);
-      }
-    }
-  }
-  kw_wgmma_commit();
-}
-@ADD_FUNCTION@"""
+FUNCTIONS = "\n" + part_beside(__file__, "functions.cuh")
 
 #: Of the frame's kernel: its constants, and where a block begins.
-CONSTANTS = """\
-  constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;   // of a tile of sums
-  constexpr int APART = @APART@;                // rows from one tile to the next
-  constexpr int CHUNKS = @CHUNKS@, TERMS = @TERMS@, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
-  constexpr int PITCH = @PITCH@;                 // rows of x from one chunk to the next in shared memory
-  constexpr int STAGES = @STAGES@, STAGE_BYTES = @STAGE_BYTES@, LEFT_BYTES = LINES * PITCH * 16;
-  constexpr int WORKERS = @WORKERS@, TEAMS = @TEAMS@, PRODUCTS = @PRODUCTS@;  // warpgroups; tiles in work; 64 rows each
-  // Of a slab for the epilogue: floats, columns, products of 64 rows.
-  constexpr int SLAB = @SLAB@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS, HEIGHT = @HEIGHT@;
-  constexpr int DEPTHS = @DEPTHS@, CLUSTER = @CLUSTER@, SPLIT = @SPLIT@;
-  constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@, ALL_COLUMNS = @ALL_COLUMNS@;
-  constexpr int X_CHUNKS = @X_CHUNKS@, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
-  constexpr @TILE@ TILES = @TILES@;"""
+CONSTANTS = part_beside(__file__, "constants.cuh")
 PLACE = """
   const int rank = @RANK@;
   const @TILE@ first_tile = blockIdx.x / CLUSTER@FIRST_TILE@, next_tile = gridDim.x / CLUSTER;"""
 
-CONSUMERS = """\
-    @MORE@
-    const int worker = warp / 4 - @PRODUCER_GROUPS@, thread = threadIdx.x % 128;
-    const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
-@SLAB_POINTER@@TABLE_OF@    int stage = 0@TURN@;
-    unsigned parity = 0;
-    for (@TILE@ tile = first_tile; tile < TILES; @NEXT_TILE@) {
-      int group, phase_class, row_block, column_block;
-      @NAME@_tile(tile, group, phase_class, row_block, column_block);@SPLIT_OF@
-      row_block = row_block * CLUSTER + rank;@OWN_PIECES@
-      @OWN_BEGIN@@SKIP@@SUMS@
-@RESULTS@
-    }"""
+CONSUMERS = part_beside(__file__, "consumers.cuh")
 
 
 def registers(layout: Layout, count: int) -> str:
