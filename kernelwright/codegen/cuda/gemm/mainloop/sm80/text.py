@@ -1,164 +1,18 @@
 """Templates of the contraction's core on mma.sync; ``@KEY@`` is replaced by the generator in ``core.py``.
 
-Those for ``Tiling.converts_right`` stand in ``convert_text.py``.
+Those for ``Tiling.converts_right`` stand in ``convert_text.py``; long ones are files beside this one.
 """
 
-CORE = """
-@TAPS@
+from __future__ import annotations
 
-static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
-    @PARAMETERS@) {
-  constexpr int ROWS = @ROWS@, COLUMNS = @COLUMNS@;  // of a block's sums
-  constexpr int CHUNKS = @CHUNKS@;  // of a step: 8 channels each
-  constexpr int TERMS = @TERMS@, LINES = TERMS * CHUNKS;
-  constexpr int RUN_ROWS = @RUN_ROWS@;  // rows of x that serve all taps of a run
-  constexpr int STAGES = @STAGES@, LEFT_STAGES = @LEFT_STAGES@;  // steps, and runs of x, in shared memory
-  constexpr int LEFT_BYTES = LINES * RUN_ROWS * 16, RIGHT_BYTES = @RIGHT_LINES@ * COLUMNS * 16;
-  constexpr int WARPS = @WARPS@, ACROSS = @ACROSS@, WARP_ROWS = @WARP_ROWS@, WARP_COLUMNS = @WARP_COLUMNS@;
-  constexpr int TILE_ROWS = WARP_ROWS / 16, TILE_COLUMNS = WARP_COLUMNS / 8;  // products of 16 x 8 sums
-  constexpr int CHAIN = @CHAIN@;  // steps of 16 channels that tensor cores add up by themselves
-  constexpr int DEPTHS = @DEPTHS@;  // steps over the channels
-  constexpr long long ALL_CHUNKS = @ALL_CHUNKS@, ALL_ROWS = @ALL_ROWS@@ALL_COLUMNS@;
-  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, COLUMN_BLOCKS = @COLUMN_BLOCKS@, CLASSES = @CLASSES@;
-  KW_DYNAMIC_SHARED(unsigned char, shared);
-  __shared__ unsigned tap_rows[@TAP_ROWS@];  // where the rows of x of a step's tap begin, in bytes beyond left_buffer
-  const unsigned left_buffer = kw_shared_address(shared), right_buffer = left_buffer + LEFT_STAGES * LEFT_BYTES;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+from kernelwright.codegen.source import text_beside
 
-  // Blocks that run at the same time share rows of x and columns of w in the second-level cache: they go down a band of
-  // row blocks before they move on to the next columns.
-  constexpr int BAND = @BAND@, TASKS = CLASSES * COLUMN_BLOCKS;
-  const int group = blockIdx.x / (ROW_BLOCKS * TASKS), rest = blockIdx.x % (ROW_BLOCKS * TASKS);
-  const int band = rest / (BAND * TASKS) * BAND, within = rest % (BAND * TASKS);
-  const int height = min(BAND, ROW_BLOCKS - band), task = within / height;
-  const long long first_row = static_cast<long long>(band + within % height) * ROWS;
-  const int phase_class = task / COLUMN_BLOCKS, first_column = task % COLUMN_BLOCKS * COLUMNS;
-  // Kept here: registers are short.
-  __shared__ struct { long long first_row; int phase_class, group, first_column; } place;
-  if (threadIdx.x == 0) place = {first_row, phase_class, group, first_column};
-  __syncthreads();
+CORE = "\n" + text_beside(__file__, "core.cuh")
 
-  const int first_tap = @NAME@_first_tap[phase_class], taps = @NAME@_first_tap[phase_class + 1] - first_tap;
-  const int steps = taps * DEPTHS;
-@RIGHT_PLACES@  // Copies the operands of the next step; one that is not there is an empty group, so groups count steps.
-  int next_tap = 0, next_depth = 0, left_stage = LEFT_STAGES - 1;
-  const auto copy = [&](int stage) {
-    if (next_depth < DEPTHS) {
-      const auto& tap = @NAME@_taps[first_tap + next_tap];
-      if (tap[4]) {
-        left_stage = left_stage + 1 == LEFT_STAGES ? 0 : left_stage + 1;
-        const unsigned to = left_buffer + left_stage * LEFT_BYTES + lane * 16;
-        const auto* from = left + (((place.group * @PHASES@LL + tap[0]) * ALL_CHUNKS + next_depth * CHUNKS) * ALL_ROWS
-                                   + place.first_row + tap[1] + lane) * 8;
-#pragma unroll
-        for (int i = 0; i < LINES; i += WARPS) {
-          const int line = i + warp;
-          if (LINES % WARPS == 0 || line < LINES)
-#pragma unroll
-            for (int row = 0; row < RUN_ROWS; row += 32)
-              if (row + 32 <= RUN_ROWS || row + lane < RUN_ROWS)
-                kw_cp_async_16(to + (line * RUN_ROWS + row) * 16,
-                               from + line / CHUNKS * @LEFT_TERM@LL + (line % CHUNKS * ALL_ROWS + row) * 8);
-        }
-      }
-@NOTE_ROWS@@COPY_RIGHT@      if (++next_tap == taps) next_tap = 0, ++next_depth;
-    }
-    kw_cp_async_commit();
-  };
-
-  // Rows of the matrices that this lane names to ldmatrix: of x rows 0..15 of two chunks, of w columns 0..7 of two
-  // chunks, then columns 8..15.
-  const int warp_row = warp / ACROSS * WARP_ROWS, warp_column = warp % ACROSS * WARP_COLUMNS;
-  const unsigned left_lane = left_buffer + (@SECOND_CHUNK@warp_row + lane % 16) * 16;
-  const unsigned right_lane = right_buffer + (lane / 8 % 2 * COLUMNS + warp_column + lane / 16 * 8 + lane % 8) * 16;
-  float sums[TILE_COLUMNS][TILE_ROWS][4] = {};
-@STEP@#pragma unroll @UNROLL@
-    for (int chunk = 0; chunk < CHUNKS; chunk += 2 * CHAIN) {
-      unsigned a[TERMS][CHAIN][TILE_ROWS][4];
-#pragma unroll
-      for (int term = 0; term < TERMS; ++term)
-#pragma unroll
-        for (int k = 0; k < CHAIN; ++k)
-#pragma unroll
-          for (int i = 0; i < TILE_ROWS; ++i)
-            kw_ldmatrix(a[term][k][i], from_left + ((term * CHUNKS + chunk + 2 * k) * RUN_ROWS + i * 16) * 16);
-#pragma unroll
-      for (int j = 0; j < TILE_COLUMNS; j += 2) {
-        unsigned b[TERMS][CHAIN][4];
-#pragma unroll
-        for (int term = 0; term < TERMS; ++term)
-#pragma unroll
-          for (int k = 0; k < CHAIN; ++k)
-            kw_ldmatrix(b[term][k], from_right + ((term * @TAP_CHUNKS@ + chunk + 2 * k) * COLUMNS + j * 8) * 16);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          @PART@
-@PRODUCTS@@PROMOTE@
-        }
-      }
-    }
-@AFTER@    stage = stage + 1 == STAGES ? 0 : stage + 1;
-  }
-  kw_cp_async_wait<0>();
-  __syncthreads();  // The buffers become slabs of sums.
-
-@SCALES@  // Teams of 128 threads finish slabs of 64 rows and @SLAB_COLUMNS@ columns.
-  constexpr int SLABS = ROWS / 64 * @PARTS@, SLAB = @SLAB@;
-  float* const slabs = reinterpret_cast<float*>(shared);
-  float* const to = slabs + (warp_row / 64 * @PARTS@ + warp_column / @SLAB_COLUMNS@) * SLAB
-                    + (warp_row % 64 + @LANE_ROW@) * @ROW_STRIDE@
-                    + (warp_column % @SLAB_COLUMNS@ + @LANE_COLUMN@) * @COLUMN_STRIDE@;
-@FILL@#pragma unroll
-  for (int j = 0; j < TILE_COLUMNS; ++j)
-#pragma unroll
-    for (int i = 0; i < TILE_ROWS; ++i)
-#pragma unroll
-@STAGE@
-  __syncthreads();
-@WRITTEN@#pragma unroll 1
-  for (int slab = warp / 4; slab < SLABS; slab += WARPS / 4) {
-    const long long first_row = place.first_row + slab / @PARTS@ * 64;
-    @NAME@_finish(@ARGUMENTS@
-        slabs + slab * SLAB,@TABLE@@ROW_SCALE@ threadIdx.x % 128, place.phase_class, place.group, first_row,
-        place.first_column + slab % @PARTS@ * @SLAB_COLUMNS@);
-  }
-}
-"""
-
-PACKED_COPY = """
-      const unsigned to = right_buffer + stage * RIGHT_BYTES + lane * 16;
-      const auto* from = right + (((place.group * @WINDOW@LL + tap[3]) * ALL_CHUNKS + next_depth * CHUNKS) * ALL_COLUMNS
-                                  + place.first_column + lane) * 8;
-#pragma unroll
-      for (int i = 0; i < LINES; i += WARPS) {
-        const int line = i + warp;
-        if (LINES % WARPS == 0 || line < LINES)
-#pragma unroll
-          for (int column = 0; column < COLUMNS; column += 32)
-            if (column + 32 <= COLUMNS || column + lane < COLUMNS)
-              kw_cp_async_16(to + (line * COLUMNS + column) * 16,
-                             from + line / CHUNKS * @RIGHT_TERM@LL + (line % CHUNKS * ALL_COLUMNS + column) * 8);
-      }
-""".lstrip("\n")
+PACKED_COPY = text_beside(__file__, "packed_copy.cuh")
 
 #: The same of a step's pair of taps: each has a line of its own.
-PAIRED_COPY = """
-      const unsigned to = right_buffer + stage * RIGHT_BYTES + lane * 16;
-      const auto* from = right + ((place.group * @WINDOW@LL * ALL_CHUNKS + next_depth) * ALL_COLUMNS
-                                  + place.first_column + lane) * 8;
-#pragma unroll
-      for (int i = 0; i < 2 * LINES; i += WARPS) {
-        const int line = i + warp;
-        if (2 * LINES % WARPS == 0 || line < 2 * LINES) {
-          const long long entry = tap[line % 2 ? 6 : 3] * (ALL_CHUNKS * ALL_COLUMNS * 8);
-#pragma unroll
-          for (int column = 0; column < COLUMNS; column += 32)
-            if (column + 32 <= COLUMNS || column + lane < COLUMNS)
-              kw_cp_async_16(to + (line * COLUMNS + column) * 16,
-                             from + entry + line / 2 * @RIGHT_TERM@LL + column * 8);
-        }
-      }
-""".lstrip("\n")
+PAIRED_COPY = text_beside(__file__, "paired_copy.cuh")
 
 NOTE_ROWS = """
       if (threadIdx.x == 0) tap_rows[stage] = left_stage * LEFT_BYTES + static_cast<int>(tap[2]) * 16;
