@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import tomllib
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -19,7 +20,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]
 
 #: Importable from everywhere.
-COMMON = {"containers", "device_lock", "errors", "failures", "names", "progress", "records", "settings", "version"}
+COMMON = {"containers", "device_lock", "errors", "failures", "names", "processors", "progress", "records", "settings",
+          "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "selection",
@@ -167,6 +169,17 @@ def test_no_module_imports_itself_on_the_way():
 
 def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {frozenset("bc")}
+
+
+def test_texts_beside_modules():
+    """A module of its folder names each, and all that is no module is in the package's data."""
+    unread = [path for path in PACKAGE.rglob("*.cuh") if not any(
+        f'"{name}"' in module.read_text() for module in path.parent.glob("*.py") for name in (path.name, path.stem))]
+    assert unread == []
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["kernelwright"]
+    packed = {path for pattern in data for path in PACKAGE.glob(pattern)}
+    others = {p for p in PACKAGE.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert others - packed == set()
 
 
 def test_the_document_names_every_folder():

@@ -8,27 +8,14 @@ thread for four sums, in the same order, and the blocks that finish tiles find o
 
 from __future__ import annotations
 
+from kernelwright.codegen.source import text_beside
 from kernelwright.codegen.template import fill
 
 #: Parts up to which the blocks that finish tiles add them: their number is a third of the device's or more.
 _FEW = 3
 _THREADS = 128
 
-_ADD = """
-// Adds the parts of sums in order, into the first.
-static __global__ void __launch_bounds__(@THREADS@) @NAME@_add_parts(float4* __restrict__ sums) {
-  constexpr long long PART = @PART@LL / 4;
-  const long long at = blockIdx.x * @THREADS@LL + threadIdx.x;
-  if (at >= PART) return;
-  float4 sum = sums[at];
-#pragma unroll 8
-  for (int part = 1; part < @SPLIT@; ++part) {
-    const float4 more = sums[at + part * PART];
-    sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
-  }
-  sums[at] = sum;
-}
-"""
+_ADD = "\n" + text_beside(__file__, "split_k.cuh")
 
 
 def parts_left(split: int) -> int:
