@@ -20,7 +20,7 @@ from kernelwright import cli_frame
 from kernelwright import cli_options as options
 from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
 from kernelwright.progress import Progress
-from kernelwright.settings import Settings
+from kernelwright.settings import HOST_TARGET, Settings
 from kernelwright.version import VERSION
 
 USAGE = 2
@@ -141,7 +141,7 @@ def fuzz(
     count: options.Count = None,
     seconds: options.Seconds = None,
     level: options.Level = "kernels",
-    target: options.FuzzedTarget = "cpp",
+    target: options.FuzzedTarget = HOST_TARGET,
     output: options.FailuresFolder = None,
     model: options.Model = None,
     json: options.Json = False,

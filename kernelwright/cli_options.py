@@ -73,7 +73,7 @@ Level = Annotated[str, typer.Option(
     metavar="graph|kernels", help="graph: every stage up to the plan, without a compiler; kernels: the emitted file, "
     "built and verified.")]
 FuzzedTarget = Annotated[str, typer.Option(
-    "--target", metavar="cpp|cuda", help="Language of the kernels; CUDA runs under the emulation.")]
+    "--target", metavar="|".join(TARGET_NAMES), help="Language of the kernels; CUDA runs under the emulation.")]
 FailuresFolder = Annotated[Path | None, typer.Option(
     "--output", "-o", metavar="FOLDER", help="Where the minimal files go.")]
 
@@ -95,8 +95,8 @@ Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, t
 OwnKernels = Annotated[bool, typer.Option(
     "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]
 Place = Annotated[str, typer.Option(
-    "--target", metavar="auto|cpp|cuda", help="cpp runs model and candidates on the CPU, cuda on a GPU; auto is cuda "
-    "where PyTorch sees a CUDA device.")]
+    "--target", metavar="|".join(("auto", *TARGET_NAMES)), help="cuda runs model and candidates on a GPU, others on "
+    "the CPU; auto is cuda where PyTorch sees a CUDA device.")]
 Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
 NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no times, no ranks.")]
 StageLimit = Annotated[float | None, typer.Option(

@@ -1,4 +1,4 @@
-"""CUDA programs on a machine without a GPU: checked by emulation, compiled where nvcc is, not timed."""
+"""Programs for devices that this machine lacks: checked by emulation, compiled where there is a compiler, not timed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from kernelwright.build.emulation import (
     load_emulated,
 )
 from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler
-from kernelwright.codegen.cuda.target import CUDA
-from kernelwright.codegen.generate import KernelFailed
+from kernelwright.codegen.generate import TARGETS, KernelFailed
 from kernelwright.culprits import Culprits
 from kernelwright.device_lock import clock
 from kernelwright.emit.file import kernel_source
@@ -59,32 +58,32 @@ def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan])
     return result, left
 
 
-def judge_without_device(problem: Problem, modes: list[ModeProgram], example: list[Any], device: Device,
+def judge_without_device(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                          settings: Settings, stages: Stages) -> tuple[list[ModeProgram], str, list[str]]:
-    """CUDA kernels on a machine without a GPU: checked by emulation, compiled where nvcc is, not timed. The modes as
-    far as they passed, their text, and notes."""
+    """Kernels of a target with an emulation on a machine without its device: checked by emulation, compiled where nvcc
+    is, not timed. The modes as far as they passed, their text, and notes."""
     if not any(m.plan.kernels for m in modes):
-        return modes, emitted_text(problem, modes, example, "cuda", device)[0], []
+        return modes, emitted_text(problem, modes, example, target, device)[0], []
     notes = ["There is no CUDA device here: the file was not run on a GPU and not timed."]
     with stages.stage("verify"):
-        modes, checked = _emulated(problem, modes, example, device, settings, stages)
-    text, parts = emitted_text(problem, modes, example, "cuda", device)
+        modes, checked = _emulated(problem, modes, example, target, device, settings, stages)
+    text, parts = emitted_text(problem, modes, example, target, device)
     with stages.stage("build"):
         if not parts[0]:
             pass  # no kernels are left
         elif find_cuda_compiler() is None:
             notes.append(NO_CUDA_COMPILER.what)
         else:
-            while parts[0] and (messages := compile_cuda(kernel_source(*parts, target=CUDA))):
+            while parts[0] and (messages := compile_cuda(kernel_source(*parts, target=TARGETS[target]))):
                 failed = BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
                 modes = without(modes, KernelFailed(unbuildable(parts, compile_cuda), failed), device)
-                text, parts = emitted_text(problem, modes, example, "cuda", device)
+                text, parts = emitted_text(problem, modes, example, target, device)
             notes.append("The kernels compile with nvcc for sm_90a.")
     return modes, text, notes + checked
 
 
-def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], device: Device, settings: Settings,
-              stages: Stages) -> tuple[list[ModeProgram], list[str]]:
+def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+              settings: Settings, stages: Stages) -> tuple[list[ModeProgram], list[str]]:
     """The modes as far as the same program for fewer batch entries passes under the emulation, which is slow, and
     notes. What that program gives up, they give up."""
     most, few = 2, fewer_entries(example, 2)
@@ -105,11 +104,11 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
     checked: dict[str, str] = {}
     searches: Counter[str] = Counter()
     while True:
-        small, text, parts = written(problem, small, few, "cuda", device)
+        small, text, parts = written(problem, small, few, target, device)
         if not parts[0]:
             return modes, notes + list(checked.values())
         try:
-            emitted = load_emulated(text, kernel_source(*parts, target=CUDA), problem.name)
+            emitted = load_emulated(text, kernel_source(*parts, target=TARGETS[target]), problem.name)
         except EmulationError as error:
             if not is_ours(error):
                 raise
@@ -141,7 +140,7 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], de
             culprits = Culprits()
             if searches[mode.name] < SEARCHES:
                 searches[mode.name] += 1
-                culprits = culprits_of(problem, mode, failure, "cuda", device, settings, _TRIALS.tolerance,
+                culprits = culprits_of(problem, mode, failure, target, device, settings, _TRIALS.tolerance,
                                        clock() + _SECONDS, emulated_library, make_inputs)
             step, found = step_from(mode, failure, device, culprits)
             small[place] = stepped_back(mode, step, device, found)

@@ -69,7 +69,7 @@ class StepBack:
 
     def plan(self, captured: Graph, device: Device) -> Plan:
         """The plan of what is left."""
-        move_bias = not self.whole and (device.kind == "cuda" or bool(self.channels_last))
+        move_bias = not self.whole and (device.adds_bias_apart or bool(self.channels_last))
         return make_plan(self.rewriting.graph, captured, self.kept, move_bias=move_bias,
                          channels_last=self.channels_last, contractions=self.contractions)
 

@@ -91,7 +91,7 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
     if not kept:
         return mode
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
-                                        move_bias=device.kind == "cuda" or bool(mode.plan.channels_last),
+                                        move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
                                         channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
 
 
@@ -170,7 +170,7 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
         nodes = set(rewriting.graph.nodes())
         last = mode.plan.channels_last & nodes
         kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}
-        plan = make_plan(rewriting.graph, captured, kept, move_bias=device.kind == "cuda" or bool(last),
+        plan = make_plan(rewriting.graph, captured, kept, move_bias=device.adds_bias_apart or bool(last),
                          channels_last=last)
         return replace(mode, captured=captured, rewriting=rewriting,
                        plan=replace(plan, layout=mode.plan.layout if last else ""))

@@ -73,7 +73,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
 
         if emulated:
             module, certificates, timings = None, {}, {}
-            modes, text, found = judge_without_device(problem, modes, example, device, settings, stages)
+            modes, text, found = judge_without_device(problem, modes, example, target, device, settings,
+                                                      stages)
             notes += found
         else:
             module, modes, text, certificates, timings = judge(problem, modes, example, target, device, settings,

@@ -107,7 +107,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     modes: list[ModeProgram] = []
     raised: list[ForwardRaised] = []
     refused: list[KernelwrightError] = []
-    predict = predict and settings.contractions == "measured" and device.kind == "cuda" and any(
+    predict = predict and settings.contractions == "measured" and any(
         t.device == device.kind and Contraction in t.skeletons for t in TARGETS.values())
     served: list[tuple[str, Questions, dict[str, bool], list[ModeProgram]]] = []  # what each mode asked, and is told
     models = _models(problem, settings.seed)
@@ -130,15 +130,14 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 notes.append(f"{words_of(name).capitalize()} mode stays as it is: {_why(graph).rstrip('.')}.")
                 modes.append(unknown(name, candidate, recordings))
                 continue
-            if settings.precision == "strict" and device.kind == "cuda":
+            if settings.precision == "strict" and device.rounds_products:
                 graph = exact_convolutions(graph)
             try:
                 with stages.stage("rewrite"):
                     rewriting = rewrite(graph, device)
                 with stages.stage("plan"):
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
-                    # cuDNN's convolutions add their bias in a second pass over the output; oneDNN's do not.
-                    plan = make_plan(rewriting.graph, graph, move_bias=device.kind == "cuda", contractions=chosen)
+                    plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen)
                     plan = predicted_plan(plan, graph, device)
                     modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:
@@ -266,7 +265,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]
-    header = make_header(problem.name, described, VERSION, device.name)
+    header = make_header(problem.name, described, VERSION, device.title)
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:

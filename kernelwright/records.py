@@ -115,7 +115,7 @@ class Mode:
 class Result:
     """What ``optimize`` returns.
 
-    source: text of the emitted file. path: where it was written, or None. target: "cpp" or "cuda".
+    source: text of the emitted file. path: where it was written, or None. target: its name.
     module: a live ModelNew with the problem's parameters, or None where it can't run here.
     notes: plain sentences that the user should read (what was not done, and why).
     stages: seconds spent in each stage, by name. construction: how the model is constructed, as text.

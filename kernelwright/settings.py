@@ -18,6 +18,9 @@ MINIMUM_TORCH = (2, 11)
 #: A target is a folder of codegen/ that has an object of that name.
 TARGET_NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("codegen/*/target.py")))
 
+#: What "auto" is where there is no device but the host.
+HOST_TARGET = "cpp"
+
 
 def _option(default: Any, effect: str, choices: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"effect": effect, "choices": choices})

@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.build.library import BuiltAhead, spare_processors
 from kernelwright.build.module import BuildFailed
-from kernelwright.codegen.generate import has_skeleton
+from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
@@ -155,7 +155,7 @@ class Tuning:
     def _may_contract(self) -> bool:
         wanted = self.settings.contractions
         return has_skeleton(Contraction, self.target) and wanted != "library" and (
-            wanted != "auto" or self.problem.device.type == "cuda")
+            wanted != "auto" or self.problem.device.type == TARGETS[self.target].device)
 
     def _values(self, mode: ModeProgram) -> dict[str, torch.Tensor]:
         """The model's tensors and its example inputs, by name; buffers are copies."""

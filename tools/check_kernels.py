@@ -13,13 +13,13 @@ import ctypes
 import torch
 
 from kernelwright.build.library import build_library
-from kernelwright.codegen.generate import generate, support_text
+from kernelwright.codegen.generate import TARGETS, chosen, generate, support_text
 from kernelwright.codegen.reference.loops import evaluate as evaluate_loop
 from kernelwright.emit.launcher import make_launcher
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.pipeline import _load
 from kernelwright.plan.kernels import LoopKernel
-from kernelwright.programs import Stages, understand
+from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
 from kernelwright.roofline.peaks import current_device
 from kernelwright.settings import Settings
@@ -29,20 +29,20 @@ def main() -> None:
     """Print a row for each kernel: name, worst relative error of each output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path")
-    parser.add_argument("--target", choices=("cpp", "cuda"), default="cuda" if torch.cuda.is_available() else "cpp")
+    parser.add_argument("--target", choices=("auto", *TARGETS), default="auto")
     options = parser.parse_args()
-    cuda = options.target == "cuda"
-    device = torch.device("cuda" if cuda else "cpu")
-    settings = Settings(target=options.target)
-    problem, example = _load(options.path, None, options.target, settings)
-    modes, _ = understand(problem, example, current_device(device), settings, Stages(Progress()))
-    for mode in modes:
-        plans, sources = generate([mode.plan], options.target)
+    target = TARGETS[chosen(options.target)]
+    device, row = torch.device(target.device), current_device(target.device)
+    settings = Settings(target=target.name)
+    problem, example = _load(options.path, None, target.name, settings)
+    modes, _ = understand(problem, example, row, settings, Stages(Progress()))
+    for mode in written(problem, modes, example, target.name, row)[0]:
+        plans, sources = generate([mode.plan], target.name)
         for step in plans[0].kernels:
             names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
-            launcher = make_launcher("check", [step], sources, lambda n: True, names.__getitem__, cuda=cuda)
-            library = build_library("\n\n".join([support_text([sources[step]], options.target),
-                                                 sources[step].definition, launcher.text]), options.target, "check")
+            launcher = make_launcher("check", [step], sources, lambda n: True, names.__getitem__, target=target)
+            library = build_library("\n\n".join([support_text([sources[step]], target.name),
+                                                 sources[step].definition, launcher.text]), target.name, "check")
             memory = {n: torch.rand(n.shape, dtype=torch_dtype(n.dtype), device=device) for n in step.inputs}
             outputs = {n: torch.full(n.shape, float("nan"), dtype=torch_dtype(n.dtype), device=device)
                        for n in step.outputs}
@@ -51,8 +51,8 @@ def main() -> None:
             if launcher.workspace_bytes:
                 tensors.append(torch.full((launcher.workspace_bytes,), 255, dtype=torch.uint8, device=device))
             addresses = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-            failure = library.check(addresses, torch.cuda.current_stream().cuda_stream if cuda else None)
-            if cuda:
+            failure = library.check(addresses, torch.cuda.current_stream().cuda_stream if target.stream else None)
+            if target.stream:
                 torch.cuda.synchronize()
             values = [memory[n].double() for n in step.inputs]
             if isinstance(step.kernel, LoopKernel):

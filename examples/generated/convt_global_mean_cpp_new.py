@@ -1,4 +1,4 @@
-"""ModelNew: convt_global_mean, with custom kernels. Written by kernelwright 0.1.0 for generic CPU.
+"""ModelNew: convt_global_mean, with custom kernels. Written by kernelwright 0.1.0 for generic CPU, 8 threads.
 
 Same constructor, parameters and results as the original class. Where a call does not fit what the
 kernels were built for, the original computation runs, with one warning.

@@ -1,4 +1,4 @@
-"""ModelNew: square_matmul, unchanged: no kernel pays. Written by kernelwright 0.1.0 for generic CPU.
+"""ModelNew: square_matmul, unchanged: no kernel pays. Written by kernelwright 0.1.0 for generic CPU, 8 threads.
 """
 
 

@@ -16,6 +16,7 @@ import torch
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import build_text
+from kernelwright.processors import processors
 
 #: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python
 #: at once (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
@@ -26,11 +27,6 @@ LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
 
 #: Of so many processors one compiles ahead.
 _SHARED = 3
-
-
-def processors() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 
 
 def spare_processors() -> int:

@@ -14,6 +14,7 @@ from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.failures import is_ours
 from kernelwright.plan.records import Kernel, KernelStep, Plan
+from kernelwright.settings import HOST_TARGET
 
 #: By name.
 TARGETS: dict[str, Target] = {target.name: target for target in (CPP, CUDA, C)}
@@ -21,12 +22,12 @@ TARGETS: dict[str, Target] = {target.name: target for target in (CPP, CUDA, C)}
 
 def is_here(target: str) -> bool:
     """Whether this machine has a device that runs the target's kernels."""
-    return TARGETS[target].device == "cpu" or torch.cuda.is_available()
+    return TARGETS[target].on_host or torch.cuda.is_available()
 
 
 def chosen(target: str) -> str:
     """The target that "auto" stands for: CUDA where there is a device, else C++; others are as they are."""
-    return target if target != "auto" else CUDA.name if is_here(CUDA.name) else CPP.name
+    return target if target != "auto" else CUDA.name if is_here(CUDA.name) else HOST_TARGET
 
 
 class NoSkeleton(LookupError):
@@ -79,6 +80,14 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
 def has_skeleton(kind: type, target: str) -> bool:
     """Whether a target writes kernels of this kind."""
     return kind in TARGETS[target].skeletons
+
+
+def writer_of(kind: type[Kernel]) -> Target:
+    """The first target that writes kernels of this kind. Raises LookupError where none does."""
+    for target in TARGETS.values():
+        if kind in target.skeletons:
+            return target
+    raise LookupError(f"no target writes kernels of the kind {kind.__name__}")
 
 
 def generate_kernel(kernel: Kernel, name: str, target: str) -> KernelSource:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kernelwright.codegen.device_kind import HOST
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.records import Kernel
 
@@ -61,6 +62,7 @@ class Target:
     ``stream``: the type of what kernels are launched on, or "" where calls run at once. ``stack_bytes``: the largest
     workspace that a launcher has on its own stack. ``asserts_late``: whether a check of values may be left to the
     device, which fails later. ``rounds_products``: whether PyTorch may round the operands of float32 products there.
+    ``emulated``: whether an emulation on the host runs its kernels where there is no device.
     """
 
     name: str
@@ -78,3 +80,9 @@ class Target:
     stack_bytes: int = 0
     asserts_late: bool = False
     rounds_products: bool = False
+    emulated: bool = False
+
+    @property
+    def on_host(self) -> bool:
+        """Whether its kernels run on the processor on which Python runs, which every machine has."""
+        return self.device == HOST

@@ -10,9 +10,11 @@ from kernelwright.errors import FileMissing, InvalidOption
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report, Worker, run
 from kernelwright.progress import Progress
+from kernelwright.settings import HOST_TARGET, TARGET_NAMES
 
 _USUAL_COUNT = 200
-CHOICES = {"level": ("kernels", "graph"), "target": ("cpp", "cuda")}
+CHOICES = {"level": ("kernels", "graph"),
+           "target": (HOST_TARGET, *(name for name in TARGET_NAMES if name != HOST_TARGET))}
 
 
 def fuzz(*, path: Path | None, seed: int, count: int | None, seconds: float | None, level: str, target: str,

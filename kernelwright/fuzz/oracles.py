@@ -22,23 +22,25 @@ from kernelwright.algebra.filled import of_numbers
 from kernelwright.algebra.rule import Context, Exactness
 from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.alike import SETTINGS, observe
 from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of
-from kernelwright.fuzz.product import Made, make
+from kernelwright.fuzz.product import Made, make, row_of
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.modes import RECORDED
 from kernelwright.pipeline import explain
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
 from kernelwright.programs import new_model
 from kernelwright.records import Mode, Result
-from kernelwright.roofline.devices import GENERIC_CPU, H200
-from kernelwright.settings import Settings
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import HOST_TARGET, Settings
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import certify, default_trials
 from kernelwright.verify.distributions import DISTRIBUTIONS
@@ -100,7 +102,7 @@ class _Stage:
                          kind=code or type(error).__name__) from error
 
 
-def check(text: str, level: str = "graph", target: str = "cpp", seed: int = 0) -> Outcome:
+def check(text: str, level: str = "graph", target: str = HOST_TARGET, seed: int = 0) -> Outcome:
     """Judge the model of a problem file's text. ``level``: one of :data:`LEVELS`; "text" only emits the file, "eager"
     only calls the model as it is."""
     try:
@@ -218,7 +220,7 @@ def _tied(model: nn.Module) -> set[str]:
 
 
 def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str, seed: int) -> None:
-    device = H200 if target == "cuda" else GENERIC_CPU
+    device = row_of(target)
     with _Stage("rewrite"):
         chosen = rewrite(graph, device)
         variants = [("", chosen.graph, chosen.applications)]
@@ -245,7 +247,7 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
             if wrong:
                 raise _Wrong("rewrite", f"{wrong}{words}{trial}; rules: {rules}", kind=wrong.kind)
             # Plans round constants and casts to the types of their kernels.
-            for plan, which in _plans(rewritten, graph, target):
+            for plan, which in _plans(rewritten, graph, target, device):
                 with _Stage("plan"):
                     torch.manual_seed(0)
                     with torch.no_grad():
@@ -256,13 +258,13 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
                     raise _Wrong("plan", f"{wrong}{words}{which}{trial}; rules: {rules}", kind=wrong.kind)
 
 
-def _plans(graph: Graph, captured: Graph, target: str) -> Iterator[tuple[Plan, str]]:
-    """The plan of a graph; for CUDA the one with every contraction as a kernel, too."""
+def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterator[tuple[Plan, str]]:
+    """The plan of a graph; where the target has such kernels the one with every contraction as a kernel, too."""
     with _Stage("plan"):
-        plan = make_plan(graph, captured, move_bias=target == "cuda")
+        plan = make_plan(graph, captured, move_bias=device.adds_bias_apart)
     yield plan, ""
     chosen = {n: Choice("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
-    if target == "cuda" and chosen:
+    if has_skeleton(Contraction, target) and chosen:
         with _Stage("plan"):
             plan = make_plan(graph, captured, move_bias=True, contractions=chosen)
         yield plan, " (every contraction as a kernel)"
@@ -283,7 +285,7 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
         path = Path(folder) / "random_model.py"
         path.write_text(text)
         with _Stage("emit"):
-            result = explain(path, settings=Settings(target=target), device=H200 if target == "cuda" else GENERIC_CPU)
+            result = explain(path, settings=Settings(target=target), device=row_of(target))
         digest = hashlib.sha256(result.source.encode()).hexdigest()
         notes = tuple(n for n in result.notes if "mode stays" in n)
         if not run:
@@ -292,10 +294,10 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
             made = make(path, target)
         with _Stage("compare"):
             # In which order a GPU's libraries store, nobody knows here.
-            found = [d for d in made.all_differences(seed) if target == "cpp" or d.kind != "strides"]
+            found = [d for d in made.all_differences(seed) if TARGETS[target].on_host or d.kind != "strides"]
         if found:
             raise _Wrong("compare", f"{found[0]} ({len(found)} differences)", kind=found[0].kind)
-        if made.given_up or target == "cuda":
+        if made.given_up or TARGETS[target].emulated:
             notes += _all_certified(path, result, target, seed, made)
         if made.given_up:
             raise _Wrong("verify", made.given_up[0], status="unclear")
@@ -317,7 +319,7 @@ def _all_certified(path: Path, result: Result, target: str, seed: int, made: Mad
     """Certify each mode of calls without gradients that has kernels, as it was first planned; notes. Raises _Wrong,
     which tells rounding from faults."""
     with _Stage("build"):
-        emitted = made.emitted if target == "cuda" else load_text(result.source, "random_model")
+        emitted = made.emitted if TARGETS[target].emulated else load_text(result.source, "random_model")
     problem = load_problem(path, device="cpu")
     notes: tuple[str, ...] = ()
     for mode in result.modes:

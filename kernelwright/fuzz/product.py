@@ -15,6 +15,7 @@ import torch
 from kernelwright.algebra.rule import Exactness
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.fuzz.alike import CHANGES, SETTINGS, Difference, Setting, differences, observe
 from kernelwright.modes import described_mode, distinct
 from kernelwright.pipeline import explain
@@ -23,9 +24,9 @@ from kernelwright.problem.inputs import changed
 from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
-from kernelwright.roofline.devices import GENERIC_CPU, H200
+from kernelwright.roofline.devices import GENERIC_CPU, H200, Device
 from kernelwright.selection import judge
-from kernelwright.settings import Settings
+from kernelwright.settings import HOST_TARGET, Settings
 from kernelwright.tune.budget import unmeasured
 from kernelwright.verify.flatten import map_tensors
 
@@ -95,23 +96,30 @@ class Made:
         return found
 
 
-def make(path: Path, target: str = "cpp") -> Made:
-    """Emit, build and (for the CPU) judge the file of a problem, without timing. Raises as ``optimize`` does."""
-    if target == "cuda":
-        result = explain(path, settings=Settings(target="cuda"), device=H200)
+def row_of(target: str) -> Device:
+    """The device that random models are planned for, whatever the machine has."""
+    return GENERIC_CPU if TARGETS[target].on_host else H200
+
+
+def make(path: Path, target: str = HOST_TARGET) -> Made:
+    """Emit, build and (where the host runs the kernels) judge the file of a problem, without timing. Raises as
+    ``optimize`` does."""
+    row = row_of(target)
+    if TARGETS[target].emulated:
+        result = explain(path, settings=Settings(target=target), device=row)
         problem = load_problem(path, device="cpu")
         kernels = _kernels_of(result.source)
         emitted = load_emulated(result.source, kernels, problem.name) if kernels else \
             load_text(result.source, problem.name)
         return Made(problem, result.source, emitted, result.modes, tuple(result.notes))
     # What is kept of a model that fails is no matter of how busy the machine is.
-    settings, stages = Settings(target="cpp"), Stages(Progress(), unmeasured(_SECONDS))
+    settings, stages = Settings(target=target), Stages(Progress(), unmeasured(_SECONDS))
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(settings.seed)
-    modes, notes = understand(problem, example, GENERIC_CPU, settings, stages)
-    module, modes, text, _, _ = judge(problem, modes, example, "cpp", GENERIC_CPU, settings, stages)
+    modes, notes = understand(problem, example, row, settings, stages)
+    module, modes, text, _, _ = judge(problem, modes, example, target, row, settings, stages)
     return Made(problem, text, sys.modules[type(module).__module__],
-                tuple(described_mode(m, GENERIC_CPU) for m in distinct(modes)), tuple(notes),
+                tuple(described_mode(m, row) for m in distinct(modes)), tuple(notes),
                 tuple(dict.fromkeys(note for m in modes for note in m.notes)))
 
 

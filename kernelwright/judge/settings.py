@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, NoCudaDevice
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.settings import Settings
@@ -26,7 +27,8 @@ class JudgeSettings:
     """Options of ``kernelwright judge``. Raises InvalidOption (KW403) for a value that an option does not take."""
 
     target: str = "auto"
-    """Where model and candidates run: cpp on the CPU, cuda on a GPU; auto is cuda where PyTorch sees a CUDA device."""
+    """Where model and candidates run: those of cuda on a GPU, others on the CPU; auto is cuda where PyTorch sees a CUDA
+    device."""
     device: int | None = None
     """The GPU, as PyTorch counts them; None: the first."""
     precision: str = "match"
@@ -73,8 +75,10 @@ class JudgeSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise _invalid(name, value, "a number above 0", default)
-        if self.device is not None and (self.target == "cpp" or not 0 <= self.device < 1024):
-            raise _invalid("device", self.device, "the number of a GPU, and not with --target cpp", "the first")
+        kind = device_kind(self.target)
+        if self.device is not None and (kind == HOST or not 0 <= self.device < 1024):
+            alone = f", and not with --target {self.target}" if kind == HOST else ""
+            raise _invalid("device", self.device, f"the number of a GPU{alone}", "the first")
         if self.output is not None and Path(self.output).suffix != ".json":
             raise _invalid("output", str(self.output), "the path of a file ending in .json", "no file")
         if self.output is not None:
@@ -84,8 +88,9 @@ class JudgeSettings:
 
     def place(self) -> torch.device:
         """Where the model and its candidates run. Raises NoCudaDevice (KW302) for a GPU that is not there."""
-        if self.target == "cpp" or (self.target == "auto" and self.device is None and not torch.cuda.is_available()):
-            return torch.device("cpu")
+        kind = device_kind(self.target)
+        if kind == HOST or (not kind and self.device is None and not torch.cuda.is_available()):
+            return torch.device(HOST)
         index, count = self.device or 0, torch.cuda.device_count()
         if index >= count:
             raise NoCudaDevice(device=f"cuda:{index}", found=f"PyTorch sees {count} CUDA device(s)")

@@ -53,6 +53,28 @@ class Device:
             if isinstance(value, (int, float)) and not value > 0:
                 raise ValueError(f"{item.name} of {self.name} is {value}: it must be positive")
 
+    @property
+    def adds_bias_apart(self) -> bool:
+        """Whether PyTorch's library adds a convolution's bias in a second pass over the output: cuDNN does, oneDNN does
+        not."""
+        return self.kind == "cuda"
+
+    @property
+    def rounds_products(self) -> bool:
+        """Whether PyTorch may round the operands of float32 products, to TF32."""
+        return self.kind == "cuda"
+
+    @property
+    def parallel(self) -> str:
+        """How many threads of a CPU, or multiprocessors of a GPU, the figures are for, in words."""
+        unit = "thread" if self.kind == "cpu" else "multiprocessor"
+        return f"{self.cores} {unit}{'s' if self.cores > 1 else ''}"
+
+    @property
+    def title(self) -> str:
+        """The name, of a CPU with the number of threads that the figures are for."""
+        return f"{self.name}, {self.parallel}" if self.kind == "cpu" else self.name
+
     def best_arithmetic(self, dtype: torch.dtype = torch.float32, *, tf32: bool = False) -> float:
         """Operations per second that no honest kernel on ``dtype`` beats: the fastest unit that may be used.
 
@@ -164,7 +186,7 @@ GENERIC_CUDA = replace(
     source="assumed: no device was seen",
 )
 
-#: A middling server CPU of eight cores, for planning that must not depend on the machine it happens on.
+#: Eight threads of a middling server CPU, for planning that must not depend on the machine it happens on.
 GENERIC_CPU = Device(
     name="generic CPU",
     kind="cpu",
@@ -181,7 +203,7 @@ GENERIC_CPU = Device(
     launch_seconds=5e-6,
     cores=8,
     cache_bytes=32 << 20,
-    source="assumed: no CPU was measured",
+    source="assumed, for eight threads: no CPU was measured",
 )
 
 #: Every row with a name that PyTorch reports.

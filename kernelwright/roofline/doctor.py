@@ -68,7 +68,7 @@ class Machine:
                 f"  others     TF32 {device.tf32 / 1e9:.4g}, float16 {device.float16 / 1e9:.4g}, bfloat16 "
                 f"{device.bfloat16 / 1e9:.4g}, float64 {device.float64_matmul / 1e9:.4g} GFLOP/s"
             )
-            lines.append(f"  launch     {device.launch_seconds * 1e6:.3g} microseconds, {device.cores} cores")
+            lines.append(f"  launch     {device.launch_seconds * 1e6:.3g} microseconds, figures for {device.parallel}")
         lines += [""] * bool(self.problems) + [f"problem    {problem}" for problem in self.problems]
         return "\n".join(lines)
 

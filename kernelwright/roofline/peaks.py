@@ -42,18 +42,18 @@ _RATES = (
 _FORMAT = 1
 
 
-def current_device(target: str | torch.device = "cpu", *, measure: bool = True) -> Device:
-    """Return the row of ``target``: "cpu", "cpp" (the CPU), "cuda", "cuda:1" or a torch device.
+def current_device(place: str | torch.device = "cpu", *, measure: bool = True) -> Device:
+    """Return the row of ``place``: "cpu", "cuda", "cuda:1" or a torch device.
 
     A CUDA device is looked up by name, then measured where ``measure`` allows and estimated otherwise;
     without any GPU "cuda" is the generic row, so that planning works anywhere. The CPU is measured once per
     machine, thread count and torch version (about two seconds, cached). Raises ValueError for others.
     """
-    device = torch.device("cpu" if target == "cpp" else target)
+    device = torch.device(place)
     if device.type == "cpu":
         return measured_cpu()
     if device.type != "cuda":
-        raise ValueError(f"{target}: there are rows for the CPU and for CUDA devices only")
+        raise ValueError(f"{place}: there are rows for the CPU and for CUDA devices only")
     if not torch.cuda.is_available():
         return GENERIC_CUDA
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 
+from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import NoCudaDevice
+from kernelwright.processors import processors
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.worker_process import PACKAGE_PARENT
@@ -23,9 +25,10 @@ def find_queues(options: SuiteOptions) -> list[DeviceQueue]:
 
     Raises NoCudaDevice (KW302) for a GPU that is not there.
     """
-    if options.settings.target == "cpp" or options.devices == ("cpu",):
+    kind = device_kind(options.settings.target)
+    if kind == HOST or options.devices == (HOST,):
         return [cpu_queue()]
-    count = visible_gpus() if options.devices or options.settings.target == "cuda" or _may_have_gpus() else 0
+    count = visible_gpus() if options.devices or kind or _may_have_gpus() else 0
     numbers = [int(name) for name in options.devices if name != "cpu"] or list(range(count))
     missing = [number for number in numbers if number >= count]
     if missing:
@@ -44,12 +47,12 @@ def workers_per_device(options: SuiteOptions, queues: list[DeviceQueue], devices
         return options.workers
     if any(queue.stops_groups for queue in queues):
         return 1
-    return max(1, min(MOST_WORKERS, _cores() // (devices or len(queues)) // CORES_PER_WORKER))
+    return max(1, min(MOST_WORKERS, processors() // (devices or len(queues)) // CORES_PER_WORKER))
 
 
 def share_cores(options: SuiteOptions, queues: list[DeviceQueue], per_device: int, devices: int = 0) -> None:
     """Give each worker of a GPU its share of the cores, where neither options nor environment say another number."""
-    share = str(max(1, _cores() // ((devices or len(queues)) * per_device)))
+    share = str(max(1, processors() // ((devices or len(queues)) * per_device)))
     for queue in queues:
         if not queue.stops_groups:
             names = ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS")[:2 if options.settings.threads is None else 1]
@@ -80,7 +83,3 @@ def _gpu_queue(number: int) -> DeviceQueue:
 def cpu_queue() -> DeviceQueue:
     """The queue of the CPU, on which everything that a worker starts competes with the others."""
     return DeviceQueue("cpu", {}, stops_groups=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

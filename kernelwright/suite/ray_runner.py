@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, ProblemCrashed, RunnerMissing
 from kernelwright.progress import Progress
 from kernelwright.suite.jobs import Job
@@ -63,7 +64,7 @@ def find_places(nodes: Sequence[dict[str, Any]], options: SuiteOptions) -> list[
     """The devices of the nodes that ``ray.nodes()`` lists: all GPUs; without any, or if asked for, each node's CPU."""
     alive = [node for node in nodes if node["Alive"]]
     gpus = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in alive}
-    if options.settings.target == "cpp" or options.devices == ("cpu",) or not any(gpus.values()):
+    if device_kind(options.settings.target) == HOST or options.devices == (HOST,) or not any(gpus.values()):
         return [Place(node["NodeID"], node["NodeManagerAddress"], False, 1) for node in alive]
     return [Place(node["NodeID"], node["NodeManagerAddress"], True, gpus[node["NodeID"]])
             for node in alive for _ in range(gpus[node["NodeID"]])]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.generate import tilings
-from kernelwright.codegen.generate import generate_kernel
+from kernelwright.codegen.generate import generate_kernel, writer_of
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction import Contraction, Tiling
 from kernelwright.plan.records import Choice, Plan
@@ -22,7 +22,7 @@ from kernelwright.tune.contraction_recompute import without
 def generates(kernel: Contraction) -> bool:
     """Whether the kernel's own form takes all that the kernel reduces and stores."""
     try:
-        generate_kernel(kernel, "kernel", "cuda")
+        generate_kernel(kernel, "kernel", writer_of(Contraction).name)
     except ValueError:
         return False
     return True

@@ -13,8 +13,7 @@ import torch
 
 from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
-from kernelwright.codegen.cuda.target import CUDA
-from kernelwright.codegen.generate import generate_kernel, support_text
+from kernelwright.codegen.generate import generate_kernel, support_text, writer_of
 from kernelwright.device_lock import clock
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node, walk
@@ -93,7 +92,7 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
                 continue
             texts.append(text)
             launchers.append((number, form, launcher))
-    libraries = build_all(texts, "cuda", [launcher.name for _, _, launcher in launchers])
+    libraries = build_all(texts, writer_of(Contraction).name, [launcher.name for _, _, launcher in launchers])
     for (number, form, launcher), library in zip(launchers, libraries, strict=True):
         if isinstance(library, BuildFailed):
             result[number][1].append(f"{words(form)} does not compile: {str(library).strip().splitlines()[0]}")
@@ -110,10 +109,11 @@ def written(case: Case, form: Choice) -> tuple[str, Launcher]:
     # Libraries share the process, and libraries of earlier runs are found by their text.
     name = f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
     step = replace(case.step, name=name, kernel=kernel)
-    source = generate_kernel(kernel, name, "cuda")
+    target = writer_of(Contraction)
+    source = generate_kernel(kernel, name, target.name)
     names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
-    launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__, target=CUDA)
-    return "\n\n".join([support_text([source], "cuda"), source.definition, launcher.text]), launcher
+    launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__, target=target)
+    return "\n\n".join([support_text([source], target.name), source.definition, launcher.text]), launcher
 
 
 def words(form: Choice) -> str:

@@ -153,7 +153,7 @@ def predicted_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
 def first_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
     """The plan with no convolution channels-last."""
     kept = {n: r for n, r in plan.kept.items() if r != ALONE}
-    return make_plan(plan.graph, captured, kept, move_bias=device.kind == "cuda", contractions=plan.contractions)
+    return make_plan(plan.graph, captured, kept, move_bias=device.adds_bias_apart, contractions=plan.contractions)
 
 
 def promising(seconds: Seconds, device: Device) -> frozenset[Node]:

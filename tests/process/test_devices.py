@@ -13,6 +13,7 @@ from kernelwright.roofline import doctor as doctor_module
 from kernelwright.roofline import peaks
 from kernelwright.roofline.devices import (
     A100_80,
+    GENERIC_CPU,
     GENERIC_CUDA,
     H100,
     H200,
@@ -79,12 +80,17 @@ def test_a_row_from_properties_is_near_the_known_one() -> None:
     assert bare.memory_peak == GENERIC_CUDA.memory_peak and bare.cores == GENERIC_CUDA.cores
 
 
+def test_a_cpu_says_how_many_threads_its_figures_are_for():
+    assert GENERIC_CPU.title == "generic CPU, 8 threads" and "eight threads" in GENERIC_CPU.source
+    assert replace(GENERIC_CPU, cores=1).parallel == "1 thread" and H200.title == H200.name
+
+
 def test_the_cpu_is_measured_once_and_cached(cache, monkeypatch: pytest.MonkeyPatch) -> None:
     row = current_device("cpu")
     assert row.kind == "cpu" and row.name == processor_name() and row.cores == torch.get_num_threads()
     assert 1e8 < row.read < 1e13 and 1e8 < row.float32 < 1e15 and 0 < row.launch_seconds < 1e-2
     monkeypatch.setattr(peaks, "measure_cpu", lambda *_: pytest.fail("measured again"))
-    assert current_device(torch.device("cpu")) == row and current_device("cpp") == row
+    assert current_device(torch.device("cpu")) == row
     (path,) = (cache / "peaks").iterdir()  # nothing temporary is left
     path.write_text(path.read_text()[:50])
     monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(row, read=1.0))
@@ -133,7 +139,8 @@ def test_the_report(cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "compiler_version", lambda name: "not found")
     machine = doctor_module.doctor()
     text = machine.text()
-    assert torch.__version__ in text and "read 4380 GB/s" in text and "No C++ compiler" in text
+    assert torch.__version__ in text and "read 4380 GB/s" in text and "figures for 132 threads" in text
+    assert "No C++ compiler" in text
     assert json.loads(json.dumps(machine.to_json()))["devices"][0]["kind"] == "cpu"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kernelwright.codegen.c import loops, scans
+from kernelwright.codegen.c import DEVICE_KIND, loops, scans
 from kernelwright.codegen.c.expressions import TYPES
 from kernelwright.codegen.c.support import snippets
 from kernelwright.codegen.target import PLAIN_C, Target
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 
 C = Target(
-    name="c", language="C", device="cpu", types=TYPES,
+    name="c", language="C", device=DEVICE_KIND, types=TYPES,
     skeletons={LoopKernel: loops.generate, Extremum: scans.extremum, Scan: scans.scan},
     support=snippets,
     flags=("-O3", "-march=native", "-std=c11", "-fno-math-errno", "-fno-trapping-math"),

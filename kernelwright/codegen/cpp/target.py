@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelwright.codegen.cpp import DEVICE_KIND
 from kernelwright.codegen.cpp.expressions import TYPES
 from kernelwright.codegen.cpp.fft_energy import generate as fft_energy
 from kernelwright.codegen.cpp.loops import generate as loops
@@ -13,7 +14,7 @@ from kernelwright.codegen.target import Target
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
 CPP = Target(
-    name="cpp", language="C++", device="cpu", types=TYPES,
+    name="cpp", language="C++", device=DEVICE_KIND, types=TYPES,
     skeletons={LoopKernel: loops.generate, RegionSum: region_sum.generate, Extremum: argreduce.generate,
                Scan: scan.generate, SpectralEnergy: fft_energy.generate},
     support=snippets,

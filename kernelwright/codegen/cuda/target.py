@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kernelwright.codegen.cuda import DEVICE_KIND
 from kernelwright.codegen.cuda.expressions import C_TYPES
 from kernelwright.codegen.cuda.fft_energy import generate as fft_energy
 from kernelwright.codegen.cuda.gemm import generate as gemm
@@ -25,8 +26,8 @@ def _support(names: Collection[str]) -> str:
 
 
 CUDA = Target(
-    name="cuda", language="CUDA", device="cuda", types=C_TYPES,
+    name="cuda", language="CUDA", device=DEVICE_KIND, types=C_TYPES,
     skeletons={LoopKernel: loops.generate, RegionSum: region_sum.generate, Extremum: argreduce.generate,
                Scan: scan.generate, SpectralEnergy: fft_energy.generate, Contraction: gemm.generate},
     support=_support, flags=("-O3", "-std=c++17", "-lineinfo"), suffix="cu", built_by="cuda extension",
-    stream="cudaStream_t", asserts_late=True, rounds_products=True)
+    stream="cudaStream_t", asserts_late=True, rounds_products=True, emulated=True)

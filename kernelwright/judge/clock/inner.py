@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelwright.judge.clock.outer import Ran, Rounds, Value
-from kernelwright.judge.clock.processor import processors
+from kernelwright.processors import processors
 from kernelwright.timing.statistics import quantile
 
 #: The inner clock may be below what the outer one shows by these seconds per call, beside a share of it.

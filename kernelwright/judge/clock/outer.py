@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelwright.judge.clock.processor import processors
+from kernelwright.processors import processors
 from kernelwright.timing.statistics import median_interval, quantile
 
 COLD, ROW, PROCESSORS = "calls on flushed caches", "calls in a row", "time on processors"

@@ -44,8 +44,3 @@ def scheduled(processes: Iterable[int], *, own: bool = False) -> Scheduled:
             ran += int(first) if not own or number else 0
             waited += int(second)
     return Scheduled(ran * 1e-9, waited * 1e-9, faults)
-
-
-def processors() -> int:
-    """Processors that this process, and who it starts, may use."""
-    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
