@@ -123,9 +123,10 @@ KERNELWRIGHT_CACHE = EnvironmentVariable(
     "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
     "Folder for compiled kernels, what was measured, and tracebacks.")
 CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
+CC = EnvironmentVariable("CC", "cc", "The C compiler, of the target c.")
 NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
-ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, NVCC, NO_COLOR)
+ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, CC, NVCC, NO_COLOR)
 
 
 def cache_folder() -> Path:

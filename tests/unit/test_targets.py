@@ -21,7 +21,7 @@ from kernelwright.judge.settings import JudgeSettings
 from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.roofline.devices import GENERIC_CPU
-from kernelwright.settings import HOST_TARGET, TARGET_NAMES, Settings
+from kernelwright.settings import ENVIRONMENT, HOST_TARGET, TARGET_NAMES, Settings
 from kernelwright.suite import devices
 from kernelwright.suite.options import SuiteOptions
 
@@ -117,6 +117,11 @@ def test_kinds_of_devices_are_known_without_pytorch():
     code = "import sys; from kernelwright.suite import devices; devices.device_kind('cuda'); " \
            "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_compilers_are_named_by_variables_of_ours():
+    """Which the README lists."""
+    assert {t.compiler[0] for t in TARGETS.values()} <= {variable.name for variable in ENVIRONMENT}
 
 
 def test_what_a_target_lacks():
