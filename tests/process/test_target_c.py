@@ -30,6 +30,18 @@ MODELS = {
         def get_inputs():
             return [torch.randn(5, 7, 9), torch.randn(7, 1)]
     """,
+    "groups": """
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.GroupNorm(2, 6, eps=0.1)
+
+            def forward(self, x):
+                return self.norm(x).clamp(min=-0.56).mean(2).softmax(-2)
+
+        def get_inputs():
+            return [torch.randn(4, 6, 2, 1)]
+    """,
     "scans": """
         class Model(nn.Module):
             def forward(self, x):
