@@ -36,6 +36,7 @@ _BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.S
 for _name in _UNARY:
     CONVERTERS[f"{_name}.default"] = lambda a, name=_name: make(name, float_only(next(iter(a.values()))))
 CONVERTERS["round.default"] = lambda a: make("round", float_only(a["self"]))
+CONVERTERS["special_erfcx.default"] = lambda a: make("erfcx", float_only(a["self"]))
 CONVERTERS["log_sigmoid.default"] = lambda a: make("logsigmoid", a["self"])
 
 

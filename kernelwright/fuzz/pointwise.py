@@ -71,6 +71,13 @@ line("detach", "{x}.detach()", weight=0.2)
 line("isnan", "torch.isnan({x})", weight=0.2, bits=0.0)
 
 
+@production("erfcx", 0.4)
+def _erfcx(d: Draw, x: Value) -> None:
+    if x.dtype not in (torch.float32, torch.float64):
+        raise Refused("PyTorch's CPU has no erfcx in 16 bits")
+    d.emit(f"torch.special.erfcx({d.tamed(x, 1.6)})", bits=13.0)
+
+
 @production("square", 0.8)
 def _square(d: Draw, x: Value) -> None:
     d.emit(d.one_of([f"{x} ** 2", f"{x}.square()", f"{x} * {x}", f"torch.pow({x}, 2)"]), bits=2 * max(x.bits, 0.5))

@@ -78,6 +78,7 @@ _row("log10", 1, "kw_log10({0})", torch.log10, monotone=1, cost=14)
 _row("sin", 1, "kw_sin({0})", torch.sin, range=(-1.0, 1.0), cost=20)
 _row("cos", 1, "kw_cos({0})", torch.cos, range=(-1.0, 1.0), cost=20)
 _row("erf", 1, "kw_erf({0})", torch.erf, monotone=1, range=(-1.0, 1.0), cost=20)
+_row("erfcx", 1, "kw_erfcx({0})", torch.special.erfcx, monotone=-1, range=(0.0, inf), cost=40)
 _row("tanh", 1, "kw_tanh({0})", torch.tanh, monotone=1, range=(-1.0, 1.0), cost=14)
 
 # Activations. Those with parameters take them as further arguments.

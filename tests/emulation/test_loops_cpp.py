@@ -10,6 +10,7 @@ from math import inf, nan
 import pytest
 import torch
 import torch.nn.functional as F
+from exact_functions import erfcx
 from loop_cases import LoopCase, call, cases, kernel_of, load, store
 
 from kernelwright.codegen.cpp.loops.generate import generate
@@ -188,6 +189,8 @@ def reference(name: str, arguments: list[torch.Tensor]) -> torch.Tensor:
         return x * 0.5 * torch.erfc(-x * 0.5**0.5)
     if name == "gelu_tanh":
         return x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x**3))
+    if name == "erfcx":
+        return erfcx(x)
     if name == "softplus":
         return F.softplus(x, *PARAMETERS[name])
     extra = [torch.full_like(x, value) for value in PARAMETERS.get(name, ())]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exact_functions import erfcx
 from loop_cases import kernel_of, load, store
 from native_tools import Natively, aligned, compiled, launch
 
@@ -295,6 +296,8 @@ def test_edges_of_scalar_functions(name: str, dtype: str, functions) -> None:
     exact = FUNCTIONS[name].reference(*(t.double() for t in (*given, *extra))).double()
     if name == "gelu_erf":  # what PyTorch's formula cancels to
         exact = given[0].double() * 0.5 * torch.erfc(-given[0].double() * 0.5**0.5)
+    elif name == "erfcx":
+        exact = erfcx(given[0].double())
     rounded = exact.to(ours.dtype)
     wrong = torch.zeros_like(ours, dtype=torch.bool)
     for value in (torch.isnan, torch.isposinf, torch.isneginf, lambda t: torch.signbit(t) & ~t.isnan()):

@@ -102,6 +102,7 @@ def activations(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
              "celu", "leaky_relu", "softplus", "softshrink", "hardshrink", "relu6", "hardtanh", "tanhshrink", "tanh",
              "sigmoid")
     return [getattr(F, n)(x) for n in names] + [F.gelu(x, approximate="tanh"), F.threshold(x, 0.1, 20.0), x.sign(),
+                                                torch.special.erfcx(x),
                                                 F.elu(x, 0.5), F.hardtanh(x, -0.3, 0.2), F.softplus(x, 2.0, 1.0)]
 
 

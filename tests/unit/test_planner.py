@@ -241,6 +241,7 @@ VIEWS = {
     "split reduction": lambda x: x.reshape(2, 2, 2, 4).mean((1, 3)) * 2 + 1, "long chain":
     lambda x: ((((x * 2).sum(-1) + 1).relu() * 3).amax(-1) - 1).exp(), "view of a result":
     lambda x: (x * 2 + 1).view(-1),
+    "erfcx": lambda x: torch.special.erfcx(x * 2) + 1,
     "slices of one": lambda x: sum(x[:, i:i + 1] * (i + 1) for i in range(4)) + 1,
 }
 

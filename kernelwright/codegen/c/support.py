@@ -51,6 +51,16 @@ _both("hardswish", "const real y = x + 3, z = y < 0 ? 0 : y; return x * ((z > 6 
 _both("logsigmoid", "(x > 0 ? 0 : x) - log1p(exp(-fabs(x)))")
 _both("selu", "x > 0 ? (real)1.0507009873554805 * x : (real)1.7580993408473766 * expm1(x)")
 
+# From 26 on the asymptotic series, as erfc vanishes there; below zero 2 exp(x^2) - erfcx(-x). The square loses digits
+# that its exponential would show, so that they are put back. In double for both types.
+_SERIES = "1"
+for _odd in (13, 11, 9, 7, 5, 3, 1):
+    _SERIES = f"(1 - {_odd} * inverse * {_SERIES})"
+_both("erfcx", "const double t = fabs((double)x), square = t * t, inverse = 0.5 / square; "
+      f"const double far = {_SERIES} * 0.56418958354775628695 / t; "
+      "const double power = exp(square) * (1 + fma(t, t, -square)), above = t < 26 ? power * erfc(t) : far; "
+      "return (real)(!(x < 0) ? above : square > 709.7 ? (double)INFINITY : 2 * power - above);")
+
 SNIPPETS["kw_spread"] = """\
 // The biased variance of n elements from the sum and the sum of squares of their deviations from about their mean.
 static inline double kw_spread(double sum, double squares, double n) {

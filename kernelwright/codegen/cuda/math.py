@@ -227,6 +227,7 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
+    "kw_erfcx": _both("kw_erfcx", "x", "return erfcx@(x);"),
     "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),
     "kw_take_min": _TAKE.format(name="min", sign="<").lstrip("\n"),
     "kw_reverse4": _REVERSE.lstrip("\n"),

@@ -15,7 +15,7 @@ _CALLS = {
     "elu": "F.elu({0}, {1})", "celu": "F.celu({0}, {1})",
     "softplus": "F.softplus({0}, {1}, {2})", "threshold": "F.threshold({0}, {1}, {2})",
     "softshrink": "F.softshrink({0}, {1})", "hardshrink": "F.hardshrink({0}, {1})", "neg": "(-{0})",
-    "where": "torch.where({0}, {1}, {2})",
+    "where": "torch.where({0}, {1}, {2})", "erfcx": "torch.special.erfcx({0})",
 }
 _LINEAR = {"add": (0, 1), "sub": (0, 1), "mul": (0, 1), "div": (0,), "neg": (0,)}
 

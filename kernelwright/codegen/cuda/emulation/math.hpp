@@ -55,6 +55,15 @@ KW_INLINE float rsqrt(float x) { return rsqrtf(x); }
 KW_INLINE float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 KW_INLINE float normcdff(float x) { return static_cast<float>(0.5 * erfc(-static_cast<double>(x) * M_SQRT1_2)); }
 KW_INLINE double normcdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
+// With the digits that a long double has more; where erfc is small, the asymptotic series.
+KW_INLINE double erfcx(double x) {
+  const long double z = x, s = z * z;
+  if (x < 30.0) return static_cast<double>(std::exp(s) * std::erfc(z));
+  long double term = 1.0L, sum = 0.0L;
+  for (int i = 1; i < 24; i += 2) sum += term, term *= -i / (2.0L * s);
+  return static_cast<double>(sum / (z * std::sqrt(static_cast<long double>(M_PI))));
+}
+KW_INLINE float erfcxf(float x) { return static_cast<float>(erfcx(static_cast<double>(x))); }
 KW_INLINE float sinpif(float x) { return static_cast<float>(std::sin(M_PI * std::fmod(static_cast<double>(x), 2.0))); }
 KW_INLINE float cospif(float x) { return static_cast<float>(std::cos(M_PI * std::fmod(static_cast<double>(x), 2.0))); }
 KW_INLINE void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
