@@ -52,10 +52,10 @@ def axis_classes(kernel: int, length: int, outputs: int, *, stride: int, padding
             taps.setdefault(positions, []).append(tap)
     if not taps:
         return ((),), ((),)
-    return tuple((p,) for p in taps), tuple(_runs(ks) for ks in taps.values())
+    return tuple((p,) for p in taps), tuple(runs_of(ks) for ks in taps.values())
 
 
-def _runs(numbers: list[int]) -> tuple[Progression, ...]:
+def runs_of(numbers: list[int]) -> tuple[Progression, ...]:
     """Ascending numbers as maximal runs of neighbours."""
     runs: list[list[int]] = []
     for number in numbers:
