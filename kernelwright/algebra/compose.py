@@ -22,6 +22,9 @@ from kernelwright.ir.node import Node, constant, make, rebuild
 from kernelwright.roofline.cost import node_work
 
 _FLOATS = ("float32", "float64")
+#: Terms of one sum that stands in place of a sum of sums, and elements of a window. Libraries add them one by one, and
+#: the roundings of a long chain count for more than those of short ones, whose mean is taken.
+_MOST_TERMS, _MOST_WINDOW = 48, 16
 _POOLS = ("average_pool", "adaptive_average_pool")
 
 
@@ -90,8 +93,9 @@ def axis_taps(kernel: int, step: int, window: int, step_in: int) -> tuple[Classe
 
 
 def _composed(y: Node, x: Node, pool: _Pool, steps: tuple[tuple[int, int], ...], padding: tuple[int, ...],
-              bias: Node | None) -> Node:
-    """The convolution of x with the weight of y and a pool. steps: of the taps of y and of the pool, per axis."""
+              bias: Node | None) -> Node | None:
+    """The convolution of x with the weight of y and a pool; None where its sums are too long. steps: of the taps of y
+    and of the pool, per axis."""
     classes: list[Classes] = []
     dilations: list[int] = []
     weight = y.inputs[1]
@@ -99,6 +103,8 @@ def _composed(y: Node, x: Node, pool: _Pool, steps: tuple[tuple[int, int], ...],
         taps, dilation = axis_taps(kernel, step, window, step_in)
         classes.append(taps)
         dilations.append(dilation)
+    if weight.shape[1] * prod(map(len, classes)) > _MOST_TERMS:
+        return None
     taps = make("region_sum", weight, classes=(None, None, *classes), scale=1.0 / pool.divisor, dtype="float64")
     stride = tuple(s * t for s, t in zip(y["stride"], pool.stride, strict=True))
     attributes = {**dict(y.attributes), "stride": stride, "padding": padding, "dilation": tuple(dilations),
@@ -119,8 +125,8 @@ def _scaled(bias: Node | None, factor: float) -> Node | None:
 
 
 @rule("pool before a pointwise convolution", *_POOLS, law="avg_pool(w x + b) = w avg_pool(x) + b",
-      condition="kernel and stride one, no padding; the pool's weights sum to one, or there is no bias; fewer "
-                "operations; not of 16-bit values", exactness=Exactness.FINITE)
+      condition="kernel and stride one, no padding; the pool's weights sum to one, or there is no bias; windows of few "
+                "elements, and fewer operations; not of 16-bit values", exactness=Exactness.FINITE)
 def pool_first(node: Node, context: Context) -> Node | None:
     y = node.inputs[0]
     spatial = node["size"] if node.op == "adaptive_average_pool" else node["kernel"]
@@ -128,6 +134,9 @@ def pool_first(node: Node, context: Context) -> Node | None:
         return None
     x = y.inputs[0]
     if {*y.inputs[1].shape[2:], *y["stride"]} != {1} or any(y["padding"]) or (len(y.inputs) > 2 and not _is_mean(node)):
+        return None
+    window = prod(node["kernel"]) if node.op == "average_pool" else x.size // (node.size // node.shape[1] * x.shape[1])
+    if window > _MOST_WINDOW:
         return None
     pooled = rebuild(node, (x,))
     result = make("convolution", pooled, *y.inputs[1:], origin=y.origin, **{**dict(y.attributes), "exact": True})
@@ -147,7 +156,7 @@ def _is_mean(node: Node) -> bool:
 
 @rule("convolution of an average pool", "convolution", law="conv(avg_pool(x), w) = conv(x, sums of w / divisor)",
       condition="the pool divides all windows by one number; where the convolution reads its padding, the pool would "
-                "have nothing there; not of 16-bit values", exactness=Exactness.FINITE)
+                "have nothing there; sums of few terms; not of 16-bit values", exactness=Exactness.FINITE)
 def convolution_of_pool(node: Node, context: Context) -> Node | None:
     if not _is_plain(node):
         return None
@@ -166,32 +175,28 @@ def convolution_of_pool(node: Node, context: Context) -> Node | None:
         last = (outputs - 1) * stride + (kernel - 1) * dilation - padding
         if last >= pooled and pooled * pool.stride[axis] - pool.padding[axis] < length:
             return None
-    if not context.may_collapse(inner):
-        return None
     steps = tuple((d * s, 1) for d, s in zip(node["dilation"], pool.stride, strict=True))
     padding = tuple(p * s + q for p, s, q in zip(node["padding"], pool.stride, pool.padding, strict=True))
     result = _composed(node, x, pool, steps, padding, _bias(node))
-    return result if result.shape == node.shape else None
+    return result if result is not None and context.may_collapse(inner) else None
 
 
 @rule("average pool of a convolution", *_POOLS, law="avg_pool(conv(x, w) + b) = conv(x, sums of w / divisor) + b'",
-      condition="not transposed; the pool has no padding and divides all windows by one number; not of 16-bit values",
-      exactness=Exactness.FINITE)
+      condition="not transposed; the pool has no padding and divides all windows by one number; sums of few terms; not "
+                "of 16-bit values", exactness=Exactness.FINITE)
 def pool_of_convolution(node: Node, context: Context) -> Node | None:
     y, pool = node.inputs[0], uniform_pool(node)
     if pool is None or any(pool.padding) or not _is_plain(y) or pool.rank != y.rank - 2:
         return None
-    if not context.may_collapse(y):
-        return None
     steps = tuple(zip(y["dilation"], y["stride"], strict=True))
     bias = _scaled(_bias(y), prod(pool.kernel) / pool.divisor)
     result = _composed(y, y.inputs[0], pool, steps, y["padding"], bias)
-    return result if result.shape == node.shape else None
+    return result if result is not None and context.may_collapse(y) else None
 
 
 @rule("average pool of an average pool", *_POOLS, law="avg_pool(avg_pool(x)) = avg_pool(x) of windows of windows",
       condition="both divide all windows by one number, the outer one has no padding; per axis the inner windows touch "
-                "and do not overlap, or the outer ones have one element; not of 16-bit values",
+                "and do not overlap, or the outer ones have one element; of few elements; not of 16-bit values",
       exactness=Exactness.REASSOCIATES)
 def pool_of_pool(node: Node, context: Context) -> Node | None:
     inner, outer = uniform_pool(node.inputs[0]), uniform_pool(node)
@@ -204,7 +209,7 @@ def pool_of_pool(node: Node, context: Context) -> Node | None:
     divisor = inner.divisor * outer.divisor
     x = node.inputs[0].inputs[0]
     # PyTorch's pools over three axes take no windows that padding alone makes room for.
-    if any(k > length for k, length in zip(kernel, x.shape[-inner.rank:], strict=True)):
+    if prod(kernel) > _MOST_WINDOW or any(k > length for k, length in zip(kernel, x.shape[-inner.rank:], strict=True)):
         return None
     stride = tuple(s * t for s, t in zip(inner.stride, outer.stride, strict=True))
     result = _Pool(kernel, stride, inner.padding, divisor).of(x)

@@ -10,13 +10,20 @@ from graph_tools import anchor, check_rewrite, examples, graph_of, leaf, rewritt
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kernelwright.algebra import engine
+from kernelwright.algebra import compose, engine
 from kernelwright.algebra.compose import COMPOSE, axis_taps
 from kernelwright.ir.node import Node, make
 from kernelwright.roofline.devices import GENERIC_CPU
 
 FIRST, OF_POOL, POOL_OF, TWICE, LINEAR = (rule.name for rule in COMPOSE)
 NAMES = {rule.name for rule in COMPOSE}
+
+
+@pytest.fixture(autouse=True)
+def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long sums may be is tested by itself."""
+    monkeypatch.setattr(compose, "_MOST_TERMS", 1 << 20)
+    monkeypatch.setattr(compose, "_MOST_WINDOW", 1 << 20)
 
 
 def convolution(x: Node, kernel: tuple[int, ...], out: int = 4, *, groups: int = 1, bias: bool = True, **more: Any
@@ -221,6 +228,16 @@ def test_no_tf32_and_one_rounding_of_the_weight() -> None:
         weight = result.inputs[1]
         if weight.op != "parameter":
             assert weight.op == "cast" and weight.inputs[0].op == "region_sum" and weight.inputs[0].dtype == "float64"
+
+
+def test_sums_of_many_terms_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager takes a mean of short sums, whose roundings are fewer."""
+    monkeypatch.undo()
+    for rule, short, long in (
+            (POOL_OF, pool(convolution(leaf("x", 2, 3, 9, 9), (3, 3)), (2, 2)), pool(convolution(X, (3, 3)), (2, 2))),
+            (OF_POOL, convolution(pool(X, (2, 2)), (3, 3), groups=4), convolution(pool(X, (2, 2)), (3, 3), groups=2)),
+            (TWICE, pool(pool(X, (2, 2)), (2, 2)), pool(pool(X, (2, 3)), (2, 3)))):
+        assert check_rewrite(graph_of(short)) == [rule] and check_rewrite(graph_of(long)) == []
 
 
 def test_pools_compose_where_the_roofline_gains() -> None:
