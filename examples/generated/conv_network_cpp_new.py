@@ -59,7 +59,8 @@ class ModelNew(nn.Module):
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
-_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0', 'kernelwright_training_1', 'kernelwright_inference_0', 'kernelwright_inference_1']
+_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0', 'kernelwright_training_1', 'kernelwright_inference_0',
+                           'kernelwright_inference_1']
 
 _KERNELWRIGHT_SOURCE = r"""
 #include <cmath>
@@ -196,7 +197,10 @@ template <typename real> struct kw_moments_of {
 //// k0_mean_moments_add
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Rows of 32 x 16384 for each of 32: moments.
-static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, void* workspace) {
+static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1,
+                                       const float* __restrict__ in2, float* __restrict__ out0,
+                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+                                       float* __restrict__ out4, void* workspace) {
   using real = float;
   // Chunk results, then merged in order into results[point * 3 + component].
   real* const results = static_cast<real*>(workspace);
@@ -256,7 +260,9 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
 //// k1_max
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Windows of 2 x 2 for each of 32 x 32 x 64 x 64: max.
-static const char* k1_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0, void* workspace) {
+static const char* k1_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                          const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                          float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -309,7 +315,10 @@ static const char* k1_max(const float* __restrict__ in0, const float* __restrict
 //// k2_mean_moments_add
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Rows of 32 x 4096 for each of 64: moments.
-static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, void* workspace) {
+static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1,
+                                       const float* __restrict__ in2, float* __restrict__ out0,
+                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+                                       float* __restrict__ out4, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -348,7 +357,9 @@ static const char* k2_mean_moments_add(const float* __restrict__ in0, const floa
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
 // Rows of 32 x 32 for each of 32 x 64: sum.
-static const char* k3_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0, void* workspace) {
+static const char* k3_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                           float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -410,7 +421,9 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
 //// k4_max
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Windows of 2 x 2 for each of 32 x 32 x 64 x 64: max.
-static const char* k4_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+static const char* k4_max(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                          const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
+                          void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -460,7 +473,9 @@ static const char* k4_max(const float* __restrict__ in0, const float* __restrict
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
 // Rows of 32 x 32 for each of 32 x 64: sum.
-static const char* k5_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+static const char* k5_mean(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
+                           void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -529,8 +544,11 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace + 0);
     auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out3, norm1_running_var_out4, workspace + 768)) return failure;
-    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
+                                                  mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out3,
+                                                  norm1_running_var_out4, workspace + 768)) return failure;
+    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr,
+                                     norm1_bias_ptr, amax_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 
@@ -547,8 +565,11 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace + 0);
     auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out3, norm2_running_var_out4, nullptr)) return failure;
-    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k3_ptr, nullptr)) return failure;
+    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+                                                  mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out3,
+                                                  norm2_running_var_out4, nullptr)) return failure;
+    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr,
+                                      norm2_bias_ptr, mean_k3_ptr, nullptr)) return failure;
     return nullptr;
 }
 
@@ -559,7 +580,8 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
     auto* norm1_weight_ptr = static_cast<const float*>(tensors[3]);
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[4]);
     auto* amax_k4_ptr = static_cast<float*>(tensors[5]);
-    if (const char* failure = k4_max(_t15_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k4_ptr, nullptr)) return failure;
+    if (const char* failure = k4_max(_t15_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
+                                     norm1_weight_ptr, norm1_bias_ptr, amax_k4_ptr, nullptr)) return failure;
     return nullptr;
 }
 
@@ -570,7 +592,8 @@ extern "C" const char* kernelwright_inference_1(void* const* tensors, void* ) {
     auto* norm2_weight_ptr = static_cast<const float*>(tensors[3]);
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[4]);
     auto* mean_k5_ptr = static_cast<float*>(tensors[5]);
-    if (const char* failure = k5_mean(_t18_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k5_ptr, nullptr)) return failure;
+    if (const char* failure = k5_mean(_t18_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+                                      norm2_weight_ptr, norm2_bias_ptr, mean_k5_ptr, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -593,7 +616,8 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
     del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+                                                  1).contiguous()
     del _t24_reshape
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_1", _stream, _t25_convolution, norm2_running_mean,
@@ -624,7 +648,8 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
     _t17_reshape = amax_k4.reshape((32, 32, 64, 64))
     del amax_k4
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+                                                  1).contiguous()
     del _t17_reshape
     mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, norm2_running_mean,
@@ -641,16 +666,27 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'conv1': 'torch.nn.modules.conv.Conv2d', 'norm1': 'torch.nn.modules.batchnorm.BatchNorm2d', 'conv2': 'torch.nn.modules.conv.Conv2d', 'norm2': 'torch.nn.modules.batchnorm.BatchNorm2d', 'pool': 'torch.nn.modules.pooling.MaxPool2d', 'classify': 'torch.nn.modules.linear.Linear'},
+    "modules": {'conv1': 'torch.nn.modules.conv.Conv2d', 'norm1': 'torch.nn.modules.batchnorm.BatchNorm2d',
+                'conv2': 'torch.nn.modules.conv.Conv2d', 'norm2': 'torch.nn.modules.batchnorm.BatchNorm2d',
+                'pool': 'torch.nn.modules.pooling.MaxPool2d', 'classify': 'torch.nn.modules.linear.Linear'},
     "attributes": {
-        'conv1': {'in_channels': 3, 'out_channels': 32, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv1': {'in_channels': 3, 'out_channels': 32, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1),
+                  'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False,
+                  'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                  '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
         'norm1': {'num_features': 32, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
-        'conv2': {'in_channels': 32, 'out_channels': 64, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv2': {'in_channels': 32, 'out_channels': 64, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1),
+                  'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False,
+                  'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                  '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
         'norm2': {'num_features': 64, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
-        'pool': {'kernel_size': 2, 'stride': 2, 'padding': 0, 'dilation': 1, 'return_indices': False, 'ceil_mode': False},
+        'pool': {'kernel_size': 2, 'stride': 2, 'padding': 0, 'dilation': 1, 'return_indices': False,
+                 'ceil_mode': False},
         'classify': {'in_features': 64, 'out_features': 10},
     },
-    "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight', 'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight', 'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
+    "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight',
+             'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight',
+             'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
 }
@@ -676,7 +712,8 @@ _KERNELWRIGHT_TRAINING = {
         "norm2.running_mean": ((64,), torch.float32),
         "norm2.running_var": ((64,), torch.float32),
     },
-    "updated": ('norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var'),
+    "updated": ('norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm2.num_batches_tracked',
+                'norm2.running_mean', 'norm2.running_var'),
     "run": _kernelwright_training,
 }
 

@@ -61,7 +61,8 @@ class ModelNew(nn.Module):
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
-_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0', 'kernelwright_training_1', 'kernelwright_inference_0', 'kernelwright_inference_1']
+_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0', 'kernelwright_training_1', 'kernelwright_inference_0',
+                           'kernelwright_inference_1']
 
 _KERNELWRIGHT_SOURCE = r"""
 // Checked CUDA calls and launches: a failure returns a message that names the kernel.
@@ -252,7 +253,9 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
 
 // Merge of the parts, and what is stored once per row.
 static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+    float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -300,22 +303,28 @@ static __global__ void __launch_bounds__(256) k1_k0_mean_moments_add(
   }
 }
 
-static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
+static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3,
+                                       float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace,
+                                       cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k0_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
   KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1056, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, out4, partial0);
+  KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2,
+            out3, out4, partial0);
   return nullptr;
 }
 
 //// k1_max
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // outer (32, 32, 64, 64), row (2, 2)
-// maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)))
+// maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)),
+// reciprocal(in2)), in4)), in5)))
 // out0 = maximum0
 static __global__ void __launch_bounds__(256) k0_k1_max(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    float* __restrict__ out0) {
   const unsigned column = threadIdx.x;
   const unsigned o = (blockIdx.x * 256u + column) * 4u;
   const int i0 = o / 131072u;
@@ -380,7 +389,8 @@ static __global__ void __launch_bounds__(256) k0_k1_max(
   kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y16);
 }
 
-static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k1_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                          const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k1_max: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
@@ -460,7 +470,9 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
 
 // Merge of the parts, and what is stored once per row.
 static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+    float* __restrict__ out3, float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -508,12 +520,15 @@ static __global__ void __launch_bounds__(256) k1_k2_mean_moments_add(
   }
 }
 
-static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3, float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
+static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, const float* in3,
+                                       float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace,
+                                       cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k2_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
   KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2, out3, out4, partial0);
+  KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2,
+            out3, out4, partial0);
   return nullptr;
 }
 
@@ -521,10 +536,15 @@ static const char* k2_mean_moments_add(const float* in0, const float* in1, const
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))))))
+// total0 = sum(maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)),
+// reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...),
+// reciprocal(in2)), in4)), in5)), maximum(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)),
+// relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5))))))
 // out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k3_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    float* __restrict__ out0) {
   const unsigned t = threadIdx.x % 128u;  // place in the row's group
   const unsigned o = blockIdx.x * 2u + threadIdx.x / 128u;
   const int i0 = o / 64u;
@@ -608,7 +628,8 @@ static __global__ void __launch_bounds__(256) k0_k3_mean(
   }
 }
 
-static const char* k3_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k3_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
   KW_LAUNCH("k3_mean", k0_k3_mean, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
@@ -620,7 +641,9 @@ static const char* k3_mean(const float* in0, const float* in1, const float* in2,
 // maximum0 = max(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)))
 // out0 = maximum0
 static __global__ void __launch_bounds__(256) k0_k4_max(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    float* __restrict__ out0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned column = threadIdx.x;
   const unsigned o = (block_number * 256u + column) * 4u;
@@ -684,7 +707,8 @@ static __global__ void __launch_bounds__(256) k0_k4_max(
   kw_write4(out0 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y14);
 }
 
-static const char* k4_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k4_max(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                          const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k4_max: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
@@ -696,10 +720,15 @@ static const char* k4_max(const float* in0, const float* in1, const float* in2, 
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
 // outer (32, 64), row (32, 32)
-// total0 = sum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)), maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5))))))
+// total0 = sum(maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)),
+// maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(add(in3, 1e-05)), in4)), in5)),
+// maximum(relu(unfused_add(mul(sub(add(in0, in1), in2), mul(rsqrt(...), in4)), in5)), relu(unfused_add(mul(sub(add(in0,
+// in1), in2), mul(rsqrt(...), in4)), in5))))))
 // out0 = div(total0, 1024)
 static __global__ void __launch_bounds__(256) k0_k5_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    float* __restrict__ out0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned t = threadIdx.x % 128u;  // place in the row's group
   const unsigned o = block_number * 2u + threadIdx.x / 128u;
@@ -785,7 +814,8 @@ static __global__ void __launch_bounds__(256) k0_k5_mean(
   }
 }
 
-static const char* k5_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4, const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k5_mean(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
   KW_LAUNCH("k5_mean", k0_k5_mean, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
@@ -806,8 +836,13 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace + 0);
     auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, conv1_bias_ptr, norm1_running_var_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out4, norm1_running_var_out5, workspace + 768, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, conv1_bias_ptr,
+                                                  norm1_running_var_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr,
+                                                  norm1_running_mean_out4, norm1_running_var_out5, workspace + 768,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr,
+                                     norm1_bias_ptr, amax_k1_ptr, nullptr, static_cast<cudaStream_t>(
+        stream))) return failure;
     return nullptr;
 }
 
@@ -825,8 +860,13 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace + 0);
     auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, conv2_bias_ptr, norm2_running_var_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out4, norm2_running_var_out5, workspace + 768, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k3_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, conv2_bias_ptr,
+                                                  norm2_running_var_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr,
+                                                  norm2_running_mean_out4, norm2_running_var_out5, workspace + 768,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr,
+                                      norm2_bias_ptr, mean_k3_ptr, nullptr, static_cast<cudaStream_t>(
+        stream))) return failure;
     return nullptr;
 }
 
@@ -838,7 +878,9 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
     auto* norm1_weight_ptr = static_cast<const float*>(tensors[4]);
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
     auto* amax_k4_ptr = static_cast<float*>(tensors[6]);
-    if (const char* failure = k4_max(_t15_convolution_ptr, conv1_bias_ptr, norm1_running_mean_ptr, norm1_running_var_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k4_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_max(_t15_convolution_ptr, conv1_bias_ptr, norm1_running_mean_ptr,
+                                     norm1_running_var_ptr, norm1_weight_ptr, norm1_bias_ptr, amax_k4_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
@@ -850,7 +892,9 @@ extern "C" const char* kernelwright_inference_1(void* const* tensors, void* stre
     auto* norm2_weight_ptr = static_cast<const float*>(tensors[4]);
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[5]);
     auto* mean_k5_ptr = static_cast<float*>(tensors[6]);
-    if (const char* failure = k5_mean(_t18_convolution_ptr, conv2_bias_ptr, norm2_running_mean_ptr, norm2_running_var_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k5_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_mean(_t18_convolution_ptr, conv2_bias_ptr, norm2_running_mean_ptr,
+                                      norm2_running_var_ptr, norm2_weight_ptr, norm2_bias_ptr, mean_k5_ptr, nullptr,
+                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -873,7 +917,8 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
     del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t25_convolution = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1),
+                                                  1).contiguous()
     del _t24_reshape
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
@@ -905,7 +950,8 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
     _t17_reshape = amax_k4.reshape((32, 32, 64, 64))
     del amax_k4
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
+    _t18_convolution = torch.nn.functional.conv2d(_t17_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1),
+                                                  1).contiguous()
     del _t17_reshape
     mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, conv2_bias,
@@ -922,16 +968,27 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'conv1': 'torch.nn.modules.conv.Conv2d', 'norm1': 'torch.nn.modules.batchnorm.BatchNorm2d', 'conv2': 'torch.nn.modules.conv.Conv2d', 'norm2': 'torch.nn.modules.batchnorm.BatchNorm2d', 'pool': 'torch.nn.modules.pooling.MaxPool2d', 'classify': 'torch.nn.modules.linear.Linear'},
+    "modules": {'conv1': 'torch.nn.modules.conv.Conv2d', 'norm1': 'torch.nn.modules.batchnorm.BatchNorm2d',
+                'conv2': 'torch.nn.modules.conv.Conv2d', 'norm2': 'torch.nn.modules.batchnorm.BatchNorm2d',
+                'pool': 'torch.nn.modules.pooling.MaxPool2d', 'classify': 'torch.nn.modules.linear.Linear'},
     "attributes": {
-        'conv1': {'in_channels': 3, 'out_channels': 32, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv1': {'in_channels': 3, 'out_channels': 32, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1),
+                  'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False,
+                  'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                  '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
         'norm1': {'num_features': 32, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
-        'conv2': {'in_channels': 32, 'out_channels': 64, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv2': {'in_channels': 32, 'out_channels': 64, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1),
+                  'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': False,
+                  'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                  '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
         'norm2': {'num_features': 64, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
-        'pool': {'kernel_size': 2, 'stride': 2, 'padding': 0, 'dilation': 1, 'return_indices': False, 'ceil_mode': False},
+        'pool': {'kernel_size': 2, 'stride': 2, 'padding': 0, 'dilation': 1, 'return_indices': False,
+                 'ceil_mode': False},
         'classify': {'in_features': 64, 'out_features': 10},
     },
-    "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight', 'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight', 'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
+    "held": ('classify.bias', 'classify.weight', 'conv1.bias', 'conv1.weight', 'conv2.bias', 'conv2.weight',
+             'norm1.bias', 'norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm1.weight',
+             'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
 }
@@ -957,7 +1014,8 @@ _KERNELWRIGHT_TRAINING = {
         "norm2.running_mean": ((64,), torch.float32),
         "norm2.running_var": ((64,), torch.float32),
     },
-    "updated": ('norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var'),
+    "updated": ('norm1.num_batches_tracked', 'norm1.running_mean', 'norm1.running_var', 'norm2.num_batches_tracked',
+                'norm2.running_mean', 'norm2.running_var'),
     "run": _kernelwright_training,
 }
 

@@ -191,7 +191,8 @@ static void k0_region_sum_rows(const float* x, int columns, long long row, long 
       const int list = k0_region_sum_task_list(task);
       double total = 0;
       for (int run = k0_region_sum_first_run(list); run < k0_region_sum_first_run(list + 1); ++run)
-        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run), k0_region_sum_run_step(run));
+        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run),
+                                   k0_region_sum_run_step(run));
       totals[task] = total;
     }
   }
@@ -965,7 +966,10 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 //// k4_sum_cast
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // Columns: rows of 64 for each of 128: sum.
-static const char* k4_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const double* __restrict__ in5, double* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, void* workspace) {
+static const char* k4_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
+                               const float* __restrict__ in2, const float* __restrict__ in3,
+                               const float* __restrict__ in4, const double* __restrict__ in5, double* __restrict__ out0,
+                               float* __restrict__ out1, float* __restrict__ out2, void* workspace) {
   using real = double;
   (void)workspace;
   {
@@ -1046,7 +1050,10 @@ static const char* k4_sum_cast(const double* __restrict__ in0, const double* __r
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Columns: rows of 64 for each of 16 x 128: sum.
-static const char* k5_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const double* __restrict__ in3, const double* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
+static const char* k5_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
+                               const float* __restrict__ in2, const double* __restrict__ in3,
+                               const double* __restrict__ in4, const float* __restrict__ in5,
+                               const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
   using real = double;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -1131,7 +1138,10 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Columns: rows of 64 for each of 16 x 128: sum.
-static const char* k6_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
+static const char* k6_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
+                               const float* __restrict__ in2, const float* __restrict__ in3,
+                               const float* __restrict__ in4, const float* __restrict__ in5,
+                               const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
   using real = double;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -1221,9 +1231,15 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr)) return failure;
     if (const char* failure = k2_sum(region_sum_k0_ptr, sum_k2_ptr, nullptr)) return failure;
-    if (const char* failure = k3_channel_energy(x_ptr, conv_transpose_weight_ptr, channel_energy_k3_ptr, workspace + 76288)) return failure;
-    if (const char* failure = k4_sum_cast(sum_k2_ptr, region_sum_k1_ptr, batch_norm_running_mean_ptr, conv_transpose_bias_ptr, batch_norm_running_var_ptr, channel_energy_k3_ptr, sum_k4_0_ptr, batch_norm_running_mean_out5, batch_norm_running_var_out6, nullptr)) return failure;
-    if (const char* failure = k5_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, sum_k4_0_ptr, channel_energy_k3_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k5_ptr, nullptr)) return failure;
+    if (const char* failure = k3_channel_energy(x_ptr, conv_transpose_weight_ptr, channel_energy_k3_ptr,
+                                                workspace + 76288)) return failure;
+    if (const char* failure = k4_sum_cast(sum_k2_ptr, region_sum_k1_ptr, batch_norm_running_mean_ptr,
+                                          conv_transpose_bias_ptr, batch_norm_running_var_ptr, channel_energy_k3_ptr,
+                                          sum_k4_0_ptr, batch_norm_running_mean_out5, batch_norm_running_var_out6,
+                                          nullptr)) return failure;
+    if (const char* failure = k5_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, sum_k4_0_ptr,
+                                          channel_energy_k3_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr,
+                                          cast_k5_ptr, nullptr)) return failure;
     return nullptr;
 }
 
@@ -1241,7 +1257,10 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr)) return failure;
-    if (const char* failure = k6_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, batch_norm_running_mean_ptr, batch_norm_running_var_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k6_ptr, nullptr)) return failure;
+    if (const char* failure = k6_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr,
+                                          batch_norm_running_mean_ptr, batch_norm_running_var_ptr,
+                                          batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k6_ptr,
+                                          nullptr)) return failure;
     return nullptr;
 }
 """
@@ -1278,14 +1297,20 @@ def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_tra
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose3d', 'batch_norm': 'torch.nn.modules.batchnorm.BatchNorm3d', 'pool': 'torch.nn.modules.pooling.AdaptiveAvgPool3d'},
+    "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose3d',
+                'batch_norm': 'torch.nn.modules.batchnorm.BatchNorm3d',
+                'pool': 'torch.nn.modules.pooling.AdaptiveAvgPool3d'},
     "attributes": {
         '': {'scale_factor': 2.0},
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 5, 5, 5), 'stride': ('tuple', 1, 1, 1), 'padding': ('tuple', 0, 0, 0), 'dilation': ('tuple', 1, 1, 1), 'transposed': True, 'output_padding': ('tuple', 0, 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0, 0, 0)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 5, 5, 5),
+                           'stride': ('tuple', 1, 1, 1), 'padding': ('tuple', 0, 0, 0), 'dilation': ('tuple', 1, 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 0, 0, 0), 'groups': 1,
+                           'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0, 0, 0)},
         'batch_norm': {'num_features': 128, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
         'pool': {'output_size': ('tuple', 1, 1, 1)},
     },
-    "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var', 'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
+    "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var',
+             'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
 }

@@ -198,7 +198,8 @@ static __device__ __forceinline__ int k0_region_sum_task_list(int i) { (void)i; 
 static __device__ __forceinline__ int k0_region_sum_list_length(int i) { (void)i; return 128; }
 static __device__ __forceinline__ int k0_region_sum_list_start(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_list_step(int i) { (void)i; return 1; }
-static __device__ __forceinline__ int k0_region_sum_column(int list, int i) { return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
+static __device__ __forceinline__ int k0_region_sum_column(int list, int i) {
+    return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
 
 // A thread's vector of the row; zeros from column `limit` on.
 template <bool ragged>
@@ -232,10 +233,14 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) + ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
-      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) + ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
-      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) + ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
-      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) + ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
+      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
+                          ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
+      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
+                          ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
+      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) +
+                          ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
     }
   }
 }
@@ -362,7 +367,8 @@ static __device__ __forceinline__ int k1_region_sum_task_list(int i) { return 0 
 static __device__ __forceinline__ int k1_region_sum_list_length(int i) { return 32 + i * static_cast<int>(-3); }
 static __device__ __forceinline__ int k1_region_sum_list_start(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k1_region_sum_list_step(int i) { (void)i; return 1; }
-static __device__ __forceinline__ int k1_region_sum_column(int list, int i) { return k1_region_sum_list_start(list) + i * k1_region_sum_list_step(list); }
+static __device__ __forceinline__ int k1_region_sum_column(int list, int i) {
+    return k1_region_sum_list_start(list) + i * k1_region_sum_list_step(list); }
 
 // A thread's vector of the row; zeros from column `limit` on.
 template <bool ragged>
@@ -391,7 +397,8 @@ static __device__ __forceinline__ void k1_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 1 + 0] += (((value[0][v] + value[1][v]) + (value[2][v] + value[3][v])) + ((value[4][v] + value[5][v]) + (value[6][v] + value[7][v])));
+      sums[v * 1 + 0] += (((value[0][v] + value[1][v]) + (value[2][v] + value[3][v])) +
+                          ((value[4][v] + value[5][v]) + (value[6][v] + value[7][v])));
     }
   }
 }
@@ -572,7 +579,8 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_tables(
       const int g = i % 9;
       int slot = i / 9, frequency = 0;
       frequency += slot / 1 * 1; slot %= 1;
-      fold0[i / 9 * 12 + g] = static_cast<float>(k3_channel_energy_dirichlet(frequency * 9 - g * 20, 20, 9) * ((20 - frequency) % 20 % 20 <= 10 ? 0.5 : 1.0));
+      fold0[i / 9 * 12 + g] = static_cast<float>(k3_channel_energy_dirichlet(frequency * 9 - g * 20, 20, 9) *
+                                                 ((20 - frequency) % 20 % 20 <= 10 ? 0.5 : 1.0));
     }
     for (int i = begin; i < 5; i += stride) tap0[i] = tap[i];
     for (int i = begin; i < 45; i += stride) {
@@ -629,7 +637,8 @@ static __global__ void __launch_bounds__(160) k3_channel_energy_weights(
   const int group = blockIdx.x / blocks, o0 = blockIdx.x % blocks * 32, channel = blockIdx.y;
   for (int i = threadIdx.y * 32 + threadIdx.x; i < 32 * TAPS; i += 160) {
     const int o = o0 + i / TAPS;
-    if (o < OUTPUTS) taps[i / TAPS * PITCH + i % TAPS] = __ldg(weight + (static_cast<long long>(group * 64 + channel) * 128 + o) * TAPS + i % TAPS);
+    if (o < OUTPUTS) taps[i / TAPS * PITCH + i % TAPS] = __ldg(weight +
+        (static_cast<long long>(group * 64 + channel) * 128 + o) * TAPS + i % TAPS);
   }
   __syncthreads();
   const int slice = slice_begin + static_cast<int>(blockIdx.z) * 5 + threadIdx.y, o = o0 + threadIdx.x;
@@ -1400,8 +1409,10 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
   float2* const folded1 = reinterpret_cast<float2*>(base + 204796672LL);
   float2* const folded2 = reinterpret_cast<float2*>(base + 226693888LL);
   float2* const weights = reinterpret_cast<float2*>(base + 244609792LL);
-  KW_CHECK("k3_channel_energy_transform", cudaFuncSetAttribute(k3_channel_energy_transform, cudaFuncAttributeMaxDynamicSharedMemorySize, 114048));
-  KW_LAUNCH("k3_channel_energy_tables", k3_channel_energy_tables, dim3(8, 3), dim3(128), 0, stream, twiddle0, fold0, root0, tap0, twiddle1, fold1, root1, tap1, twiddle2, fold2, root2, tap2);
+  KW_CHECK("k3_channel_energy_transform", cudaFuncSetAttribute(k3_channel_energy_transform,
+      cudaFuncAttributeMaxDynamicSharedMemorySize, 114048));
+  KW_LAUNCH("k3_channel_energy_tables", k3_channel_energy_tables, dim3(8, 3), dim3(128), 0, stream, twiddle0, fold0,
+            root0, tap0, twiddle1, fold1, root1, tap1, twiddle2, fold2, root2, tap2);
   KW_LAUNCH("k3_channel_energy_weights", k3_channel_energy_weights,
             dim3(4, 64, (5 + 4) / 5), dim3(32, 5), 0,
             stream, weight, root0, root1, root2, tap0, tap1, tap2, weights, 0, 5);
@@ -1409,7 +1420,8 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
     const int images = 16 - image < 16 ? 16 - image : 16;
     const float* source = x + image * 1048576LL;
     const long long volumes = images * 64LL;
-    KW_LAUNCH("k3_channel_energy_transform", k3_channel_energy_transform, (volumes), dim3(512), 114048, stream, source, spectrum,
+    KW_LAUNCH("k3_channel_energy_transform", k3_channel_energy_transform, (volumes), dim3(512), 114048, stream, source,
+              spectrum,
               volumes * 396, twiddle0, twiddle1, twiddle2);
     for (int pair = 0; pair < 3; pair += 3) {
       const int pairs = 3 - pair < 3 ? 3 - pair : 3;
@@ -1417,13 +1429,15 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
                 32896, stream, spectrum, fold2, folded0, images, pair, pairs);
       {
         const long long inner = pairs * 4608LL;  // pairs of complex numbers
-        KW_LAUNCH("k3_channel_energy_fold1", k3_channel_energy_fold1, dim3(static_cast<unsigned>((inner + 127) / 128), 11), dim3(128), 0,
+        KW_LAUNCH("k3_channel_energy_fold1", k3_channel_energy_fold1,
+                  dim3(static_cast<unsigned>((inner + 127) / 128), 11), dim3(128), 0,
                   stream, reinterpret_cast<const float4*>(folded0), fold1,
                   reinterpret_cast<float4*>(folded1), inner);
       }
       {
         const long long inner = pairs * 41472LL;  // pairs of complex numbers
-        KW_LAUNCH("k3_channel_energy_fold0", k3_channel_energy_fold0, dim3(static_cast<unsigned>((inner + 127) / 128), 1), dim3(128), 0,
+        KW_LAUNCH("k3_channel_energy_fold0", k3_channel_energy_fold0,
+                  dim3(static_cast<unsigned>((inner + 127) / 128), 1), dim3(128), 0,
                   stream, reinterpret_cast<const float4*>(folded1), fold0,
                   reinterpret_cast<float4*>(folded2), inner);
       }
@@ -1447,9 +1461,12 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 // total0 = sum(mul(in0, in1))
 // out0 = total0
 // out1 = unfused_add(mul(in2, 0.9), mul(mul(mul(unfused_add(total0, mul(in3, 414720)), 2.41127e-06), 2), 0.1))
-// out2 = unfused_add(mul(in4, 0.9), mul(mul(mul(clamp_min(unfused_sub(mul(where(..., in5, inf), 2.41127e-06), square(mul(total0, 2.41127e-06))), 0), 4), 1), 0.1))
+// out2 = unfused_add(mul(in4, 0.9), mul(mul(mul(clamp_min(unfused_sub(mul(where(..., in5, inf), 2.41127e-06),
+// square(mul(total0, 2.41127e-06))), 0), 4), 1), 0.1))
 static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
-    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const double* __restrict__ in5, double* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
+    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const double* __restrict__ in5,
+    double* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
   const unsigned o = (blockIdx.x * 32u + column) * 4u;
   const int i0 = o;
@@ -1620,8 +1637,12 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
   }
 }
 
-static const char* k4_sum_cast(const double* in0, const double* in1, const float* in2, const float* in3, const float* in4, const double* in5, double* out0, float* out1, float* out2, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(out0) | reinterpret_cast<uintptr_t>(out1) | reinterpret_cast<uintptr_t>(out2)) % 16 != 0)
+static const char* k4_sum_cast(const double* in0, const double* in1, const float* in2, const float* in3,
+                               const float* in4, const double* in5, double* out0, float* out1, float* out2,
+                               void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) |
+       reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(out0) |
+       reinterpret_cast<uintptr_t>(out1) | reinterpret_cast<uintptr_t>(out2)) % 16 != 0)
     return "k4_sum_cast: in1, in2, in3, in4, in5, out0, out1, out2 must be aligned to 16 bytes";
   (void)workspace;
   KW_LAUNCH("k4_sum_cast", k0_k4_sum_cast, 1, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0, out1, out2);
@@ -1633,9 +1654,13 @@ static const char* k4_sum_cast(const double* in0, const double* in1, const float
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
-// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), mul(mul(unfused_add(in3, mul(in2, 414720)), 2.41127e-06), 2)), mul(rsqrt(unfused_add(mul(clamp_min(unfused_sub(..., ...), 0), 4), 1e-05)), in5)), in6)
+// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2),
+// mul(mul(unfused_add(in3, mul(in2, 414720)), 2.41127e-06), 2)), mul(rsqrt(unfused_add(mul(clamp_min(unfused_sub(...,
+// ...), 0), 4), 1e-05)), in5)), in6)
 static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
-    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const double* __restrict__ in3, const double* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0) {
+    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2,
+    const double* __restrict__ in3, const double* __restrict__ in4, const float* __restrict__ in5,
+    const float* __restrict__ in6, float* __restrict__ out0) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
   const unsigned o = (blockIdx.x * 32u + column) * 4u;
   const int i0 = o / 128u;
@@ -1818,8 +1843,12 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
   }
 }
 
-static const char* k5_sum_cast(const double* in0, const double* in1, const float* in2, const double* in3, const double* in4, const float* in5, const float* in6, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(in6) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+static const char* k5_sum_cast(const double* in0, const double* in1, const float* in2, const double* in3,
+                               const double* in4, const float* in5, const float* in6, float* out0, void* workspace,
+                               cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) |
+       reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(in6) |
+       reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k5_sum_cast: in1, in2, in3, in4, in5, in6, out0 must be aligned to 16 bytes";
   (void)workspace;
   KW_LAUNCH("k5_sum_cast", k0_k5_sum_cast, 16, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, out0);
@@ -1831,9 +1860,12 @@ static const char* k5_sum_cast(const double* in0, const double* in1, const float
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
-// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), in3), mul(rsqrt(add(in4, 1e-05)), in5)), in6)
+// out0 = unfused_add(mul(unfused_sub(mul(mul(unfused_add(total0, mul(in2, 25920)), 3.85802e-05), 2), in3),
+// mul(rsqrt(add(in4, 1e-05)), in5)), in6)
 static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
-    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2, const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5, const float* __restrict__ in6, float* __restrict__ out0) {
+    const double* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const float* __restrict__ in6, float* __restrict__ out0) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
   const unsigned o = (blockIdx.x * 32u + column) * 4u;
   const int i0 = o / 128u;
@@ -1956,8 +1988,12 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
   }
 }
 
-static const char* k6_sum_cast(const double* in0, const double* in1, const float* in2, const float* in3, const float* in4, const float* in5, const float* in6, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(in6) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+static const char* k6_sum_cast(const double* in0, const double* in1, const float* in2, const float* in3,
+                               const float* in4, const float* in5, const float* in6, float* out0, void* workspace,
+                               cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) |
+       reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(in6) |
+       reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k6_sum_cast: in1, in2, in3, in4, in5, in6, out0 must be aligned to 16 bytes";
   (void)workspace;
   KW_LAUNCH("k6_sum_cast", k0_k6_sum_cast, 16, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, out0);
@@ -1982,12 +2018,21 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* sum_k2_ptr = reinterpret_cast<double*>(workspace + 73728);
     auto* channel_energy_k3_ptr = reinterpret_cast<double*>(workspace + 74240);
     auto* sum_k4_0_ptr = reinterpret_cast<double*>(workspace + 75264);
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum(region_sum_k0_ptr, sum_k2_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_channel_energy(x_ptr, conv_transpose_weight_ptr, channel_energy_k3_ptr, workspace + 76288, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k4_sum_cast(sum_k2_ptr, region_sum_k1_ptr, batch_norm_running_mean_ptr, conv_transpose_bias_ptr, batch_norm_running_var_ptr, channel_energy_k3_ptr, sum_k4_0_ptr, batch_norm_running_mean_out5, batch_norm_running_var_out6, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k5_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, sum_k4_0_ptr, channel_energy_k3_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k5_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum(region_sum_k0_ptr, sum_k2_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_channel_energy(x_ptr, conv_transpose_weight_ptr, channel_energy_k3_ptr,
+                                                workspace + 76288, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_sum_cast(sum_k2_ptr, region_sum_k1_ptr, batch_norm_running_mean_ptr,
+                                          conv_transpose_bias_ptr, batch_norm_running_var_ptr, channel_energy_k3_ptr,
+                                          sum_k4_0_ptr, batch_norm_running_mean_out5, batch_norm_running_var_out6,
+                                          nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, sum_k4_0_ptr,
+                                          channel_energy_k3_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr,
+                                          cast_k5_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
@@ -2003,9 +2048,14 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
     auto* workspace = static_cast<char*>(tensors[8]);
     auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k6_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr, batch_norm_running_mean_ptr, batch_norm_running_var_ptr, batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k6_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k6_sum_cast(region_sum_k0_ptr, region_sum_k1_ptr, conv_transpose_bias_ptr,
+                                          batch_norm_running_mean_ptr, batch_norm_running_var_ptr,
+                                          batch_norm_weight_ptr, batch_norm_bias_ptr, cast_k6_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -2042,14 +2092,20 @@ def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_tra
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose3d', 'batch_norm': 'torch.nn.modules.batchnorm.BatchNorm3d', 'pool': 'torch.nn.modules.pooling.AdaptiveAvgPool3d'},
+    "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose3d',
+                'batch_norm': 'torch.nn.modules.batchnorm.BatchNorm3d',
+                'pool': 'torch.nn.modules.pooling.AdaptiveAvgPool3d'},
     "attributes": {
         '': {'scale_factor': 2.0},
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 5, 5, 5), 'stride': ('tuple', 1, 1, 1), 'padding': ('tuple', 0, 0, 0), 'dilation': ('tuple', 1, 1, 1), 'transposed': True, 'output_padding': ('tuple', 0, 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0, 0, 0)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 5, 5, 5),
+                           'stride': ('tuple', 1, 1, 1), 'padding': ('tuple', 0, 0, 0), 'dilation': ('tuple', 1, 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 0, 0, 0), 'groups': 1,
+                           'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0, 0, 0)},
         'batch_norm': {'num_features': 128, 'eps': 1e-05, 'momentum': 0.1, 'affine': True, 'track_running_stats': True},
         'pool': {'output_size': ('tuple', 1, 1, 1)},
     },
-    "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var', 'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
+    "held": ('batch_norm.bias', 'batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var',
+             'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
 }

@@ -140,7 +140,8 @@ static const short k0_region_sum_part_data[15] = {
   3, 4, 5, 0, 3, 1, 4, 2, 5, 0, 3, 1, 4, 2, 5};
 static inline int k0_region_sum_part(int i) { return k0_region_sum_part_data[i]; }
 static inline int k0_region_sum_first_task(int i) { return 0 + i * static_cast<int>(3); }
-static inline int k0_region_sum_task_list(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ? 1 : 1; }
+static inline int k0_region_sum_task_list(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ?
+                                                  1 : 1; }
 static inline int k0_region_sum_first_run(int i) { return 0 + i * static_cast<int>(1); }
 static inline int k0_region_sum_run_start(int i) { return 1 + i * static_cast<int>(-1); }
 static inline int k0_region_sum_run_count(int i) { return 127 + i * static_cast<int>(1); }
@@ -181,7 +182,8 @@ static void k0_region_sum_rows(const float* x, int columns, long long row, long 
       const int list = k0_region_sum_task_list(task);
       double total = 0;
       for (int run = k0_region_sum_first_run(list); run < k0_region_sum_first_run(list + 1); ++run)
-        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run), k0_region_sum_run_step(run));
+        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run),
+                                   k0_region_sum_run_step(run));
       totals[task] = total;
     }
   }
@@ -216,7 +218,8 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows of 64 x 9 for each of 16 x 128: sum.
-static const char* k1_sum_cast(const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
+static const char* k1_sum_cast(const double* __restrict__ in0, const float* __restrict__ in1,
+                               const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
   using real = double;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -258,7 +261,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* workspace = static_cast<char*>(tensors[4]);
     auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr, cast_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr,
+                                          cast_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -280,7 +284,10 @@ _KERNELWRIGHT_MODEL = {
     "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose2d'},
     "attributes": {
         '': {'multiplier': 0.5},
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 2, 2), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': True, 'output_padding': ('tuple', 1, 1), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3),
+                           'stride': ('tuple', 2, 2), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 1, 1), 'groups': 1, 'padding_mode': 'zeros',
+                           '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
     },
     "held": ('conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,

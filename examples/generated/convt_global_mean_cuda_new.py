@@ -142,12 +142,15 @@ static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return k
 static __device__ const short k0_region_sum_part_data[15] = {
   3, 4, 5, 0, 3, 1, 4, 2, 5, 0, 3, 1, 4, 2, 5};
 static __device__ __forceinline__ int k0_region_sum_part(int i) { return k0_region_sum_part_data[i]; }
-static __device__ __forceinline__ int k0_region_sum_task_atom(int i) { return i == 0 ? 0 : i == 1 ? 0 : i == 2 ? 0 : i == 3 ? 1 : i == 4 ? 1 : 1; }
-static __device__ __forceinline__ int k0_region_sum_task_list(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ? 1 : 1; }
+static __device__ __forceinline__ int k0_region_sum_task_atom(int i) {
+    return i == 0 ? 0 : i == 1 ? 0 : i == 2 ? 0 : i == 3 ? 1 : i == 4 ? 1 : 1; }
+static __device__ __forceinline__ int k0_region_sum_task_list(int i) {
+    return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ? 1 : 1; }
 static __device__ __forceinline__ int k0_region_sum_list_length(int i) { return 127 + i * static_cast<int>(1); }
 static __device__ __forceinline__ int k0_region_sum_list_start(int i) { return 1 + i * static_cast<int>(-1); }
 static __device__ __forceinline__ int k0_region_sum_list_step(int i) { (void)i; return 1; }
-static __device__ __forceinline__ int k0_region_sum_column(int list, int i) { return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
+static __device__ __forceinline__ int k0_region_sum_column(int list, int i) {
+    return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
 
 // A thread's vector of the row; zeros from column `limit` on.
 template <bool ragged>
@@ -181,10 +184,14 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) + ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
-      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) + ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
-      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) + ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
-      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) + ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
+      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
+                          ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
+      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
+                          ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
+      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) +
+                          ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
     }
   }
 }
@@ -358,7 +365,8 @@ static __global__ void __launch_bounds__(256) k1_k1_sum_cast(
   }
 }
 
-static const char* k1_sum_cast(const double* in0, const float* in1, const float* in2, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k1_sum_cast(const double* in0, const float* in1, const float* in2, float* out0, void* workspace,
+                               cudaStream_t stream) {
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
   KW_LAUNCH("k1_sum_cast", k0_k1_sum_cast, 576, 256, 0, stream, in0, in1, partial0);
   KW_LAUNCH("k1_sum_cast", k1_k1_sum_cast, 256, 256, 0, stream, in2, out0, partial0);
@@ -373,8 +381,11 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* cast_k1_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
     auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr, cast_k1_ptr, workspace + 73728, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr,
+                                          cast_k1_ptr, workspace + 73728, static_cast<cudaStream_t>(
+        stream))) return failure;
     return nullptr;
 }
 """
@@ -396,7 +407,10 @@ _KERNELWRIGHT_MODEL = {
     "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose2d'},
     "attributes": {
         '': {'multiplier': 0.5},
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 2, 2), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1), 'transposed': True, 'output_padding': ('tuple', 1, 1), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3),
+                           'stride': ('tuple', 2, 2), 'padding': ('tuple', 1, 1), 'dilation': ('tuple', 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 1, 1), 'groups': 1, 'padding_mode': 'zeros',
+                           '_reversed_padding_repeated_twice': ('tuple', 1, 1, 1, 1)},
     },
     "held": ('conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,

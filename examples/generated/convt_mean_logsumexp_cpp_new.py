@@ -307,7 +307,8 @@ static void k0_region_sum_rows(const float* x, int columns, long long row, long 
       const int list = k0_region_sum_task_list(task);
       double total = 0;
       for (int run = k0_region_sum_first_run(list); run < k0_region_sum_first_run(list + 1); ++run)
-        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run), k0_region_sum_run_step(run));
+        total += k0_region_sum_run(sums + k0_region_sum_run_start(run), k0_region_sum_run_count(run),
+                                   k0_region_sum_run_step(run));
       totals[task] = total;
     }
   }
@@ -341,7 +342,8 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 //// k1_sum
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows of 64 x 9 for each of 128 x 16: sum.
-static const char* k1_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0, void* workspace) {
+static const char* k1_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
+                          void* workspace) {
   using real = double;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -375,7 +377,8 @@ static const char* k1_sum(const double* __restrict__ in0, const float* __restric
 // convt_mean_logsumexp.py:20: x = torch.sum(x, dim=(2, 3))
 // convt_mean_logsumexp.py:21: return x * 10.0
 // Rows of 128 for each of 16: logsumexp.
-static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
+static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float* __restrict__ in1,
+                                     const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
   using real = double;
   (void)workspace;
   for (int64_t point = 0; point < 16; ++point) {
@@ -417,7 +420,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;
-    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr, nullptr)) return failure;
+    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr,
+                                                nullptr)) return failure;
     return nullptr;
 }
 """
@@ -437,7 +441,10 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
 _KERNELWRIGHT_MODEL = {
     "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose2d'},
     "attributes": {
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 0, 0), 'dilation': ('tuple', 1, 1), 'transposed': True, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3),
+                           'stride': ('tuple', 1, 1), 'padding': ('tuple', 0, 0), 'dilation': ('tuple', 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                           '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0)},
     },
     "held": ('bias', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,

@@ -199,7 +199,8 @@ static __device__ __forceinline__ int k0_region_sum_task_list(int i) { (void)i; 
 static __device__ __forceinline__ int k0_region_sum_list_length(int i) { (void)i; return 128; }
 static __device__ __forceinline__ int k0_region_sum_list_start(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_list_step(int i) { (void)i; return 1; }
-static __device__ __forceinline__ int k0_region_sum_column(int list, int i) { return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
+static __device__ __forceinline__ int k0_region_sum_column(int list, int i) {
+    return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
 
 // A thread's vector of the row; zeros from column `limit` on.
 template <bool ragged>
@@ -233,10 +234,14 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) + ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
-      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) + ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
-      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) + ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
-      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) + ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
+      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
+                          ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
+      sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
+                          ((value[4][v].z + value[5][v].z) + (value[6][v].z + value[7][v].z)));
+      sums[v * 4 + 3] += (((value[0][v].w + value[1][v].w) + (value[2][v].w + value[3][v].w)) +
+                          ((value[4][v].w + value[5][v].w) + (value[6][v].w + value[7][v].w)));
     }
   }
 }
@@ -430,7 +435,8 @@ static const char* k1_sum(const double* in0, const float* in1, double* out0, voi
 // logsumexp0 = logsumexp(unfused_add(mul(unfused_add(in0, mul(in1, 264196)), 3.78507e-06), in2))
 // out0 = mul(add(logsumexp0, 0), 10)
 static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
-    const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0) {
+    const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -461,7 +467,8 @@ static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
   kw_logsumexp_add<4>(top0, scaled0, value0);
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
-    kw_logsumexp_merge(top0, scaled0, double(__shfl_xor_sync(0xffffffffu, top0, d)), double(__shfl_xor_sync(0xffffffffu, scaled0, d)));
+    kw_logsumexp_merge(top0, scaled0, double(__shfl_xor_sync(0xffffffffu, top0, d)),
+                       double(__shfl_xor_sync(0xffffffffu, scaled0, d)));
   }
   const double logsumexp0 = kw_logsumexp_result(top0, scaled0);
 
@@ -472,8 +479,10 @@ static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
   }
 }
 
-static const char* k2_logsumexp_cast(const double* in0, const float* in1, const float* in2, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2)) % 16 != 0)
+static const char* k2_logsumexp_cast(const double* in0, const float* in1, const float* in2, float* out0,
+                                     void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2)) % 16 !=
+      0)
     return "k2_logsumexp_cast: in0, in1, in2 must be aligned to 16 bytes";
   (void)workspace;
   KW_LAUNCH("k2_logsumexp_cast", k0_k2_logsumexp_cast, 2, 256, 0, stream, in0, in1, in2, out0);
@@ -490,9 +499,12 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* workspace = static_cast<char*>(tensors[5]);
     auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
     auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, workspace + 24576, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, workspace + 24576, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, workspace + 24576,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, workspace + 24576,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, cast_k2_ptr, nullptr,
+                                                static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -513,7 +525,10 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
 _KERNELWRIGHT_MODEL = {
     "modules": {'conv_transpose': 'torch.nn.modules.conv.ConvTranspose2d'},
     "attributes": {
-        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3), 'stride': ('tuple', 1, 1), 'padding': ('tuple', 0, 0), 'dilation': ('tuple', 1, 1), 'transposed': True, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros', '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0)},
+        'conv_transpose': {'in_channels': 64, 'out_channels': 128, 'kernel_size': ('tuple', 3, 3),
+                           'stride': ('tuple', 1, 1), 'padding': ('tuple', 0, 0), 'dilation': ('tuple', 1, 1),
+                           'transposed': True, 'output_padding': ('tuple', 0, 0), 'groups': 1, 'padding_mode': 'zeros',
+                           '_reversed_padding_repeated_twice': ('tuple', 0, 0, 0, 0)},
     },
     "held": ('bias', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,

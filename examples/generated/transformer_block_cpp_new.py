@@ -198,7 +198,8 @@ template <typename real> struct kw_moments_of {
 //// k0_mean_moments_add
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // Rows of 512 for each of 8192: moments.
-static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
+static const char* k0_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1,
+                                       const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -262,7 +263,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
     auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
     auto* add_k0_ptr = static_cast<float*>(tensors[3]);
-    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr,
+                                                  nullptr)) return failure;
     return nullptr;
 }
 
@@ -298,7 +300,9 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'norm': 'torch.nn.modules.normalization.LayerNorm', 'expand': 'torch.nn.modules.linear.Linear', 'activation': 'torch.nn.modules.activation.GELU', 'contract': 'torch.nn.modules.linear.Linear', 'dropout': 'torch.nn.modules.dropout.Dropout'},
+    "modules": {'norm': 'torch.nn.modules.normalization.LayerNorm', 'expand': 'torch.nn.modules.linear.Linear',
+                'activation': 'torch.nn.modules.activation.GELU', 'contract': 'torch.nn.modules.linear.Linear',
+                'dropout': 'torch.nn.modules.dropout.Dropout'},
     "attributes": {
         'norm': {'normalized_shape': ('tuple', 512), 'eps': 1e-05, 'elementwise_affine': True},
         'expand': {'in_features': 512, 'out_features': 2048},

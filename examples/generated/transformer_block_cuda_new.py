@@ -146,7 +146,8 @@ static __device__ __forceinline__ float kw_gelu_erf(float x) {
   const float below = -h - fabsf(h);
   return fmaf(-k, kw_quick_exp2(k * q), -below);
 }
-static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752)); }
+static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752));
+    }
 
 // Rounded as it stands: no product before it is fused into it.
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
@@ -173,9 +174,11 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // outer (8192,), row (512,)
 // mean0/variance0/deviation0 = moments(in0)
-// out0 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)), reciprocal(deviation0))), in1), in2)
+// out0 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
+// reciprocal(deviation0))), in1), in2)
 static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0) {
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
@@ -240,8 +243,10 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
   }
 }
 
-static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+static const char* k0_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0,
+                                       void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
+       reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k0_mean_moments_add: in0, in1, in2, out0 must be aligned to 16 bytes";
   (void)workspace;
   KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1024, 256, 0, stream, in0, in1, in2, out0);
@@ -290,14 +295,16 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
     auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
     auto* add_k0_ptr = static_cast<float*>(tensors[3]);
-    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_1(void* const* tensors, void* stream) {
     auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
     auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
-    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -326,7 +333,9 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
 
 
 _KERNELWRIGHT_MODEL = {
-    "modules": {'norm': 'torch.nn.modules.normalization.LayerNorm', 'expand': 'torch.nn.modules.linear.Linear', 'activation': 'torch.nn.modules.activation.GELU', 'contract': 'torch.nn.modules.linear.Linear', 'dropout': 'torch.nn.modules.dropout.Dropout'},
+    "modules": {'norm': 'torch.nn.modules.normalization.LayerNorm', 'expand': 'torch.nn.modules.linear.Linear',
+                'activation': 'torch.nn.modules.activation.GELU', 'contract': 'torch.nn.modules.linear.Linear',
+                'dropout': 'torch.nn.modules.dropout.Dropout'},
     "attributes": {
         'norm': {'normalized_shape': ('tuple', 512), 'eps': 1e-05, 'elementwise_affine': True},
         'expand': {'in_features': 512, 'out_features': 2048},

@@ -36,6 +36,8 @@ OPTIONAL = {
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
 }
 
+_LONG = 80
+
 Facts = list[tuple[str, str]]
 """Entries of a table, as (key, text)."""
 
@@ -84,6 +86,8 @@ def literal(value: Any) -> str:
         return "[" + ", ".join(map(literal, value)) + "]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, str) and len(value) > _LONG:  # in parts, which a line may end between
+        return "(" + " ".join(repr(value[n:n + _LONG]) for n in range(0, len(value), _LONG)) + ")"
     return f'torch.device("{value}")' if isinstance(value, torch.device) else repr(value)
 
 

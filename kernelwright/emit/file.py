@@ -23,6 +23,7 @@ from kernelwright.emit.facts import (
     plan_tensors,
     written_facts,
 )
+from kernelwright.emit.layout import broken_c, broken_python
 from kernelwright.emit.lines import source_lines
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import Program, make_program
@@ -100,8 +101,10 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
     texts = []
     for mode, program in programs.items():
         modes = " and ".join(words_of(m) for m, by in served.items() if by == mode)
-        texts.append(program.text.replace(f'"""The program of {mode} mode', f'"""The program of {modes} mode'))
-    return Kernels("\n\n".join([support.strip("\n"), *marked]) + "\n", [x.name for x in launchers], texts, served,
+        texts.append(broken_python(program.text.replace(f'"""The program of {mode} mode',
+                                                        f'"""The program of {modes} mode')))
+    text = broken_c("\n\n".join([support.strip("\n"), *marked]) + "\n")
+    return Kernels(text, [x.name for x in launchers], texts, served,
                    len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
 
 
@@ -126,11 +129,11 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     kernels = put_together(variants, sources, support, target=target)
     if ")kernels\"" in kernels.text or '"""' in kernels.text:
         raise AssertionError("the kernels' text ends its own literal")
-    constants = "\n".join([
+    constants = broken_python("\n".join([
         f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{target.device}"',
         f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}",
         f"_KERNELWRIGHT_LAUNCHERS = {literal(kernels.launchers)}",
-    ])
+    ]))
     runs = "\n\n\n".join(kernels.programs)
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
     of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode]) for v in variants]
@@ -227,4 +230,4 @@ def _forward(indent: str, modes_left: Sequence[str]) -> str:
 def _table(name: str, entries: list[tuple[str, str]], spread: str | None = None) -> str:
     lines = [f"{name} = {{"] + ([f"    **{spread},"] if spread else [])
     lines += [f'    "{key}": {text},' for key, text in entries]
-    return "\n".join([*lines, "}"])
+    return broken_python("\n".join([*lines, "}"]))
