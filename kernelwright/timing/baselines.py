@@ -25,6 +25,8 @@ from kernelwright.verify.plain import plain
 
 EAGER, COMPILED, CANDIDATE = "eager", "torch.compile", "candidate"
 MAX_AUTOTUNE = "torch.compile max-autotune"
+#: No model is compiled in less.
+_LEAST_COMPILE_SECONDS = 0.05
 #: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile. What is timed
 #: is the device, for which CUDA graphs save nothing and copy the inputs: max-autotune is faster here without them.
 COMPILERS: dict[str, dict[str, dict[str, str]]] = {
@@ -115,8 +117,11 @@ def compiled_baseline(
     """Compile ``model`` with ``torch.compile(model, **options)`` and call it once.
 
     Compilation happens in this process. In the main thread it is interrupted after ``limit_seconds``; in
-    other threads the limit is checked afterwards. Never raises an Exception: the reason is in the result.
+    other threads the limit is checked afterwards. With less than 0.05 s nothing is begun. Never raises an
+    Exception: the reason is in the result.
     """
+    if limit_seconds < _LEAST_COMPILE_SECONDS:
+        return CompiledBaseline(None, "the budget left no time to compile it: a larger --budget does", 0.0)
     _import_compiler()
     started = clock()
     reason = ""

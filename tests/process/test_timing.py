@@ -231,6 +231,12 @@ def test_a_compilation_whose_interruption_was_lost_is_interrupted_again(monkeypa
     assert found.call is None and "longer than 0.1 s" in found.reason
 
 
+def test_a_budget_that_is_spent_compiles_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("it was begun"))
+    found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.0)
+    assert found.call is None and "--budget" in found.reason and found.seconds == 0.0
+
+
 def test_an_alarm_that_comes_when_the_block_has_ended_strikes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be raised in whatever runs next, and again every second."""
     set_timer, previous = signal.setitimer, signal.getsignal(signal.SIGALRM)
