@@ -1,0 +1,635 @@
+"""ModelNew: linear_gelu, with custom kernels. Written by kernelwright 0.1.0 for generic CPU, 8 threads.
+
+Same constructor, parameters and results as the original class. Where a call does not fit what the
+kernels were built for, the original computation runs, with one warning.
+
+Training mode: 1 of 2 operators replaced.
+  operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
+  kernel k0_gelu_erf: pointwise over [4096, 4096]: gelu_erf
+  PyTorch keeps linear: a contraction that PyTorch's library does well
+"""
+
+
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    """``gelu(x @ weight.T + bias)``."""
+
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+
+    def _original_forward(self, x):
+        return torch.nn.functional.gelu(self.linear(x))
+
+    def forward(self, *inputs, **named):
+        """The kernels where they fit this call, the original computation elsewhere."""
+        return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)
+
+
+# The kernels --------------------------------------------------------------------------------------------------------
+
+
+_KERNELWRIGHT_NAME = "linear_gelu"
+_KERNELWRIGHT_DEVICE = "cpu"
+_KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
+_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0']
+
+_KERNELWRIGHT_SOURCE = r"""
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+// The bits of a float as an integer, and back.
+static inline int32_t kw_bits(float x) { int32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+static inline int64_t kw_bits(double x) { int64_t bits; std::memcpy(&bits, &x, 8); return bits; }
+
+static inline float kw_float(int32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline double kw_float(int64_t bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+
+// condition ? a : b by bit masks: no branch that g++ could thread into later ones, which would keep
+// the loop from being vectorised.
+static inline float kw_select(bool condition, float a, float b) {
+  const int32_t mask = -int32_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
+static inline double kw_select(bool condition, double a, double b) {
+  const int64_t mask = -int64_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
+
+static inline float kw_exp(float x) {
+  // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
+  // factors, which reaches the subnormal numbers and overflows to infinity.
+  x = kw_select(x < -104.0f, -104.0f, x);
+  x = kw_select(x > 89.0f, 89.0f, x);
+  const float shifted = x * 1.44269504088896341f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const int32_t whole = kw_bits(shifted) - 0x4b400000;
+  const int32_t half = whole >> 1;
+  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+}
+static inline double kw_exp(double x) { return std::exp(x); }
+
+// N. Juffa's error function: erf(t) for t <= 475/512 and 1 - erf(t) for t above, t >= 0.
+static inline void kw_erf_parts(float t, float& inner, float& complement) {
+  const float s = t * t;
+  float r = -1.72853470e-5f * t + 3.83197126e-4f;
+  const float u = -3.88396438e-3f * t + 2.42546219e-2f;
+  r = r * s + u;
+  r = r * t - 1.06777877e-1f;
+  r = r * t - 6.34846687e-1f;
+  r = r * t - 1.28717512e-1f;
+  r = r * t - t;
+  complement = kw_exp(r);
+  float q = -5.96761703e-4f;
+  q = q * s + 4.99119423e-3f;
+  q = q * s - 2.67681349e-2f;
+  q = q * s + 1.12819925e-1f;
+  q = q * s - 3.76125336e-1f;
+  q = q * s + 1.28379166e-1f;
+  inner = q * t + t;
+}
+
+static inline float kw_gelu_erf(float x) {
+  // x times the normal distribution function; its lower tail comes from the complement, so small
+  // values are not the difference of large ones.
+  const float t = std::abs(x) * 0.70710678118654752f;
+  float inner, complement;
+  kw_erf_parts(t, inner, complement);
+  const float tail = 0.5f * kw_select(t > 0.927734375f, complement, 1.0f - inner);
+  return x * kw_select(x > 0.0f, 1.0f - tail, tail);
+}
+static inline double kw_gelu_erf(double x) { return x * 0.5 * std::erfc(-x * 0.70710678118654752440); }
+
+//// k0_gelu_erf
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// Pointwise over 16777216.
+static const char* k0_gelu_erf(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 16777216 ? first + 8192 : 16777216;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = kw_gelu_erf(v0);
+      out0[i0] = v1;
+    }
+  }
+  return nullptr;
+}
+
+//// launchers
+extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
+    auto* _t3_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k0_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k0_gelu_erf(_t3_linear_ptr, gelu_erf_k0_ptr, nullptr)) return failure;
+    return nullptr;
+}
+"""
+
+
+def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
+    """The program of training and inference mode: 1 kernel, 1 torch call."""
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t3_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
+    gelu_erf_k0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_0", _stream, _t3_linear, gelu_erf_k0)
+    return (gelu_erf_k0,)
+
+
+# What the kernels were built for; elsewhere the original computation runs -------------------------------------------
+
+
+_KERNELWRIGHT_MODEL = {
+    "modules": {'linear': 'torch.nn.modules.linear.Linear'},
+    "attributes": {
+        'linear': {'in_features': 2048, 'out_features': 4096},
+    },
+    "held": ('linear.bias', 'linear.weight'),
+    "default_dtype": torch.float32,
+    "inputs": (("x", (4096, 2048), torch.float32),),
+    "tensors": {
+        "linear.weight": ((4096, 2048), torch.float32),
+        "linear.bias": ((4096,), torch.float32),
+    },
+    "run": _kernelwright_training,
+}
+
+_KERNELWRIGHT_TRAINING = {
+    **_KERNELWRIGHT_MODEL,
+    "training": True,
+}
+
+_KERNELWRIGHT_INFERENCE = {
+    **_KERNELWRIGHT_MODEL,
+    "training": False,
+}
+
+_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
+    (True, False): _KERNELWRIGHT_TRAINING,
+    (True, True): _KERNELWRIGHT_TRAINING,
+    (False, False): _KERNELWRIGHT_INFERENCE,
+    (False, True): _KERNELWRIGHT_INFERENCE,
+}
+
+
+# The runtime: build, check, launch, gradients -----------------------------------------------------------------------
+
+
+import copy
+import ctypes
+import hashlib
+import inspect
+import operator
+import os
+import platform
+import struct
+import tempfile
+import threading
+import warnings
+import weakref
+from pathlib import Path
+
+
+def _kernelwright_compile(folder, name):
+    """Compile the kernels into a shared library in a folder."""
+    from torch.utils.cpp_extension import load, load_inline
+
+    options = {"name": name, "build_directory": folder, "is_python_module": False}
+    options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
+    load_inline(cpp_sources=[_KERNELWRIGHT_SOURCE], no_implicit_headers=True, **options)
+
+
+def _kernelwright_build():
+    """Compile the kernels once for this machine; later imports load the finished library."""
+    identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
+    if os.path.exists("/proc/cpuinfo"):  # -march=native: a library is for one kind of processor
+        with open("/proc/cpuinfo") as lines:
+            identity += sorted({line for line in lines if line.startswith(("flags", "Features"))})
+    name = f"{_KERNELWRIGHT_NAME}_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    home = os.environ.get("KERNELWRIGHT_CACHE") or os.path.join(shared if os.path.isabs(shared) else "~/.cache",
+                                                                "kernelwright")
+    library = Path(home).expanduser() / "libraries" / f"{name}.so"
+    if not library.exists():
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            writable = os.access(library.parent, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:  # a library for this process alone
+            library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
+        # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            _kernelwright_compile(folder, name)
+            os.replace(next(Path(folder).glob("*.so")), library)
+    loaded = ctypes.CDLL(str(library))
+    for launcher in _KERNELWRIGHT_LAUNCHERS:
+        getattr(loaded, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        getattr(loaded, launcher).restype = ctypes.c_char_p
+    return loaded
+
+
+_kernelwright_library = None
+_kernelwright_trouble = ""  # why there is no library
+_kernelwright_details = ""  # the compiler's messages
+_kernelwright_devices = {None, 0}  # indices of the devices that the library is for
+try:
+    _kernelwright_library = _kernelwright_build()
+except Exception as error:
+    _kernelwright_details = str(error).strip() or type(error).__name__
+    _kernelwright_trouble = f"the kernels could not be built ({_kernelwright_details.splitlines()[0][:200]})"
+
+
+def _kernelwright_name(value, own):
+    """The full name of a class or function; without its module's where that is one of ``own``."""
+    name = value.__qualname__.rpartition("<locals>.")[2]
+    return name if value.__module__ in own else f"{value.__module__}.{name}"
+
+
+def _kernelwright_form(value, own, depth=0):
+    """An attribute's value as plain numbers, text and tuples, which compare across processes."""
+    kind = type(value)
+    if kind in (bool, int, float, str, bytes, type(None)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
+    return ("object", _kernelwright_name(kind, own))  # as no attribute was
+
+
+# What nn.Module and torch.compile keep for themselves.
+_kernelwright_internal = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
+
+
+def _kernelwright_attributes(module, own):
+    """The form of every attribute of a module and of every plain attribute of its own classes."""
+    found = {key: _kernelwright_form(value, own) for key, value in vars(module).items()
+             if key not in _kernelwright_internal and not isinstance(value, torch.Tensor)}
+    for kind in type(module).__mro__:
+        if kind.__module__ in own:
+            found.update({f"class {key}": _kernelwright_form(value, own) for key, value in vars(kind).items()
+                          if not key.startswith("__") and "class " + key not in found
+                          and isinstance(value, (bool, int, float, str, tuple, list, dict))})
+    return found
+
+
+_kernelwright_own = {__name__}  # modules whose classes are those of this file
+_kernelwright_bindings = weakref.WeakKeyDictionary()
+_kernelwright_warned = weakref.WeakKeyDictionary()
+
+
+class _KernelwrightMisfit(Exception):
+    """The kernels don't fit a call: what does not fit, and what is wrong with it."""
+
+
+def _kernelwright_warn(model, misfit):
+    """Say, once per model and misfitting thing, that the original computation runs."""
+    thing, problem = misfit.args
+    warned = _kernelwright_warned.setdefault(model, set())
+    if thing not in warned:
+        warned.add(thing)
+        warnings.warn(f"ModelNew runs the original computation: {thing} {problem}", RuntimeWarning, stacklevel=6)
+
+
+class _KernelwrightBinding:
+    """A model that was compared with the facts of a mode, and how to see at later calls that it is the same.
+
+    tables and snapshots: dictionaries (of attributes, submodules) that must equal their copies. hooks: those that must
+    be empty; to look at two for each takes longer, as a large model's are in no cache.
+    numbers: (dictionary, key, value) of the own classes' attributes; 2, 2.0 and True are equal, yet not the same.
+    homes and keys: where the tensors of the facts are kept. Raises _KernelwrightMisfit.
+    """
+
+    def __init__(self, model, facts):
+        own = _kernelwright_own | {type(model).__module__}
+        modules = dict(model.named_modules())
+        classes = {path: _kernelwright_name(type(m), own) for path, m in modules.items() if path}
+        if classes != facts["modules"]:
+            changed = sorted(p for p in classes.keys() | facts["modules"].keys()
+                             if classes.get(p) != facts["modules"].get(p))
+            raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
+        self.tables, self.hooks, self.numbers, self.sized, self.absent = [], [], [], [], []
+        for path, module in modules.items():
+            training = facts["training"]
+            if module.training != training:
+                raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
+            attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
+            # Other versions of PyTorch may keep other attributes in its modules.
+            both = attributes.keys() | expected.keys() if type(module).__module__ in own \
+                else attributes.keys() & expected.keys()
+            for key in sorted(both):
+                if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
+                    raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
+                                              f"is not {expected.get(key, 'missing')!r}")
+            hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                     module._backward_pre_hooks]
+            if path and any(hooks):
+                raise _KernelwrightMisfit(f"module {path}", "has a hook")
+            self.tables += [vars(module), *([module._modules] if module._modules else [])]
+            self.sized += [] if module._modules else [module._modules]
+            self.hooks += hooks if path else []
+            if type(module).__module__ in own:
+                self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
+                                 if isinstance(value, (bool, int, float))]
+                self.numbers += [(vars(kind), key[6:], vars(kind)[key[6:]]) for kind in type(module).__mro__
+                                 for key in expected if key.startswith("class ") and key[6:] in vars(kind)]
+            self.sized += [module._parameters, module._buffers]
+            self.absent += [(table, key) for table in (module._parameters, module._buffers)
+                            for key, value in table.items() if value is None]
+        self.snapshots = [copy.copy(table) for table in self.tables]
+        self.sizes = list(map(len, self.sized))
+        self._bind_tensors(model, modules, facts)
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
+        self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.kinds = self.types = None  # of the tensors that were last found to fit
+        self.twin, self.lock = None, threading.Lock()
+
+    def _bind_tensors(self, model, modules, facts):
+        tables = {(path, key): table for path, m in modules.items()
+                  for table in (vars(m), m._buffers, m._parameters) for key in table}
+
+        def home(name):
+            path, _, key = name.rpartition(".")
+            if (path, key) not in tables:
+                raise _KernelwrightMisfit(name, "is missing")
+            return tables[path, key], key
+
+        held = tuple(sorted(f"{path}.{key}".lstrip(".") for path, m in modules.items()
+                            for table in (m._parameters, m._buffers) for key in table if table[key] is not None))
+        if held != facts["held"]:
+            changed = sorted(set(held) ^ set(facts["held"]))
+            raise _KernelwrightMisfit("the model", f"has other parameters or buffers: {', '.join(changed)}")
+        places = [home(name) for name in facts["tensors"]]
+        self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
+        self.parameters = {name: home(name) for name, _ in model.named_parameters()}
+        self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
+
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
+        try:
+            return (not any(self.hooks) and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+                    and all([table[key] is value for table, key, value in self.numbers])
+                    and all([table[key] is None for table, key in self.absent]))
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
+            return False  # something is gone, or can't be compared: bind anew
+
+
+_kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
+
+
+def _kernelwright_check(values, checks):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype, *_) in zip(values, checks):
+        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+            raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
+        if value.dtype is not dtype or value.shape != shape:
+            raise _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
+        if value.layout is not torch.strided:
+            raise _KernelwrightMisfit(name, "is sparse")
+        if value.device != values[0].device:
+            raise _KernelwrightMisfit("the model", "has tensors on several devices")
+        if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
+            raise _KernelwrightMisfit(name, f"is on {value.device}, for which the kernels were not built")
+
+
+def _kernelwright_intercepted():
+    """What stands between this call and the tensors' memory, or ""."""
+    if torch.is_autocast_enabled(_KERNELWRIGHT_DEVICE):
+        return "autocast"
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "a transform such as vmap or forward-mode differentiation"
+    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+        return "a tracer or a dispatch mode"
+    if torch._C._len_torch_function_stack() and any(
+            type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
+        return "a torch function mode"
+    return "a global module hook" if torch.nn.modules.module._has_any_global_hook() else ""
+
+
+def _kernelwright_fit(model, facts, inputs):
+    """The binding and the tensors (inputs, then the model's) of a call, as kernels read them and as the caller has
+    them. Raises _KernelwrightMisfit."""
+    if _kernelwright_library is None:
+        raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
+    intercepted = _kernelwright_intercepted()
+    if intercepted:
+        raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    if torch.get_default_dtype() is not facts["default_dtype"]:
+        raise _KernelwrightMisfit("this call", f"is under another default type than {facts['default_dtype']}")
+    bindings = _kernelwright_bindings.get(model)
+    if bindings is None:
+        bindings = _kernelwright_bindings.setdefault(model, {})
+    binding = bindings.get(id(facts))
+    if binding is None or not binding.holds(model):
+        binding = bindings[id(facts)] = _KernelwrightBinding(model, facts)
+    values = list(inputs)
+    count = len(values)
+    try:
+        values += map(operator.getitem, binding.homes, binding.keys)
+    except KeyError as missing:
+        raise _KernelwrightMisfit(missing.args[0], "is missing") from None
+    kinds = list(map(type, values))
+    if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
+        _kernelwright_check(values, binding.checks)
+        binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    given = tuple(values)
+    addresses = list(map(torch.Tensor.data_ptr, values))
+    if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
+            or not all(map(torch.Tensor.is_contiguous, values)):
+        for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
+            somewhere = bool(value.data_ptr()) or value.numel() == 0
+            if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
+                continue
+            is_read_alone = place < count and somewhere
+            if not is_read_alone:
+                problem = "is not contiguous and aligned to 16 bytes"
+                raise _KernelwrightMisfit(name, problem)
+            # An input of another layout is copied: one pass over it, where the original makes many.
+            values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
+            addresses[place] = values[place].data_ptr()
+    return binding, values, given
+
+
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
+def _kernelwright_launch(launcher, stream, *tensors):
+    """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
+    addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
+    failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    if failure:
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
+
+
+def _kernelwright_run(facts, values):
+    """Run the program of a mode on its tensors' device and stream; gradients must be off."""
+    device = values[0].device
+    return facts["run"](device, None, *values)
+
+
+def _kernelwright_twin(model, binding):
+    """A copy of a model without its tensors: a backward fills in what the forward saw.
+
+    The model itself may change before the backward, and may be in use by another thread.
+    """
+    memo = {}
+    for module in model.modules():
+        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
+        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
+        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
+        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
+            value = vars(module).get(key)
+            if isinstance(value, (dict, set)):  # hooks
+                memo[id(value)] = type(value)()
+    return copy.deepcopy(model, memo)
+
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """The original computation of a model, as a module of its own (for functional_call)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
+
+
+class _KernelwrightFunction(torch.autograd.Function):
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+
+    @staticmethod
+    def forward(ctx, binding, facts, inputs, values, state, *tensors):
+        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
+        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        ctx.binding, ctx.facts, ctx.state = binding, facts, state
+        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        ctx.device_type = values[0].device.type
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        outputs = _kernelwright_run(facts, values)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
+        needed = ctx.needs_input_grad[5:]
+        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
+            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
+                     for t, n in zip(ctx.saved_tensors, needed)]
+            inputs = list(ctx.inputs)
+            for place, value in zip(ctx.places, given):
+                inputs[place] = value
+            state = dict(zip(ctx.state, given[len(ctx.places):]))
+            named = {}
+            with ctx.binding.lock:
+                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs), named)
+            pairs = [(result, gradients[0])]
+            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+            wanted = [i for i, n in enumerate(needed) if n]
+            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+        result = [None] * len(given)
+        for i, gradient in zip(wanted, found):
+            result[i] = gradient
+        return (None, None, None, None, None, *result)
+
+
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
+    signature = inspect.signature(model._original_forward)
+    try:
+        bound = signature.bind(*inputs, **named)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    inputs, named = list(bound.args), bound.kwargs
+    defaults = [p.default for p in signature.parameters.values()]
+    while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
+
+
+def _kernelwright_call(model, inputs, named, plans):
+    """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
+    if torch.compiler.is_compiling():
+        return model._original_forward(*inputs, **named)
+    try:
+        facts = plans.get((model.training, torch.is_grad_enabled()))
+        if facts is None:  # nothing pays in this mode
+            return model._original_forward(*inputs, **named)
+        keywords, count = (), len(facts["inputs"])
+        given = inputs
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
+        if given is None:
+            return model._original_forward(*inputs, **named)  # raises
+        binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
+        differentiated = torch.is_grad_enabled() and (
+            any([value.requires_grad for value in (*operands, *values)])
+            or any([home[key].requires_grad for home, key in binding.parameters.values()]))
+        if differentiated and binding.twin is None:
+            try:
+                binding.twin = _kernelwright_twin(model, binding)
+            except Exception as error:
+                raise _KernelwrightMisfit("the model", f"can't be copied for gradients ({error})") from None
+    except _KernelwrightMisfit as misfit:
+        reason = misfit
+    else:
+        if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
+            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items())}
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
+                computed = _kernelwright_run(facts, values)
+            return computed[0]
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
+    _kernelwright_warn(model, reason)
+    return model._original_forward(*inputs, **named)

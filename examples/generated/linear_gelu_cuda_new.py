@@ -1,0 +1,1447 @@
+"""ModelNew: linear_gelu, with custom kernels. Written by kernelwright 0.1.0 for NVIDIA H200.
+
+Same constructor, parameters and results as the original class. Where a call does not fit what the
+kernels were built for, the original computation runs, with one warning.
+
+Training mode: 2 of 2 operators replaced.
+  operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
+  kernel k0_matmul_gelu_erf: product of 4096 x 2048 and 2048 x 4096, fp16x3 on tensor cores (float32 operands
+    split into two float16 terms, three products): linear, gelu_erf
+"""
+
+
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    """``gelu(x @ weight.T + bias)``."""
+
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+
+    def _original_forward(self, x):
+        return torch.nn.functional.gelu(self.linear(x))
+
+    def forward(self, *inputs, **named):
+        """The kernels where they fit this call, the original computation elsewhere."""
+        return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)
+
+
+# The kernels --------------------------------------------------------------------------------------------------------
+
+
+_KERNELWRIGHT_NAME = "linear_gelu"
+_KERNELWRIGHT_DEVICE = "cuda"
+_KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
+_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0']
+
+_KERNELWRIGHT_SOURCE = r"""
+// Checked CUDA calls and launches: a failure returns a message that names the kernel.
+#include <cmath>
+#include <cstdint>
+#ifdef KERNELWRIGHT_EMULATION
+// The emulation's header, which is included before this text, defines the same macros.
+#else
+#include <cstdio>
+#include <cuda_runtime.h>
+
+// Message of a failed call. The text is valid until this thread's next failure. Reading the
+// error clears it, so that a later launch does not report it again.
+static inline const char* kw_failure(const char* where, const char* call, cudaError_t error) {
+  static thread_local char message[768];
+  (void)cudaGetLastError();
+  snprintf(message, sizeof(message), "%s: %s failed: %s (CUDA error %d)", where, call,
+           cudaGetErrorString(error), static_cast<int>(error));
+  return message;
+}
+
+static inline const char* kw_launch_failure(const char* where, const char* kernel, dim3 grid, dim3 block,
+                                            size_t shared_bytes, cudaError_t error) {
+  static thread_local char call[256];
+  snprintf(call, sizeof(call), "launch of %s<<<(%u, %u, %u), (%u, %u, %u), %zu>>>", kernel, grid.x, grid.y,
+           grid.z, block.x, block.y, block.z, shared_bytes);
+  return kw_failure(where, call, error);
+}
+
+// Grid and block extents. An integer that dim3 would cut to 32 bits becomes 0, which no launch accepts.
+static inline dim3 kw_extent(dim3 extent) { return extent; }
+static inline dim3 kw_extent(long long extent) {
+  return dim3(extent > 0 && extent <= 2147483647LL ? static_cast<unsigned>(extent) : 0u);
+}
+
+#define KW_CHECK(where, call)                                                           \
+  do {                                                                                  \
+    const cudaError_t kw_error_ = (call);                                               \
+    if (kw_error_ != cudaSuccess) return kw_failure(where, #call, kw_error_);           \
+  } while (0)
+
+#define KW_LAUNCH(where, kernel, grid, block, shared_bytes, stream, ...)                \
+  do {                                                                                  \
+    const dim3 kw_grid_ = kw_extent(grid);                                              \
+    const dim3 kw_block_ = kw_extent(block);                                            \
+    const size_t kw_shared_ = (shared_bytes);                                           \
+    kernel<<<kw_grid_, kw_block_, kw_shared_, (stream)>>>(__VA_ARGS__);                 \
+    const cudaError_t kw_error_ = cudaGetLastError();                                   \
+    if (kw_error_ != cudaSuccess)                                                       \
+      return kw_launch_failure(where, #kernel, kw_grid_, kw_block_, kw_shared_, kw_error_); \
+  } while (0)
+
+// Declares `type* name`, the block's dynamic shared memory, aligned to 16 bytes.
+#define KW_DYNAMIC_SHARED(type, name)                                                   \
+  extern __shared__ __align__(16) unsigned char kw_dynamic_shared_[];                   \
+  type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
+#endif  // KERNELWRIGHT_EMULATION
+
+#ifndef KERNELWRIGHT_EMULATION
+static __device__ __forceinline__ unsigned kw_shared(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Barriers in shared memory, 8 bytes each. A phase ends when `arrivals` have arrived and all bytes that they announced
+// are there. Waiting for a parity waits for the end of the phase of that parity: of 0 first, then 1, 0, ...; before the
+// first phase has ended, parity 1 counts as over.
+static __device__ __forceinline__ void kw_barrier_init(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
+}
+// Between initialisation and first use, followed by a barrier of the block (or cluster).
+static __device__ __forceinline__ void kw_barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+static __device__ __forceinline__ void kw_barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+}
+// Arrives, and announces bytes that copies will bring in this phase.
+static __device__ __forceinline__ void kw_barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void kw_barrier_wait(unsigned barrier, unsigned parity) {
+  unsigned over;
+  do {
+    asm volatile(
+        "{\n"
+        "  .reg .pred over;\n"
+        "  mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+        "  selp.u32 %0, 1, 0, over;\n"
+        "}"
+        : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+  } while (!over);
+}
+
+// Copies bytes (a multiple of 16, from and to such addresses) to shared memory; they count at the barrier.
+static __device__ __forceinline__ void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// Asks for 128 bytes of global memory that are read soon: they come to the second-level cache.
+static __device__ __forceinline__ void kw_prefetch(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
+}
+
+// What the calling thread has stored to shared memory is seen by products, and by copies.
+static __device__ __forceinline__ void kw_shared_written() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Sets a mark in global memory: who sees it sees what the calling thread has stored, and what others have before a
+// barrier that it has passed with them.
+static __device__ __forceinline__ void kw_mark(unsigned* mark, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(__cvta_generic_to_global(mark)), "r"(value) : "memory");
+}
+// Waits until a mark is at least `value`.
+static __device__ __forceinline__ void kw_await(const unsigned* mark, unsigned value) {
+  unsigned found;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(mark)) : "memory");
+  } while (found < value);
+}
+// The calling thread's copies see what it sees in global memory.
+static __device__ __forceinline__ void kw_copies_see_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// Barrier `number` (1 to 15) of `threads` threads of the block.
+static __device__ __forceinline__ void kw_part_sync(unsigned number, unsigned threads) {
+  asm volatile("barrier.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
+
+// The calling warpgroup gives registers back, or takes what others gave.
+template <int COUNT>
+static __device__ __forceinline__ void kw_registers_fewer() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
+}
+template <int COUNT>
+static __device__ __forceinline__ void kw_registers_more() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
+}
+
+// Descriptor of an operand that begins at an address; see above for the layout.
+static __device__ __forceinline__ unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
+}
+// Products run on their own until they are waited for: first a fence after what wrote their registers, then products,
+// then `commit`, then `wait` until at most LEFT groups are left, and `hold` before the sums are read.
+static __device__ __forceinline__ void kw_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+static __device__ __forceinline__ void kw_wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT>
+static __device__ __forceinline__ void kw_wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+}
+template <int COUNT>
+static __device__ __forceinline__ void kw_wgmma_hold(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
+}
+#endif  // KERNELWRIGHT_EMULATION
+
+#ifndef KERNELWRIGHT_EMULATION
+// Position of the block in its cluster.
+static __device__ __forceinline__ unsigned kw_cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// Barrier of all threads of a cluster.
+static __device__ __forceinline__ void kw_cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at the barrier that has this address in the cluster's block `rank`.
+static __device__ __forceinline__ void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {
+  asm volatile(
+      "{\n"
+      "  .reg .b32 remote;\n"
+      "  mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "  mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}"
+      :: "r"(barrier), "r"(rank) : "memory");
+}
+// A bulk copy to the same place of all blocks in `mask`; it counts at the barrier of this address in each of them.
+static __device__ __forceinline__ void kw_bulk_copy_all(unsigned to, const void* from, unsigned bytes,
+                                                        unsigned barrier, unsigned short mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+      :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"(mask) : "memory");
+}
+
+// The launch of a kernel in clusters of `cluster_` blocks along x.
+template <typename... Parameters, typename... Values>
+static cudaError_t kw_launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block,
+                                      size_t shared_bytes, cudaStream_t stream, Values... values) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, values...);
+}
+// Clusters that the device holds at a time.
+template <typename Kernel>
+static cudaError_t kw_resident_clusters(int* clusters, Kernel* kernel, unsigned cluster, dim3 block,
+                                        size_t shared_bytes) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster);
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(clusters, kernel, &config);
+}
+#endif  // KERNELWRIGHT_EMULATION
+
+#ifndef KERNELWRIGHT_EMULATION
+// Sums of 64 rows and 192 columns plus (or, where `add` is 0, set to) the products over 16 float16 elements of both
+// operands. A thread's sums 4 j + 2 h + c are of row lane / 4 + 8 h of its warp's 16, column 8 j + 2 (lane % 4) + c.
+static __device__ __forceinline__ void kw_wgmma_f16(float (&d)[96], unsigned long long a,
+                                                   unsigned long long b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+      "}, %96, %97, add, 1, 1, 0, 0;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+        "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+        "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
+        "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+        "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),
+        "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+        "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]),
+        "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
+        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]),
+        "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
+      : "l"(a), "l"(b), "r"(add));
+}
+#endif  // KERNELWRIGHT_EMULATION
+
+static __device__ __forceinline__ float kw_quick_exp2(float x) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return x < -126.0f ? 0.0f : exp2f(x);
+#endif
+}
+
+// max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent
+// is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0. Of a
+// negative x the maximum is -0, and so is what vanishes.
+static __device__ __forceinline__ float kw_gelu_erf(float x) {
+  const float h = 0.5f * x, k = fminf(fabsf(h), 16.0f);
+  float q = fmaf(-0.00072767859f, k, 0.0050516557f); q = fmaf(q, k, -0.011941995f); q = fmaf(q, k, -0.00435011f);
+  q = fmaf(q, k, 0.112993695f); q = fmaf(q, k, -0.41996196f); q = fmaf(q, k, -1.8368341f);
+  q = fmaf(q, k, -2.3022103f);
+  const float below = -h - fabsf(h);
+  return fmaf(-k, kw_quick_exp2(k * q), -below);
+}
+static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x * (1.0 + erf(x * 0.70710678118654752));
+    }
+
+// A float16 in memory: read as a float, rounded to the nearest (halves to even) where a float is assigned.
+// The processor converts in one instruction; elsewhere the same is done by integer operations.
+static __device__ __forceinline__ unsigned short kw_float16_bits(float x) {
+#ifdef __CUDA_ARCH__
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+#else
+  unsigned size;
+  memcpy(&size, &x, 4);
+  const unsigned sign = (size >> 16) & 0x8000u;
+  size &= 0x7fffffffu;
+  if (size > 0x7f800000u) return 0x7e00u | sign;
+  if (size >= 0x47800000u) return 0x7c00u | sign;
+  if (size >= 0x38800000u) return ((size - 0x38000000u + 0xfffu + ((size >> 13) & 1u)) >> 13) | sign;
+  const float moved = fabsf(x) + 0.5f;  // rounds to multiples of 2^-24
+  memcpy(&size, &moved, 4);
+  return (size - 0x3f000000u) | sign;
+#endif
+}
+static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
+  float x;
+#ifdef __CUDA_ARCH__
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+#else
+  const unsigned exponent = (bits >> 10) & 31u, digits = bits & 1023u;
+  x = exponent == 0 ? ldexpf(float(digits), -24)
+      : exponent == 31 ? (digits ? NAN : INFINITY) : ldexpf(float(1024u + digits), int(exponent) - 25);
+  x = (bits & 0x8000u) ? -x : x;
+#endif
+  return x;
+}
+// Two of them, the first one in the lower half.
+static __device__ __forceinline__ unsigned kw_float16_pair(float x, float y) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+  return bits;
+#else
+  return kw_float16_bits(x) | unsigned(kw_float16_bits(y)) << 16;
+#endif
+}
+struct kw_float16 {
+  unsigned short bits;
+  __device__ __forceinline__ operator float() const { return kw_float16_value(bits); }
+  __device__ __forceinline__ void operator=(float x) { bits = kw_float16_bits(x); }
+};
+
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
+template <typename T>
+static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
+  const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = four.at[i];
+}
+template <typename T>
+static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
+  kw_four<T> four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.at[i] = from[i];
+  *reinterpret_cast<kw_four<T>*>(to) = four;
+}
+
+//// k0_matmul_gelu_erf
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// x at one point of its domain.
+static __device__ __forceinline__ float k0_matmul_gelu_erf_left(const float* __restrict__ in0, int n, int g, int c) {
+  float b0;
+  b0 = in0[n * 2048 + c];
+  return b0;
+}
+
+// w at one point of its domain.
+static __device__ __forceinline__ float k0_matmul_gelu_erf_right(const float* __restrict__ in1, int g, int o, int c) {
+  float b0;
+  b0 = in1[o * 2048 + c];
+  return b0;
+}
+
+// The power of two by which sums are multiplied whose operand's greatest magnitude has these bits, as bits: infinite
+// where the operand is, 0 where all of it is 0.
+static __device__ __forceinline__ unsigned k0_matmul_gelu_erf_scale(unsigned greatest) {
+  if (greatest >= 0x7f800000u) return 0x7f800000u;
+  return greatest == 0u ? 0u : (max(greatest >> 23, 15u) - 14u) << 23;
+}
+// Its inverse, by which the operand is multiplied; 0 where it is not finite.
+static __device__ __forceinline__ float k0_matmul_gelu_erf_inverse(float factor) {
+  return factor < 0x1p127f ? __uint_as_float(0x7f000000u - __float_as_uint(factor)) : 0.0f;
+}
+
+// Writes 8 channels of one row as float16, in two terms.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_write(unsigned short* __restrict__ to, long long at,
+    long long term, const float (&x)[8], float scale) {
+  unsigned high[8], low[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const float value = scale == 0.0f ? 0.0f : x[e] * scale;
+    high[e] = kw_float16_bits(value);
+    low[e] = kw_float16_bits(value - kw_float16_value(high[e]));
+  }
+  uint4* const row = reinterpret_cast<uint4*>(to) + at;
+  row[0] = make_uint4(high[0] | high[1] << 16, high[2] | high[3] << 16,
+                      high[4] | high[5] << 16, high[6] | high[7] << 16);
+  // What the first term leaves.
+  row[term] = make_uint4(low[0] | low[1] << 16, low[2] | low[3] << 16,
+                         low[4] | low[5] << 16, low[6] | low[7] << 16);
+}
+
+// Packs x: reads along channels, 8 rows a warp, with the scales of its rows.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float* __restrict__ in0,
+    float* __restrict__ left_scales, unsigned short* __restrict__ left, unsigned block) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = int(block % 512u) * 8 + lane % 8;
+  const int g = 0;
+  const bool there = row < 4096;
+  const int first = lane / 8 + warp * 4;  // chunk
+  const int n = unsigned(row);
+  const long long line = row / 128 * 32768LL + row % 128;
+  const bool inside = there;
+  __shared__ unsigned rows_greatest[8];
+  if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
+  __syncthreads();
+  unsigned greatest = 0;
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (inside && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in0 + (n * 2048 + c));
+      kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
+  }
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2)
+    greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));
+  if (lane < 8) atomicMax(&rows_greatest[lane], greatest);
+  __syncthreads();
+  float factor = __uint_as_float(k0_matmul_gelu_erf_scale(rows_greatest[lane % 8]));
+  if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
+  if (there && threadIdx.x < 8) left_scales[n] = factor;
+  const float scale = k0_matmul_gelu_erf_inverse(factor);
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (inside && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in0 + (n * 2048 + c));
+      kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+    }
+    if (there) k0_matmul_gelu_erf_write(left, g * 1048576LL + chunk * 128LL + line, 1048576LL, x, scale);
+  }
+}
+
+// Packs w: reads along channels, 8 rows a warp, with the scales of its rows.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float* __restrict__ in1,
+    float* __restrict__ right_scales, unsigned short* __restrict__ right, unsigned block) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = int(block % 512u) * 8 + lane % 8;
+  const int g = 0;
+  const bool there = row < 4096;
+  const int first = lane / 8 + warp * 4;  // chunk
+  const int o = row;
+  const long long line = row / 192 * 49152LL + row % 192;
+  const bool inside = there;
+  __shared__ unsigned rows_greatest[8];
+  if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
+  __syncthreads();
+  unsigned greatest = 0;
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (inside && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in1 + (o * 2048 + c));
+      kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
+  }
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2)
+    greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));
+  if (lane < 8) atomicMax(&rows_greatest[lane], greatest);
+  __syncthreads();
+  float factor = __uint_as_float(k0_matmul_gelu_erf_scale(rows_greatest[lane % 8]));
+  if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
+  if (there && threadIdx.x < 8) right_scales[g * 4096 + o] = factor;
+  const float scale = k0_matmul_gelu_erf_inverse(factor);
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (inside && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in1 + (o * 2048 + c));
+      kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+    }
+    if (there) k0_matmul_gelu_erf_write(right, g * 1081344LL + chunk * 192LL + line, 1081344LL, x, scale);
+  }
+}
+
+// Operands in the order of the core.
+static __global__ void __launch_bounds__(256) k0_matmul_gelu_erf_pack(
+    const float* __restrict__ in0,
+    float* __restrict__ left_scales,
+    unsigned short* __restrict__ left,
+    const float* __restrict__ in1,
+    float* __restrict__ right_scales,
+    unsigned short* __restrict__ right) {
+  if (blockIdx.x < 512u) {
+    k0_matmul_gelu_erf_left_pack(in0, left_scales, left, 511u - blockIdx.x);
+    return;
+  }
+  k0_matmul_gelu_erf_right_pack(in1, right_scales, right, blockIdx.x - 512u);
+}
+
+// A sum from the operands themselves, for those that are not finite.
+static __device__ __forceinline__ float k0_matmul_gelu_erf_exact(const float* __restrict__ in0,
+    const float* __restrict__ in1, int n, int g, int o) {
+  float sum = 0.0f;
+  for (int block = 0; block < 2048; block += 64) {
+    float part = 0.0f;
+#pragma unroll 1
+    for (int c = block; c < min(block + 64, 2048); ++c) {
+      part = fmaf(k0_matmul_gelu_erf_left(in0, n, g, c), k0_matmul_gelu_erf_right(in1, g, o, c), part);
+    }
+    sum += part;
+  }
+  return sum;
+}
+
+// Whether sums may be multiplied by the product of this scale and another such one.
+static __device__ __forceinline__ bool k0_matmul_gelu_erf_usual(float scale) {
+  return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63
+}
+
+// A sum that is multiplied by any scales.
+static __device__ __forceinline__ float k0_matmul_gelu_erf_careful(const float* __restrict__ in0,
+    const float* __restrict__ in1, float unscaled, float row_scale, float column_scale, int n, int g, int o) {
+  if (row_scale == INFINITY || column_scale == INFINITY)
+    return k0_matmul_gelu_erf_exact(in0, in1, n, g, o);
+  return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));
+}
+
+// Writes an element again whose scales are not usual.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_again(const float* __restrict__ in0,
+    const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0,
+    const float* __restrict__ left_scales, const float* __restrict__ right_scales, float unscaled, int n, int g,
+    int o) {
+  const float row_scale = left_scales[n];
+  const float column_scale = right_scales[g * 4096 + o];
+  if (k0_matmul_gelu_erf_usual(row_scale) && k0_matmul_gelu_erf_usual(column_scale)) return;
+  const float sum = k0_matmul_gelu_erf_careful(in0, in1, unscaled, row_scale, column_scale, n, g, o);
+  float b0;
+  b0 = in2[o];
+  const float t1 = sum + b0;
+  const float t2 = kw_gelu_erf(t1);
+  out0[n * 4096 + o] = t2;
+}
+
+// Finishes 64 x 96 sums from (first_row, first_column): a thread takes neighbouring columns, and walks over rows.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_finish(const float* __restrict__ in0,
+    const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0,
+    const float* __restrict__ left_scales, const float* __restrict__ right_scales, const float* sums, int thread,
+    int phase_class, int group, long long first_row, int first_column) {
+  const int g = group;
+  if (thread >= 120) return;
+  const int o = first_column + thread % 24 * 4;
+  if (o >= 4096) return;
+  const int last = min(64LL, 4096 - first_row);
+  float column_scale[4];
+  kw_read4(column_scale, right_scales + g * 4096 + o);
+  bool usual = true;
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    usual = k0_matmul_gelu_erf_usual(column_scale[v]) && usual;
+  }
+  float b0[4];
+  kw_read4(b0, in2 + (o));
+#pragma unroll 8
+  for (int r = thread / 24; r < last; r += 5) {
+    const int row = first_row + r;
+    const int n = unsigned(row);
+    const float row_scale = left_scales[n];
+    usual = k0_matmul_gelu_erf_usual(row_scale) && usual;
+    float sum[4];
+    kw_read4(sum, &sums[r * 104 + o - first_column]);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) sum[v] *= row_scale * column_scale[v];
+    float y3[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t1 = sum[v] + b0[v];
+      const float t2 = kw_gelu_erf(t1);
+      y3[v] = t2;
+    }
+    kw_write4(out0 + (n * 4096 + o), y3);
+  }
+  if (usual) return;
+#pragma unroll 1
+  for (int r = thread / 24; r < last; r += 5) {
+    const int row = first_row + r;
+    const int n = unsigned(row);
+#pragma unroll 1
+    for (int v = 0; v < 4; ++v) k0_matmul_gelu_erf_again(in0, in1, in2, out0, left_scales, right_scales,
+        sums[r * 104 + o + v - first_column], n, g, o + v);
+  }
+}
+
+
+// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
+// included; rows; first tap. Of a tap: rows beyond, entry of the window.
+static __constant__ int k0_matmul_gelu_erf_pieces[] = {0, 1};
+static __constant__ long long k0_matmul_gelu_erf_place[] = {0};
+static __constant__ int k0_matmul_gelu_erf_rows[] = {128};
+static __constant__ int k0_matmul_gelu_erf_first_tap[] = {0, 1};
+static __constant__ int k0_matmul_gelu_erf_taps[][2] = {{0, 0}};
+
+// Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_tile(int tile, int& group, int& phase_class, int& row_block,
+                                                   int& column_block) {
+  constexpr int ROW_BLOCKS = 16, CLASSES = 1, CELLS = CLASSES * 22, BAND = 4;
+  constexpr int ALL = static_cast<int>(ROW_BLOCKS) * CELLS;
+  group = static_cast<int>(tile / ALL);
+  const int rest = tile % ALL;
+  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
+  const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
+  const int cell = within / height;
+  row_block = band + within % height;
+  phase_class = cell % CLASSES;
+  column_block = cell / CLASSES;
+}
+
+// Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_stage(const float (&sums)[192 / 2], int first, float* slab,
+                                                    int thread) {
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < 96 / 8; ++j) {
+    const float* s = sums + first + 4 * j;
+    float2* to = reinterpret_cast<float2*>(slab + row * 104 + 8 * j + column);
+    to[0] = make_float2(s[0], s[1]);
+    to[416] = make_float2(s[2], s[3]);
+  }
+}
+
+// One step's products, of TAPS taps, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
+// The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
+template <int TAPS>
+static __device__ __forceinline__ void k0_matmul_gelu_erf_multiply(float (&sums)[1][192 / 2], unsigned long long a,
+                                                       unsigned long long b, const int (*taps)[2], int add) {
+  constexpr int CHUNKS = 4, TERMS = 2, PITCH = 128, COLUMNS = 192;
+  kw_wgmma_fence();
+#pragma unroll
+  for (int pair = 0; pair < 3; ++pair) {  // of terms of x and w
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
+      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (CHUNKS * COLUMNS);
+#pragma unroll
+      for (int k = 0; k < CHUNKS; k += 2) {
+#pragma unroll
+        for (int p = 0; p < 1; ++p)
+          kw_wgmma_f16(sums[p], x + k * PITCH + p * 64, w + k * COLUMNS, pair == 0 && tap == 0 && k == 0 ? add : 1);
+      }
+    }
+  }
+  kw_wgmma_commit();
+}
+
+// Adds up what tensor cores have summed, of sets of 64 rows.
+template <int FIRST, int END>
+static __device__ __forceinline__ void k0_matmul_gelu_erf_add(float (&sums)[1][192 / 2],
+                                                  float (&part)[1][192 / 2]) {
+#pragma unroll
+  for (int p = FIRST; p < END; ++p) {
+    kw_wgmma_hold(part[p]);
+#pragma unroll
+    for (int i = 0; i < 192 / 2; ++i) sums[p][i] += part[p][i];
+  }
+}
+
+static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
+    const unsigned short* __restrict__ left, const unsigned short* __restrict__ right,
+    const float* __restrict__ in0,
+    const float* __restrict__ in1,
+    const float* __restrict__ in2,
+    float* __restrict__ out0,
+    const float* __restrict__ left_scales,
+    const float* __restrict__ right_scales) {
+  constexpr int ROWS = 128, COLUMNS = 192;   // of a tile of sums
+  constexpr int APART = 128;                // rows from one tile to the next
+  constexpr int CHUNKS = 4, TERMS = 2, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
+  constexpr int PITCH = 128;                 // rows of x from one chunk to the next in shared memory
+  constexpr int STAGES = 3, STAGE_BYTES = 40960, LEFT_BYTES = LINES * PITCH * 16;
+  constexpr int WORKERS = 2, TEAMS = 1, PRODUCTS = 1;  // warpgroups; tiles in work; 64 rows each
+  // Of a slab for the epilogue: floats, columns, products of 64 rows.
+  constexpr int SLAB = 6656, SLAB_COLUMNS = 96, SLABS = COLUMNS / SLAB_COLUMNS, HEIGHT = 1;
+  constexpr int DEPTHS = 64, CLUSTER = 2, SPLIT = 1;
+  constexpr long long ALL_CHUNKS = 256, ALL_ROWS = 4096, ALL_COLUMNS = 4224;
+  constexpr int X_CHUNKS = 4, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
+  constexpr int TILES = 352;
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  const unsigned stages = kw_shared(shared);
+  const unsigned full = stages + STAGES * STAGE_BYTES + 2 * SLAB * 4, empty = full + 8 * STAGES;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      kw_barrier_init(full + 8 * i, 1);  // the producer of the step
+      kw_barrier_init(empty + 8 * i, 4 * WORKERS / TEAMS * CLUSTER);  // warps that multiply
+    }
+    kw_barriers_ready();
+  }
+  kw_cluster_sync();
+  // From lane 0, so that the compiler knows that warps do not part.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  const int rank = static_cast<int>(kw_cluster_rank());
+  const int first_tile = blockIdx.x / CLUSTER, next_tile = gridDim.x / CLUSTER;
+
+  if (warp < 4) {  // the producers
+    kw_registers_fewer<40>();
+    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
+    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+    int stage = 0, turn = 0;
+    unsigned parity = 1;
+    for (int tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      k0_matmul_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
+      row_block = row_block * CLUSTER + rank;
+      if (row_block > 31) row_block = 31;  // beyond the end: read, not used
+      const unsigned short* x = left + static_cast<long long>(group) * (1 * ALL_CHUNKS * ALL_ROWS * 8) +
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
+      const unsigned short* w = right + static_cast<long long>(group) * (1 * ALL_CHUNKS * ALL_COLUMNS * 8) +
+                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
+      const int first_piece = k0_matmul_gelu_erf_pieces[phase_class], last_piece =
+          k0_matmul_gelu_erf_pieces[phase_class + 1];
+      const int begin = 0, end = (last_piece - first_piece) * DEPTHS;
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        if (turn == warp) {
+          const int first = k0_matmul_gelu_erf_first_tap[piece], taps = k0_matmul_gelu_erf_first_tap[piece + 1] - first;
+          const int rows = k0_matmul_gelu_erf_rows[piece];
+          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+          kw_barrier_wait(empty + 8 * stage, parity);
+          __syncwarp();
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
+          __syncwarp();
+#pragma unroll 1
+          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
+            const unsigned short* from = x + i / CHUNKS * 8388608LL +
+                ((depth * CHUNKS + i % CHUNKS) * 128LL + k0_matmul_gelu_erf_place[piece]) * 8;
+            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
+          }
+#pragma unroll 1
+          for (int j = lane; j < taps * TERMS; j += 32) {
+            const long long entry = k0_matmul_gelu_erf_taps[first + j / TERMS][1];
+            const unsigned short* from = w + j % TERMS * 8650752LL +
+                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
+            const unsigned to = buffer + LEFT_BYTES + (j * CLUSTER + rank) * (SHARE * 16);
+            kw_bulk_copy_all(to, from + rank * (SHARE * 8), SHARE * 16, filled, (1u << CLUSTER) - 1);
+          }
+        }
+        if (++turn == PRODUCERS) turn = 0;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++piece;
+      }
+    }
+  } else {  // the consumers
+    kw_registers_more<232>();
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
+    float* slab = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SLAB;
+    int stage = 0;
+    unsigned parity = 0;
+    for (int tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      k0_matmul_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
+      row_block = row_block * CLUSTER + rank;
+      const int first_piece = k0_matmul_gelu_erf_pieces[phase_class], last_piece =
+          k0_matmul_gelu_erf_pieces[phase_class + 1];
+      const int begin = 0, end = (last_piece - first_piece) * DEPTHS;
+      float sums[PRODUCTS][COLUMNS / 2], part[PRODUCTS][COLUMNS / 2];
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = part[p][i] = 0.0f;
+      int add = 0, since = worker * 2;  // whether `part` holds something; steps since the last promotion
+      int before = -1;  // a stage whose products may still be running
+      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        const int first = k0_matmul_gelu_erf_first_tap[piece], last = k0_matmul_gelu_erf_first_tap[piece + 1];
+        const unsigned buffer = stages + stage * STAGE_BYTES;
+        const unsigned long long a = kw_operand(buffer + part_row * 16, PITCH * 16);
+        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
+        kw_barrier_wait(full + 8 * stage, parity);
+        k0_matmul_gelu_erf_multiply<1>(part, a, b, k0_matmul_gelu_erf_taps + first, add);
+        add = 1;
+        since += last - first;
+        if (since < 4) {
+          kw_wgmma_wait<1>();  // The step before is done.
+          if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+          before = stage;
+        } else {
+          kw_wgmma_wait<0>();
+          if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+          if (lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * stage, lane);
+          before = -1;
+          k0_matmul_gelu_erf_add<0, 1>(sums, part);
+          add = since = 0;
+        }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++piece;
+      }
+      kw_wgmma_wait<0>();
+      if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+      if (add) {
+        k0_matmul_gelu_erf_add<0, 1>(sums, part);
+      }
+
+      // What tensor cores have cut off these sums.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], 4.738e-07f, sums[p][i]);
+
+      // Slab by slab through shared memory to the epilogue.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > 31) continue;
+#pragma unroll 1
+      for (int number = 0; number < PRODUCTS / HEIGHT * SLABS; ++number) {
+        const long long first_row = row_block * (1LL * APART) + part_row + number / SLABS * (HEIGHT * 64);
+        kw_part_sync(1 + worker, 128);  // The slab before has been read.
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+          for (int s = 0; s < SLABS; ++s)
+            if (number == p / HEIGHT * SLABS + s)
+              k0_matmul_gelu_erf_stage(sums[p], s * (SLAB_COLUMNS / 2), slab, thread);
+        kw_part_sync(1 + worker, 128);
+        k0_matmul_gelu_erf_finish(in0, in1, in2, out0, left_scales, right_scales, slab, thread, phase_class, group,
+            first_row,
+                      column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
+      }
+    }
+  }
+  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers.
+}
+static const char* k0_matmul_gelu_erf(const float* in0, const float* in1, const float* in2, float* out0,
+                                      void* workspace, cudaStream_t stream) {
+  unsigned char* const base = static_cast<unsigned char*>(workspace);
+  float* const left_scales = reinterpret_cast<float*>(base + 256LL);
+  float* const right_scales = reinterpret_cast<float*>(base + 16640LL);
+  unsigned short* const left = reinterpret_cast<unsigned short*>(base + 33024LL);
+  unsigned short* const right = reinterpret_cast<unsigned short*>(base + 33587456LL);
+  if ((reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k0_matmul_gelu_erf: in2, out0 must be aligned to 16 bytes";
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
+    return "k0_matmul_gelu_erf: in0, in1 must be aligned to 16 bytes";
+  KW_LAUNCH("k0_matmul_gelu_erf", k0_matmul_gelu_erf_pack, 1024, 256, 0, stream, in0, left_scales, left, in1,
+            right_scales, right);
+  KW_CHECK("k0_matmul_gelu_erf", cudaFuncSetAttribute(k0_matmul_gelu_erf_core,
+                                                      cudaFuncAttributeMaxDynamicSharedMemorySize, 176176));
+  static int clusters = 0;  // that the device holds at a time: asked once
+  if (clusters == 0) KW_CHECK("k0_matmul_gelu_erf", kw_resident_clusters(&clusters, k0_matmul_gelu_erf_core, 2,
+      dim3(384), 176176));
+  if (clusters < 1) return "k0_matmul_gelu_erf: the device holds no cluster of 2 such blocks";
+  const int used = clusters < 352LL ? clusters : static_cast<int>(352LL);
+  KW_CHECK("k0_matmul_gelu_erf", kw_launch_clusters(k0_matmul_gelu_erf_core, 2, dim3(used * 2), dim3(384), 176176,
+                                                    stream, left, right, in0, in1, in2, out0, left_scales,
+                                                    right_scales));
+  return nullptr;
+}
+
+//// launchers
+extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* linear_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* linear_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* gelu_erf_k0_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    if (const char* failure = k0_matmul_gelu_erf(x_ptr, linear_weight_ptr, linear_bias_ptr, gelu_erf_k0_ptr,
+                                                 workspace + 0, static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+"""
+
+
+def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
+    """The program of training and inference mode: 1 kernel, 0 torch calls."""
+    gelu_erf_k0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(68190464, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, linear_weight, linear_bias, gelu_erf_k0,
+                         workspace)
+    return (gelu_erf_k0,)
+
+
+# What the kernels were built for; elsewhere the original computation runs -------------------------------------------
+
+
+_KERNELWRIGHT_MODEL = {
+    "modules": {'linear': 'torch.nn.modules.linear.Linear'},
+    "attributes": {
+        'linear': {'in_features': 2048, 'out_features': 4096},
+    },
+    "held": ('linear.bias', 'linear.weight'),
+    "default_dtype": torch.float32,
+    "inputs": (("x", (4096, 2048), torch.float32),),
+    "tensors": {
+        "linear.weight": ((4096, 2048), torch.float32),
+        "linear.bias": ((4096,), torch.float32),
+    },
+    "run": _kernelwright_training,
+}
+
+_KERNELWRIGHT_TRAINING = {
+    **_KERNELWRIGHT_MODEL,
+    "training": True,
+}
+
+_KERNELWRIGHT_INFERENCE = {
+    **_KERNELWRIGHT_MODEL,
+    "training": False,
+}
+
+_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
+    (True, False): _KERNELWRIGHT_TRAINING,
+    (True, True): _KERNELWRIGHT_TRAINING,
+    (False, False): _KERNELWRIGHT_INFERENCE,
+    (False, True): _KERNELWRIGHT_INFERENCE,
+}
+
+
+# The runtime: build, check, launch, gradients -----------------------------------------------------------------------
+
+
+import copy
+import ctypes
+import hashlib
+import inspect
+import operator
+import os
+import platform
+import struct
+import tempfile
+import threading
+import warnings
+import weakref
+from pathlib import Path
+
+
+def _kernelwright_compile(folder, name):
+    """Compile the kernels into a shared library in a folder."""
+    from torch.utils.cpp_extension import load, load_inline
+
+    options = {"name": name, "build_directory": folder, "is_python_module": False}
+    options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+    load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE], no_implicit_headers=True, **options)
+
+
+def _kernelwright_build():
+    """Compile the kernels once for this machine; later imports load the finished library."""
+    identity = [_KERNELWRIGHT_SOURCE, *_KERNELWRIGHT_FLAGS, torch.__version__, platform.machine()]
+    major, minor = torch.cuda.get_device_capability()
+    architecture = f"{major}.{minor}" + ("a" if (major, minor) == (9, 0) else "")
+    identity.append(architecture)
+    name = f"{_KERNELWRIGHT_NAME}_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    home = os.environ.get("KERNELWRIGHT_CACHE") or os.path.join(shared if os.path.isabs(shared) else "~/.cache",
+                                                                "kernelwright")
+    library = Path(home).expanduser() / "libraries" / f"{name}.so"
+    if not library.exists():
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            writable = os.access(library.parent, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:  # a library for this process alone
+            library = Path(tempfile.mkdtemp(prefix="kernelwright_")) / library.name
+        # A folder of its own, then one atomic rename: builds can't wait for each other or be seen half done.
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+            before = os.environ.get("TORCH_CUDA_ARCH_LIST")
+            os.environ["TORCH_CUDA_ARCH_LIST"] = architecture
+            try:
+                _kernelwright_compile(folder, name)
+            finally:
+                if before is None:
+                    del os.environ["TORCH_CUDA_ARCH_LIST"]
+                else:
+                    os.environ["TORCH_CUDA_ARCH_LIST"] = before
+            os.replace(next(Path(folder).glob("*.so")), library)
+    loaded = ctypes.CDLL(str(library))
+    for launcher in _KERNELWRIGHT_LAUNCHERS:
+        getattr(loaded, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        getattr(loaded, launcher).restype = ctypes.c_char_p
+    return loaded
+
+
+_kernelwright_library = None
+_kernelwright_trouble = ""  # why there is no library
+_kernelwright_details = ""  # the compiler's messages
+_kernelwright_devices = {None, 0}  # indices of the devices that the library is for
+try:
+    if torch.cuda.is_available():
+        _kernelwright_library = _kernelwright_build()
+        _kernelwright_devices = {i for i in range(torch.cuda.device_count())
+                                 if torch.cuda.get_device_capability(i) == torch.cuda.get_device_capability()}
+    else:
+        _kernelwright_trouble = "there is no CUDA device"
+except Exception as error:
+    _kernelwright_details = str(error).strip() or type(error).__name__
+    _kernelwright_trouble = f"the kernels could not be built ({_kernelwright_details.splitlines()[0][:200]})"
+
+
+def _kernelwright_name(value, own):
+    """The full name of a class or function; without its module's where that is one of ``own``."""
+    name = value.__qualname__.rpartition("<locals>.")[2]
+    return name if value.__module__ in own else f"{value.__module__}.{name}"
+
+
+def _kernelwright_form(value, own, depth=0):
+    """An attribute's value as plain numbers, text and tuples, which compare across processes."""
+    kind = type(value)
+    if kind in (bool, int, float, str, bytes, type(None)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
+    return ("object", _kernelwright_name(kind, own))  # as no attribute was
+
+
+# What nn.Module and torch.compile keep for themselves.
+_kernelwright_internal = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
+
+
+def _kernelwright_attributes(module, own):
+    """The form of every attribute of a module and of every plain attribute of its own classes."""
+    found = {key: _kernelwright_form(value, own) for key, value in vars(module).items()
+             if key not in _kernelwright_internal and not isinstance(value, torch.Tensor)}
+    for kind in type(module).__mro__:
+        if kind.__module__ in own:
+            found.update({f"class {key}": _kernelwright_form(value, own) for key, value in vars(kind).items()
+                          if not key.startswith("__") and "class " + key not in found
+                          and isinstance(value, (bool, int, float, str, tuple, list, dict))})
+    return found
+
+
+_kernelwright_own = {__name__}  # modules whose classes are those of this file
+_kernelwright_bindings = weakref.WeakKeyDictionary()
+_kernelwright_warned = weakref.WeakKeyDictionary()
+
+
+class _KernelwrightMisfit(Exception):
+    """The kernels don't fit a call: what does not fit, and what is wrong with it."""
+
+
+def _kernelwright_warn(model, misfit):
+    """Say, once per model and misfitting thing, that the original computation runs."""
+    thing, problem = misfit.args
+    warned = _kernelwright_warned.setdefault(model, set())
+    if thing not in warned:
+        warned.add(thing)
+        warnings.warn(f"ModelNew runs the original computation: {thing} {problem}", RuntimeWarning, stacklevel=6)
+
+
+class _KernelwrightBinding:
+    """A model that was compared with the facts of a mode, and how to see at later calls that it is the same.
+
+    tables and snapshots: dictionaries (of attributes, submodules) that must equal their copies. hooks: those that must
+    be empty; to look at two for each takes longer, as a large model's are in no cache.
+    numbers: (dictionary, key, value) of the own classes' attributes; 2, 2.0 and True are equal, yet not the same.
+    homes and keys: where the tensors of the facts are kept. Raises _KernelwrightMisfit.
+    """
+
+    def __init__(self, model, facts):
+        own = _kernelwright_own | {type(model).__module__}
+        modules = dict(model.named_modules())
+        classes = {path: _kernelwright_name(type(m), own) for path, m in modules.items() if path}
+        if classes != facts["modules"]:
+            changed = sorted(p for p in classes.keys() | facts["modules"].keys()
+                             if classes.get(p) != facts["modules"].get(p))
+            raise _KernelwrightMisfit("a submodule", f"is not what it was: {', '.join(changed)}")
+        self.tables, self.hooks, self.numbers, self.sized, self.absent = [], [], [], [], []
+        for path, module in modules.items():
+            training = facts["training"]
+            if module.training != training:
+                raise _KernelwrightMisfit("the model", "has modules in training and others in evaluation mode")
+            attributes, expected = _kernelwright_attributes(module, own), facts["attributes"].get(path, {})
+            # Other versions of PyTorch may keep other attributes in its modules.
+            both = attributes.keys() | expected.keys() if type(module).__module__ in own \
+                else attributes.keys() & expected.keys()
+            for key in sorted(both):
+                if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
+                    raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
+                                              f"is not {expected.get(key, 'missing')!r}")
+            hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks,
+                     module._backward_pre_hooks]
+            if path and any(hooks):
+                raise _KernelwrightMisfit(f"module {path}", "has a hook")
+            self.tables += [vars(module), *([module._modules] if module._modules else [])]
+            self.sized += [] if module._modules else [module._modules]
+            self.hooks += hooks if path else []
+            if type(module).__module__ in own:
+                self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
+                                 if isinstance(value, (bool, int, float))]
+                self.numbers += [(vars(kind), key[6:], vars(kind)[key[6:]]) for kind in type(module).__mro__
+                                 for key in expected if key.startswith("class ") and key[6:] in vars(kind)]
+            self.sized += [module._parameters, module._buffers]
+            self.absent += [(table, key) for table in (module._parameters, module._buffers)
+                            for key, value in table.items() if value is None]
+        self.snapshots = [copy.copy(table) for table in self.tables]
+        self.sizes = list(map(len, self.sized))
+        self._bind_tensors(model, modules, facts)
+        self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
+        self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        self.kinds = self.types = None  # of the tensors that were last found to fit
+        self.twin, self.lock = None, threading.Lock()
+
+    def _bind_tensors(self, model, modules, facts):
+        tables = {(path, key): table for path, m in modules.items()
+                  for table in (vars(m), m._buffers, m._parameters) for key in table}
+
+        def home(name):
+            path, _, key = name.rpartition(".")
+            if (path, key) not in tables:
+                raise _KernelwrightMisfit(name, "is missing")
+            return tables[path, key], key
+
+        held = tuple(sorted(f"{path}.{key}".lstrip(".") for path, m in modules.items()
+                            for table in (m._parameters, m._buffers) for key in table if table[key] is not None))
+        if held != facts["held"]:
+            changed = sorted(set(held) ^ set(facts["held"]))
+            raise _KernelwrightMisfit("the model", f"has other parameters or buffers: {', '.join(changed)}")
+        places = [home(name) for name in facts["tensors"]]
+        self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
+        self.parameters = {name: home(name) for name, _ in model.named_parameters()}
+        self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        finds = (model.named_parameters, model.named_buffers)
+        own = [name for find in finds for name, _ in find(remove_duplicate=False)]
+        self.kept = [home(name) for name in facts["tensors"] if name not in own]
+
+    def holds(self, model):
+        """Whether the model, and what it reads from outside, is still as it was when it was bound."""
+        try:
+            return (not any(self.hooks) and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
+                    and all([table[key] is value for table, key, value in self.numbers])
+                    and all([table[key] is None for table, key in self.absent]))
+        except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
+            return False  # something is gone, or can't be compared: bind anew
+
+
+_kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
+
+
+def _kernelwright_check(values, checks):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
+    for value, (name, shape, dtype, *_) in zip(values, checks):
+        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+            raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
+        if value.dtype is not dtype or value.shape != shape:
+            raise _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
+        if value.layout is not torch.strided:
+            raise _KernelwrightMisfit(name, "is sparse")
+        if value.device != values[0].device:
+            raise _KernelwrightMisfit("the model", "has tensors on several devices")
+        if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
+            raise _KernelwrightMisfit(name, f"is on {value.device}, for which the kernels were not built")
+
+
+def _kernelwright_intercepted():
+    """What stands between this call and the tensors' memory, or ""."""
+    if torch.is_autocast_enabled(_KERNELWRIGHT_DEVICE):
+        return "autocast"
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return "a transform such as vmap or forward-mode differentiation"
+    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+        return "a tracer or a dispatch mode"
+    if torch._C._len_torch_function_stack() and any(
+            type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
+        return "a torch function mode"
+    return "a global module hook" if torch.nn.modules.module._has_any_global_hook() else ""
+
+
+def _kernelwright_fit(model, facts, inputs):
+    """The binding and the tensors (inputs, then the model's) of a call, as kernels read them and as the caller has
+    them. Raises _KernelwrightMisfit."""
+    if _kernelwright_library is None:
+        raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
+    intercepted = _kernelwright_intercepted()
+    if intercepted:
+        raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    if torch.get_default_dtype() is not facts["default_dtype"]:
+        raise _KernelwrightMisfit("this call", f"is under another default type than {facts['default_dtype']}")
+    bindings = _kernelwright_bindings.get(model)
+    if bindings is None:
+        bindings = _kernelwright_bindings.setdefault(model, {})
+    binding = bindings.get(id(facts))
+    if binding is None or not binding.holds(model):
+        binding = bindings[id(facts)] = _KernelwrightBinding(model, facts)
+    values = list(inputs)
+    count = len(values)
+    try:
+        values += map(operator.getitem, binding.homes, binding.keys)
+    except KeyError as missing:
+        raise _KernelwrightMisfit(missing.args[0], "is missing") from None
+    kinds = list(map(type, values))
+    if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
+        _kernelwright_check(values, binding.checks)
+        binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    given = tuple(values)
+    addresses = list(map(torch.Tensor.data_ptr, values))
+    if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \
+            or not all(map(torch.Tensor.is_contiguous, values)):
+        for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
+            somewhere = bool(value.data_ptr()) or value.numel() == 0
+            if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
+                continue
+            is_read_alone = place < count and somewhere
+            if not is_read_alone:
+                problem = "is not contiguous and aligned to 16 bytes"
+                raise _KernelwrightMisfit(name, problem)
+            # An input of another layout is copied: one pass over it, where the original makes many.
+            values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
+            addresses[place] = values[place].data_ptr()
+    return binding, values, given
+
+
+class _KernelwrightFailure(RuntimeError):
+    """The kernels could not run."""
+
+
+def _kernelwright_launch(launcher, stream, *tensors):
+    """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
+    addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
+    failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    if failure:
+        raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
+
+
+def _kernelwright_run(facts, values):
+    """Run the program of a mode on its tensors' device and stream; gradients must be off."""
+    device = values[0].device
+    if device.type == "cuda":
+        if device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                return _kernelwright_run(facts, values)
+        return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    return facts["run"](device, None, *values)
+
+
+def _kernelwright_twin(model, binding):
+    """A copy of a model without its tensors: a backward fills in what the forward saw.
+
+    The model itself may change before the backward, and may be in use by another thread.
+    """
+    memo = {}
+    for module in model.modules():
+        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
+        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
+        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
+        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
+            value = vars(module).get(key)
+            if isinstance(value, (dict, set)):  # hooks
+                memo[id(value)] = type(value)()
+    return copy.deepcopy(model, memo)
+
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """The original computation of a model, as a module of its own (for functional_call)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
+
+
+class _KernelwrightFunction(torch.autograd.Function):
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+
+    @staticmethod
+    def forward(ctx, binding, facts, inputs, values, state, *tensors):
+        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
+        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        ctx.binding, ctx.facts, ctx.state = binding, facts, state
+        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
+        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        ctx.device_type = values[0].device.type
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        outputs = _kernelwright_run(facts, values)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
+        needed = ctx.needs_input_grad[5:]
+        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
+            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
+                     for t, n in zip(ctx.saved_tensors, needed)]
+            inputs = list(ctx.inputs)
+            for place, value in zip(ctx.places, given):
+                inputs[place] = value
+            state = dict(zip(ctx.state, given[len(ctx.places):]))
+            named = {}
+            with ctx.binding.lock:
+                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
+                                                    {f"model.{name}": t for name, t in state.items()},
+                                                    tuple(inputs), named)
+            pairs = [(result, gradients[0])]
+            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+            wanted = [i for i, n in enumerate(needed) if n]
+            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+        result = [None] * len(given)
+        for i, gradient in zip(wanted, found):
+            result[i] = gradient
+        return (None, None, None, None, None, *result)
+
+
+def _kernelwright_arguments(model, inputs, named, count, keywords):
+    """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
+
+    Defaults beyond these are left out, as they are in what the kernels were made of.
+    """
+    signature = inspect.signature(model._original_forward)
+    try:
+        bound = signature.bind(*inputs, **named)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    inputs, named = list(bound.args), bound.kwargs
+    defaults = [p.default for p in signature.parameters.values()]
+    while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+        inputs.pop()
+    more = [name for name, value in named.items() if name not in keywords
+            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+    if len(inputs) != count or more or not all([name in named for name in keywords]):
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
+                                  if more else f"has {len(inputs)} arguments, not {count}")
+    return inputs + [named[name] for name in keywords]
+
+
+def _kernelwright_call(model, inputs, named, plans):
+    """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
+    if torch.compiler.is_compiling():
+        return model._original_forward(*inputs, **named)
+    try:
+        facts = plans.get((model.training, torch.is_grad_enabled()))
+        if facts is None:  # nothing pays in this mode
+            return model._original_forward(*inputs, **named)
+        keywords, count = (), len(facts["inputs"])
+        given = inputs
+        if named or keywords or len(inputs) != count:
+            given = _kernelwright_arguments(model, inputs, named, count, keywords)
+        if given is None:
+            return model._original_forward(*inputs, **named)  # raises
+        binding, values, tensors = _kernelwright_fit(model, facts, given)
+        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
+        differentiated = torch.is_grad_enabled() and (
+            any([value.requires_grad for value in (*operands, *values)])
+            or any([home[key].requires_grad for home, key in binding.parameters.values()]))
+        if differentiated and binding.twin is None:
+            try:
+                binding.twin = _kernelwright_twin(model, binding)
+            except Exception as error:
+                raise _KernelwrightMisfit("the model", f"can't be copied for gradients ({error})") from None
+    except _KernelwrightMisfit as misfit:
+        reason = misfit
+    else:
+        if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
+            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
+        try:
+            if differentiated:
+                state = {name: home[key] for name, (home, key)
+                         in (*binding.parameters.items(), *binding.buffers.items())}
+                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
+                                                       *state.values())
+            elif torch.is_grad_enabled():
+                with torch.no_grad():
+                    computed = _kernelwright_run(facts, values)
+            else:
+                computed = _kernelwright_run(facts, values)
+            return computed[0]
+        except _KernelwrightFailure:
+            raise
+        except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
+            reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
+        result = model._original_forward(*inputs, **named)
+        _kernelwright_warn(model, reason)
+        return result
+    _kernelwright_warn(model, reason)
+    return model._original_forward(*inputs, **named)
