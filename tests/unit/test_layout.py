@@ -7,7 +7,11 @@ import ast
 import pytest
 from places import ROOT
 
+import kernelwright
 from kernelwright.emit.layout import WIDTH, broken_c, broken_python
+from kernelwright.roofline.devices import GENERIC_CPU, H200
+
+DEVICES = {"c": GENERIC_CPU, "cpp": GENERIC_CPU, "cuda": H200}
 
 ARGUMENTS = ", ".join(f"const float* __restrict__ in{n}" for n in range(9))
 SUM = " + ".join(f"(value[{n}][v].x * weight[{n}])" for n in range(12))
@@ -57,3 +61,12 @@ def test_short_lines_stay():
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "generated").glob("*.py")), ids=lambda p: p.stem)
 def test_no_line_of_an_example_is_too_long(path):
     assert not [line for line in path.read_text(encoding="utf-8").split("\n") if len(line) > WIDTH]
+
+
+@pytest.mark.parametrize("name", ["convolution/atrous", "blocks/encoder_layer", "pooling/stem_max_pool"])
+@pytest.mark.parametrize("target", DEVICES)
+def test_no_line_of_a_file_is_too_long(name, target):
+    """With contractions as kernels, where the target has them: their texts have the longest lines."""
+    text = kernelwright.explain(ROOT / "problems" / f"{name}.py", target=target, device=DEVICES[target],
+                                contractions="measured").source
+    assert "_KERNELWRIGHT_SOURCE" in text and max(map(len, text.splitlines())) <= WIDTH
