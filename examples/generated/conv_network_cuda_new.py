@@ -900,18 +900,18 @@ extern "C" const char* kernelwright_inference_1(void* const* tensors, void* stre
 """
 
 
-def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_weight, norm1_bias,
-                           conv2_weight, conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
-                           norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean,
-                           norm1_running_var, norm2_running_mean, norm2_running_var):
+def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_weight, norm1_bias, conv2_weight,
+                           conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
+                           norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean, norm1_running_var,
+                           norm2_running_mean, norm2_running_var):
     """The program of training mode: 4 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t17_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17664, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, _t17_convolution, norm1_running_mean, conv1_bias,
-                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias,
-                         amax_k1, workspace)
+                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1,
+                         workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del _t17_convolution, workspace
     _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
@@ -923,8 +923,8 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_1", _stream, _t25_convolution, norm2_running_mean, conv2_bias,
-                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias,
-                         mean_k3, workspace)
+                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k3,
+                         workspace)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
     del _t25_convolution, workspace
     _t32_reshape = mean_k3.reshape((32, 64))
@@ -936,16 +936,15 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     return (_kernelwright_laid(_t33_linear, (10, 1)),)
 
 
-def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean,
-                            norm1_running_var, norm1_weight, norm1_bias, conv2_weight, conv2_bias,
-                            norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, classify_weight,
-                            classify_bias):
+def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
+                            norm1_weight, norm1_bias, conv2_weight, conv2_bias, norm2_running_mean, norm2_running_var,
+                            norm2_weight, norm2_bias, classify_weight, classify_bias):
     """The program of inference mode: 2 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t15_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
     amax_k4 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_inference_0", _stream, _t15_convolution, conv1_bias,
-                         norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k4)
+    _kernelwright_launch("kernelwright_inference_0", _stream, _t15_convolution, conv1_bias, norm1_running_mean,
+                         norm1_running_var, norm1_weight, norm1_bias, amax_k4)
     del _t15_convolution
     _t17_reshape = amax_k4.reshape((32, 32, 64, 64))
     del amax_k4
@@ -954,8 +953,8 @@ def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1
                                                   1).contiguous()
     del _t17_reshape
     mean_k5 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, conv2_bias,
-                         norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k5)
+    _kernelwright_launch("kernelwright_inference_1", _stream, _t18_convolution, conv2_bias, norm2_running_mean,
+                         norm2_running_var, norm2_weight, norm2_bias, mean_k5)
     del _t18_convolution
     _t20_reshape = mean_k5.reshape((32, 64))
     del mean_k5

@@ -1272,24 +1272,22 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     """The program of training mode: 6 kernels, 0 torch calls."""
     cast_k5 = torch.empty((16, 128, 1, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(143665664, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight,
-                         batch_norm_running_mean, conv_transpose_bias, batch_norm_running_var,
-                         batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias,
-                         cast_k5, workspace)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, batch_norm_running_mean,
+                         conv_transpose_bias, batch_norm_running_var, batch_norm_running_mean, batch_norm_running_var,
+                         batch_norm_weight, batch_norm_bias, cast_k5, workspace)
     torch.autograd.graph.increment_version((batch_norm_running_mean, batch_norm_running_var,))
     batch_norm_num_batches_tracked.add_(1)
     return (cast_k5,)
 
 
-def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias,
-                            batch_norm_running_mean, batch_norm_running_var, batch_norm_weight,
-                            batch_norm_bias):
+def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias, batch_norm_running_mean,
+                            batch_norm_running_var, batch_norm_weight, batch_norm_bias):
     """The program of inference mode: 3 kernels, 0 torch calls."""
     cast_k6 = torch.empty((16, 128, 1, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_inference_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
-                         batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias,
-                         cast_k6, workspace)
+                         batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, cast_k6,
+                         workspace)
     return (cast_k6,)
 
 

@@ -395,8 +395,8 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     """The program of training and inference mode: 2 kernels, 0 torch calls."""
     cast_k1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(221184, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
-                         cast_k1, workspace)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, cast_k1,
+                         workspace)
     return (cast_k1,)
 
 

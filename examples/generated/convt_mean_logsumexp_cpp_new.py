@@ -430,8 +430,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
 def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_transpose_bias, bias):
     """The program of training and inference mode: 3 kernels, 0 torch calls."""
     cast_k2 = torch.empty((16, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
-                         bias, cast_k2)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, bias,
+                         cast_k2)
     return (cast_k2,)
 
 

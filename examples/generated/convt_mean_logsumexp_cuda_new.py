@@ -514,8 +514,8 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     """The program of training and inference mode: 3 kernels, 0 torch calls."""
     cast_k2 = torch.empty((16, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(172032, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
-                         bias, cast_k2, workspace)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, bias,
+                         cast_k2, workspace)
     return (cast_k2,)
 
 

@@ -943,8 +943,7 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     """The program of training and inference mode: 1 kernel, 0 torch calls."""
     gelu_erf_k0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
     workspace = torch.empty(68190464, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_0", _stream, x, linear_weight, linear_bias, gelu_erf_k0,
-                         workspace)
+    _kernelwright_launch("kernelwright_training_0", _stream, x, linear_weight, linear_bias, gelu_erf_k0, workspace)
     return (gelu_erf_k0,)
 
 

@@ -277,8 +277,8 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
 """
 
 
-def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias,
-                           contract_weight, contract_bias):
+def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias, contract_weight,
+                           contract_bias):
     """The program of training and inference mode: 2 kernels, 3 torch calls."""
     add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, x, norm_weight, norm_bias, add_k0)

@@ -36,6 +36,7 @@ OPTIONAL = {
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
 }
 
+#: Characters of a text that stands in one piece.
 _LONG = 80
 
 Facts = list[tuple[str, str]]

@@ -96,7 +96,7 @@ def _break(line: str, width: int, around: list[int], least: int, any_space: bool
     tokens = [(found[0], found.end()) for found in _TOKEN.finditer(line)]
     start = len(line) - len(line.lstrip())
     for number, (token, end) in enumerate(tokens[:-1]):
-        if end > width:
+        if end > width or (token == "#" and least):  # what follows is a comment of Python's
             break
         if token in _OPEN:
             stack.append(end)

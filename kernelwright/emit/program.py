@@ -6,7 +6,6 @@ import builtins
 import heapq
 import keyword
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
 
 # What generated Python calls its own variables and modules, besides the language's own words.
 _TAKEN = frozenset(("_device", "_stream", "_parts", "torch", "workspace", *keyword.kwlist, *dir(builtins)))
-_UNBROKEN = "\0"  # stands for a space where no line may end
 _OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views of results begin
 
 
@@ -150,11 +148,11 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
             done += ["workspace"] if launcher.workspace_bytes else []
         if done and place < len(steps):
-            lines += _wrapped(f"del {', '.join(done)}")
+            lines.append(f"del {', '.join(done)}")
     asserted = [c.value for c in plan.checks if target.asserts_late and not c.waited]
     lines += [f"torch._assert_async({_text(n, names)})" for n in asserted]
     if required := [_text(n, names) for n in checked if n not in asserted]:
-        lines += _wrapped(f"_kernelwright_require({', '.join(required)})")
+        lines.append(f"_kernelwright_require({', '.join(required)})")
     for update in plan.effects:
         amount, buffer = counts_up(update), places[update.name]
         if amount is not None:
@@ -164,12 +162,12 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     seen = {**names, **shown}
     strides = other_strides(plan)
     results = "".join(f"{_result_text(n, strides.get(n), seen)}, " for n in computed_results(plan))
-    lines += _wrapped(f"return ({results.strip()})")
+    lines.append(f"return ({results.strip()})")
     numbers = [call.number for call in plan_parts(plan)]
     lines = [re.sub(r"\b_numbered\[(\d+)\]", lambda found: f"_parts[{numbers.index(int(found[1]))}]", line)
              for line in lines]
     arguments = ["_device", "_stream", *(names[n] for n in given), *places.values(), *(["_parts"] if numbers else [])]
-    head = [*_signature(f"_kernelwright_{mode}", arguments),
+    head = [f"def _kernelwright_{mode}({', '.join(arguments)}):",
             f'    """The program of {mode} mode: {_summary(steps)}."""']
     text = [*maker, *head, *(f"    {line}" for line in lines), *_given_lines(mode, plan, given)]
     return Program("\n".join(text), tuple(launchers))
@@ -213,9 +211,9 @@ def _given_lines(mode: str, plan: Plan, given: list[Node]) -> list[str]:
         is_new = known(plan, number).given is None and (result in own or names[result] in returned)
         texts[number] = f"{names[result]}.view_as({names[result]})" if is_new else names[result]
         returned.add(texts[number])
-    head = _signature(f"_kernelwright_{mode}_given", [names[in_own_order(leaf)] for leaf in leaves])
-    return ["", "", *head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
-            *(f"    {line}" for line in (*lines, *_wrapped(f"return ({', '.join(texts.values())},)")))]
+    head = f"def _kernelwright_{mode}_given({', '.join(names[in_own_order(leaf)] for leaf in leaves)}):"
+    return ["", "", head, f'    """Results of {mode} mode that are tensors of the call, or views of them."""',
+            *(f"    {line}" for line in (*lines, f"return ({', '.join(texts.values())},)"))]
 
 
 def _views_below(node: Node) -> Iterator[Node]:
@@ -263,34 +261,14 @@ def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names:
         lines = _torch_lines(step.node, names, {}, contiguous=step.node in kernel_reads, target=target)
         maker += [f"    {line}" for line in lines]
     wanted = ", ".join(names[s.node] for s in once if s.node in read) + ","
-    maker += [*_wrapped(f"    return ({wanted})"), "", ""]
-    return maker, _wrapped(f"({wanted}) = _kernelwright_once({name}, _device)")
-
-
-def _signature(name: str, arguments: list[str]) -> list[str]:
-    """The first lines of a function, wrapped."""
-    return _in_lines(f"def {name}({', '.join(arguments)}):", 110, len(name) + 5)
+    maker += [f"    return ({wanted})", "", ""]
+    return maker, [f"({wanted}) = _kernelwright_once({name}, _device)"]
 
 
 def _summary(steps: list[Step]) -> str:
     kernels = sum(isinstance(s, KernelStep) for s in steps)
     calls = sum(isinstance(s, TorchStep) and s.node.kind != "view" for s in steps)
     return f"{kernels} kernel{'s' * (kernels != 1)}, {calls} torch call{'s' * (calls != 1)}"
-
-
-def _wrapped(statement: str) -> list[str]:
-    return _in_lines(statement, 106, 21)
-
-
-def _in_lines(statement: str, width: int, indent: int) -> list[str]:
-    """A statement in lines of at most ``width`` characters where that is possible: it is broken between brackets alone,
-    as anywhere else a line would end the statement."""
-    depth, text = 0, ""
-    for character in statement:
-        depth += (character in "([{") - (character in ")]}")
-        text += _UNBROKEN if character == " " and depth == 0 else character
-    lines = textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(_UNBROKEN, " ") for line in lines]
 
 
 def _names(given: Iterable[Node], steps: list[Step]) -> dict[Node, str]:
@@ -358,7 +336,7 @@ def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping
     if launcher.workspace_bytes:
         lines.append(f"workspace = torch.empty({launcher.workspace_bytes}, dtype=torch.uint8, device=_device)")
         passed.append("workspace")
-    lines += _wrapped(f'_kernelwright_launch("{launcher.name}", _stream, {", ".join(passed)})')
+    lines.append(f'_kernelwright_launch("{launcher.name}", _stream, {", ".join(passed)})')
     updated = [a for a in launcher.arguments if isinstance(a, str)]
     if updated:
         lines.append(f"torch.autograd.graph.increment_version(({', '.join(places[name] for name in updated)},))")

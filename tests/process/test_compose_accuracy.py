@@ -1,4 +1,4 @@
-"""An average pool that became one with what stands beside it: no less accurate in float32, and in a file that runs."""
+"""An average pool that became one with what stands beside it: near eager's accuracy in float32, in a file that runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _pool_of_linear(r: random.Random) -> Form:
 
 
 @pytest.mark.parametrize("form", [_pool_of_convolution, _convolution_of_pool, _pool_of_pool, _pool_of_linear])
-def test_no_less_accurate_than_the_original(form) -> None:
+def test_as_near_float64_as_the_original_but_for_a_factor_of_two(form) -> None:
     composed, worse = 0, []
     for seed in range(8 * MORE):
         r = random.Random(seed)

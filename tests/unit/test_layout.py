@@ -53,6 +53,12 @@ def test_python_is_broken_in_brackets_alone():
     assert broken_python(f"# {'x, ' * 60}") == f"# {'x, ' * 60}"
 
 
+def test_comments_of_python_stay_comments():
+    comment = "# words (and more, of them)" + " words (and more, of them)" * 6
+    text = f"    x = first(a, b)  {comment}\n    y = first({', '.join(f'a{n}' for n in range(40))})  {comment}"
+    assert ast.dump(ast.parse("if 1:\n" + broken_python(text))) == ast.dump(ast.parse("if 1:\n" + text))
+
+
 def test_short_lines_stay():
     text = "int x = 0;  // " + "y" * 90 + "\n#if A\n"
     assert broken_c(text) == text and broken_python(text) == text

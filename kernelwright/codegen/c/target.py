@@ -8,8 +8,8 @@ from kernelwright.codegen.c.support import snippets
 from kernelwright.codegen.target import PLAIN_C, Target
 from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
 
-#: Where comparisons may not be taken to be without effect, gcc 12 makes no vectors of loops around rows: those that it
-#: does make read elements of other points.
+#: Without -fno-trapping-math, with which gcc 12 threads the jumps of choices through loops around rows, and makes wrong
+#: vectors of what it has then. C++ chooses by masks (`kw_select`), which leave no jumps.
 _FLAGS = ("-O3", "-march=native", "-std=c11", "-fno-math-errno")
 
 C = Target(
