@@ -10,6 +10,7 @@ from places import ROOT, TESTS
 
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.reading.ctokens import functions_of, launches_of, tokens_of
+from kernelwright.judge.reading.kernels import pointer_parameters
 
 FOLDER = TESTS / "candidates" / "transposed_mean"
 PROBLEM = (FOLDER / "model.py").read_text()
@@ -144,6 +145,17 @@ def test_our_own_files_raise_no_false_alarm():
     found = {(path.name, f.kind) for path in own_files() for f in read_candidate(path.read_text())}
     assert found <= {("convt_batchnorm_pool_cuda_new.py", "unused-input"),
                      ("matrix_diagonal.py", "exp-without-maximum")}
+
+
+@pytest.mark.parametrize(("parameters", "found"), [
+    ("void (*kernel)(Parameters...), const float* x", {"x": True}),
+    ("float (*rows)[4], int n", {"rows": False}),
+    ("const float (&table)[16]", {"table": True}),
+    ("float (*apply)(const float*), double y[]", {"y": False}),
+])
+def test_pointers_to_functions_are_no_data(parameters, found):
+    function, = functions_of(tokens_of(f"void call({parameters}) {{ }}"))
+    assert pointer_parameters(function) == found
 
 
 def test_honest_idioms_raise_none():

@@ -32,16 +32,30 @@ def read_kernels(source: Source) -> Iterator[Finding]:
 
 
 def pointer_parameters(function: Function) -> dict[str, bool]:
-    """Names of the parameters that are pointers, arrays or tensors, and whether each is const."""
+    """Names of the parameters that are pointers, arrays or tensors, and whether each is const; functions are none."""
     found: dict[str, bool] = {}
     for part in split_commas(function.parameters):
         words = [t.text for t in part]
         if "=" in words:
             words = words[:words.index("=")]
+        inner = _in_brackets(words)
+        if inner is not None:
+            name, after = inner
+            if after == "[":
+                found[name] = "const" in words
+            continue
         names = [t.text for t in part[:len(words)] if t.kind == "name"]
         if names and ("*" in words or "[" in words or "Tensor" in words):
             found[names[-1]] = "const" in words
     return found
+
+
+def _in_brackets(words: Sequence[str]) -> tuple[str, str] | None:
+    """The name within ``(*name)`` or ``(&name)`` and what follows the bracket: ``(`` is a function, ``[`` an array."""
+    for start, word in enumerate(words[:-3]):
+        if word == "(" and words[start + 1] in ("*", "&") and words[start + 3] == ")":
+            return words[start + 2], words[start + 4] if start + 4 < len(words) else ""
+    return None
 
 
 def placeholders(source: Source, kernels: Kernels, function: Function) -> Iterator[Finding]:
