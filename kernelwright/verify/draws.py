@@ -29,7 +29,10 @@ def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     """What ``func`` gives in float64 with the random numbers of float32; NotImplemented for what does not draw so."""
     name = getattr(func, "__name__", "")
     if name in _MAKERS:
-        if kwargs.get("dtype") in (None, torch.float32, torch.float64):
+        dtype = kwargs.get("dtype")
+        if dtype is None and args and isinstance(args[0], torch.Tensor):  # like one of 16 bits: PyTorch 2.11 draws others
+            dtype = args[0].dtype
+        if dtype in (None, torch.float32, torch.float64):
             return func(*args, **{**kwargs, "dtype": torch.float32}).double()
     elif name in _FILLERS:
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype is torch.float64:
