@@ -117,8 +117,8 @@ def _difference(mode: Any, example: list[Any]) -> str:
 
     from kernelwright.codegen.reference.plan import filled, run_plan, values_of
     from kernelwright.problem.arguments import split
-    from kernelwright.problem.inputs import map_tensors
     from kernelwright.verify.flatten import flatten
+    from kernelwright.verify.state import call_in_float64, float64_copy, widened
 
     graph = mode.captured
     if not graph.outputs or any(n.get("serial", -1) >= 0 for n in graph.nodes()):
@@ -126,12 +126,11 @@ def _difference(mode: Any, example: list[Any]) -> str:
     with torch.no_grad():
         results, _ = run_plan(mode.plan, values_of(copy.deepcopy(mode.model), graph, example))
         found = flatten(filled(graph.structure, results))
-        wide = map_tensors(example, lambda t: t.double() if t.is_floating_point() else t.clone())
-        expected, eager = (
-            {path: leaf for path, leaf in flatten(model(*positional, **keywords)).items()
-             if isinstance(leaf, torch.Tensor)}
-            for model, (positional, keywords) in ((copy.deepcopy(mode.model).double(), split(wide)),
-                                                  (copy.deepcopy(mode.model), split(copy.deepcopy(example)))))
+        (positional, keywords), double = split(widened(example)), float64_copy(mode.model)
+        exact = call_in_float64(lambda *given: double(*given, **keywords), positional)
+        positional, keywords = split(copy.deepcopy(example))
+        expected, eager = ({path: leaf for path, leaf in flatten(outputs).items() if isinstance(leaf, torch.Tensor)}
+                           for outputs in (exact, copy.deepcopy(mode.model)(*positional, **keywords)))
     if any((~right.isfinite() & eager[path].isfinite()).any() for path, right in expected.items()
            if path in eager and eager[path].shape == right.shape):
         expected = eager  # in float64 the model is another computation: it adds its type's lowest number, say

@@ -13,12 +13,14 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
 from kernelwright.capture.nodes import item_of, operand_of
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
+from kernelwright.ir.grouped import GROUPED_PRODUCTS, grouped_shape
 
 #: The folder of PyTorch's code, and those of its files that a forward calls as it calls its own.
 TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -31,8 +33,33 @@ _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
     with (recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling(),
-          _scripts_as_python(), _statistics_kept()):
+          _scripts_as_python(), _statistics_kept(), _grouped_products_shown()):
         yield
+
+
+@contextmanager
+def _grouped_products_shown() -> Iterator[None]:
+    """A trace knows what grouped products give, of every type and in the memory order of the calls: PyTorch's rule of
+    shapes refuses all types but bfloat16, and knows no padded rows where there is no CUDA."""
+    rules: dict[Any, Any] = fake_impls.op_implementations_dict
+    added = [target for target in GROUPED_PRODUCTS if target not in rules]
+    rules.update(dict.fromkeys(added, _grouped_products))
+    try:
+        yield
+    finally:
+        for target in added:
+            del rules[target]
+
+
+def _grouped_products(mode: Any, target: Any, a: Any, b: Any, offs: Any = None, bias: Any = None,
+                      out_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """What a trace has of `grouped_products`: rows are as far apart as multiples of 16 bytes are."""
+    dtype = out_dtype or a.dtype
+    *before, columns = grouped_shape(a.shape, b.shape, None if offs is None else offs.shape[0])
+    padded = -(-columns * dtype.itemsize // 16) * 16 // dtype.itemsize
+    strides = (before[1] * padded, padded, 1) if len(before) == 2 else (padded, 1)
+    with mode:
+        return torch.empty_strided((*before, columns), strides, dtype=dtype, device=a.device)
 
 
 #: Operators that update statistics although their schemas say that they write nothing.

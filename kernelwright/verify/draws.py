@@ -30,8 +30,8 @@ def drawn_in_float32(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     name = getattr(func, "__name__", "")
     if name in _MAKERS:
         dtype = kwargs.get("dtype")
-        if dtype is None and args and isinstance(args[0], torch.Tensor):  # like one of 16 bits: PyTorch 2.11 draws others
-            dtype = args[0].dtype
+        if dtype is None and args and isinstance(args[0], torch.Tensor):
+            dtype = args[0].dtype  # of 16 bits PyTorch 2.11 draws other numbers than in float32
         if dtype in (None, torch.float32, torch.float64):
             return func(*args, **{**kwargs, "dtype": torch.float32}).double()
     elif name in _FILLERS:

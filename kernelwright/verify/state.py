@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from kernelwright.ir import grouped
 from kernelwright.verify.draws import drawn_in_float32, draws
 from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 
@@ -189,6 +190,8 @@ class _InFloat64(TorchFunctionMode):
         drawn = drawn_in_float32(func, args, kwargs or {})
         if drawn is not NotImplemented:
             return drawn
+        if name in grouped.NAMES:
+            func = grouped.grouped_products  # PyTorch has none in float64
         in_place = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
         narrow: tuple[torch.dtype, ...] = ()
         if not in_place and name not in ("double", "to", "__get__"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.ir.grouped import GROUPED_PRODUCTS, grouped_products
 from kernelwright.ir.registry import Applied, declare, torch_dtype
 
 
@@ -59,7 +60,10 @@ PART = "kernelwright.part.default"
 
 def call_opaque(*inputs: Any, target: str, template: Any, keywords: Any, **_: Any) -> Any:
     """Run an operator that we do not know: ``template`` is its argument list with input numbers."""
-    return resolve(target)(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
+    call = resolve(target)
+    if call in GROUPED_PRODUCTS and any(isinstance(i, torch.Tensor) and i.dtype is torch.float64 for i in inputs):
+        call = grouped_products
+    return call(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
 
 
 def resolve(target: str) -> Any:
